@@ -1,0 +1,1 @@
+"""What runs after what: Prefect flows, the Hydra entry point, the MLflow tracker."""

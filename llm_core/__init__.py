@@ -1,0 +1,1 @@
+"""The engine: model, parallelism, training loop, checkpoints, inference, benchmarks."""

@@ -1,0 +1,148 @@
+"""Strict construction of frozen config dataclasses from plain mappings.
+
+The question answered: does this mapping, key by key and type by type, describe a valid config?
+YAML gives values, dataclasses give meaning; `build` is the one door between them. It needs the
+standard library only, so training ranks can read a written config without Hydra.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """A configuration a user can mend: the message names the value, the rule and the way out."""
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], path: str = "") -> T:
+    """Make a `cls` from a plain mapping; unknown keys, wrong types and missing values are errors.
+
+    `path` is the dotted place of this mapping in the whole config, used in messages only.
+    Raises ConfigError; rules checked in `__post_init__` are re-raised with their place.
+    """
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{path or cls.__name__} must be a group of values, got {mapping!r}")
+    hints = _type_hints(cls)  # type: ignore[arg-type]
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in mapping:
+        if key not in fields:
+            raise ConfigError(_unknown_key(str(key), path, list(fields)))
+    values = {}
+    for name, field in fields.items():
+        where = f"{path}.{name}" if path else name
+        if name in mapping:
+            values[name] = _convert(hints[name], mapping[name], where)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where} has no value; set it, e.g. {where}=...")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        if path and not str(error).startswith(path):
+            raise ConfigError(f"{path}: {error}") from error
+        raise
+
+
+def to_plain(value: Any) -> Any:
+    """The plain dict/list/scalar form of a config, the inverse of `build`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint that names the closest known words, or lists them when none is close."""
+    close = difflib.get_close_matches(word, known, n=2, cutoff=0.55)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "known: " + ", ".join(sorted(known))
+
+
+@functools.cache
+def _type_hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _unknown_key(key: str, path: str, known: list[str]) -> str:
+    where = f"{path}.{key}" if path else key
+    return f"{where} is not a known setting; {nearest(key, known)}"
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _convert_union(args, value, where)
+    if value is None:
+        raise ConfigError(f"{where} must not be null; give it a value")
+    if origin is Literal:
+        if value not in args:
+            raise ConfigError(f"{where} ({value}) is not a choice; {nearest(str(value), [str(a) for a in args])}")
+        return value
+    if dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else build(hint, value, where)  # type: ignore[arg-type]
+    if origin in (tuple, list):
+        return _convert_sequence(origin, args, value, where)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where} ({value!r}) must be a mapping")
+        return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
+    return _convert_scalar(hint, value, where)
+
+
+def _convert_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in args:
+        return None
+    error: ConfigError | None = None
+    for arg in args:
+        if arg is type(None):
+            continue
+        try:
+            return _convert(arg, value, where)
+        except ConfigError as err:
+            error = error or err
+    assert error is not None
+    raise error
+
+
+def _convert_sequence(origin: type, args: tuple[Any, ...], value: Any, where: str) -> Any:
+    if isinstance(value, (str, bytes)) or not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{where} ({value!r}) must be a list; write {where}='[{value!s}]'")
+    items = args[:1] if (origin is list or (len(args) == 2 and args[1] is Ellipsis)) else args
+    if len(items) > 1 and len(items) != len(value):
+        raise ConfigError(f"{where} must have {len(items)} values, got {len(value)}")
+    hints = items if len(items) > 1 else items * len(value)
+    return origin(_convert(h, v, f"{where}[{i}]") for i, (h, v) in enumerate(zip(hints, value, strict=True)))
+
+
+def _convert_scalar(hint: type, value: Any, where: str) -> Any:
+    if hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if hint is bool and isinstance(value, bool):
+        return value
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, str):
+        return value
+    # 1e3 is a float in YAML; a whole number written that way is meant as a count.
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+    raise ConfigError(f"{where} ({value!r}) must be {name.get(hint, getattr(hint, '__name__', str(hint)))}")

@@ -1,0 +1,1 @@
+"""Stages: one module each, a plain function from artifact to artifact."""

@@ -1,0 +1,129 @@
+"""What a stage leaves behind: files in a directory, and `artifact.json` that says how they came to be.
+
+`artifact.json` is written last, by atomic rename: its presence means complete. A stage function makes
+an `Artifact` with counters and metrics; `tasks.store` adds identity and lineage when it publishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+ARTIFACT_FILE = "artifact.json"
+
+
+class ArtifactMismatch(ValueError):
+    """An artifact that is not what its reader needs: older schema, other stage, missing file."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A typed result on disk.
+
+    `counters` are JSON counts; where documents pass through they hold `read`, `kept`,
+    `dropped` {reason: count} and `quarantined`. `metrics` are JSON numbers, tables and texts.
+    `record` is the whole artifact.json once published, and empty before.
+    """
+
+    path: Path
+    stage: str
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return str(self.record.get("key", ""))
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.record.get("config", {})
+
+    def files(self, pattern: str) -> list[Path]:
+        """Files of this artifact that match a glob, in name order."""
+        return sorted(self.path.glob(pattern))
+
+    def file(self, name: str) -> Path:
+        path = self.path / name
+        if not path.exists():
+            raise ArtifactMismatch(f"{self.stage} artifact {self.path} has no {name}; rebuild it with force=[{self.stage}]")
+        return path
+
+    def file_digest(self, name: str) -> str:
+        """The recorded content digest of a file, or a fresh one for an artifact that was never published."""
+        for entry in self.record.get("files", ()):
+            if entry["path"] == name:
+                return str(entry["digest"])
+        return digest_file(self.path / name)
+
+
+def load_artifact(path: Path) -> Artifact | None:
+    """The finished artifact in `path`, or None where none is finished. Raises ArtifactMismatch on a broken record."""
+    file = path / ARTIFACT_FILE
+    if not file.exists():
+        return None
+    try:
+        record = json.loads(file.read_text("utf-8"))
+        if record["schema_version"] != SCHEMA_VERSION:
+            raise ArtifactMismatch(f"{file} has schema {record['schema_version']}, this version reads {SCHEMA_VERSION}")
+        return Artifact(path, record["stage"], record["counters"], record["metrics"], record)
+    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ArtifactMismatch(f"{file} is not a readable artifact record ({error})") from error
+
+
+def check_accounting(stage: str, counters: Mapping[str, Any]) -> None:
+    """Every document that was read is kept, dropped for a reason, or quarantined."""
+    read, kept = counters["read"], counters["kept"]
+    dropped, quarantined = sum(counters.get("dropped", {}).values()), counters.get("quarantined", 0)
+    assert read == kept + dropped + quarantined, (
+        f"{stage} lost documents: read {read} != kept {kept} + dropped {dropped} + quarantined {quarantined}"
+    )
+
+
+def digest_file(path: Path) -> str:
+    """128-bit BLAKE2b of a file's bytes, in hex."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the whole new one, even after a crash."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in `path` durable where the platform allows it."""
+    with contextlib.suppress(PermissionError):  # some network file systems refuse to open directories
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Give `source` a second name, or a copy where the file system has no links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        import shutil
+
+        shutil.copyfile(source, target)

@@ -1,0 +1,54 @@
+"""The graph of stages: what takes what. Everything else about a stage lives in its own module."""
+
+from __future__ import annotations
+
+from tasks.stage import Stage
+
+STAGES: dict[str, Stage] = {
+    stage.name: stage
+    for stage in (
+        Stage("ingest", "tasks.ingest", "ingest", libraries=("pyarrow",), reads_inputs=True),
+        Stage("language", "tasks.language", "identify_languages", ("ingest",), ("fasttext",), reads_inputs=True),
+        Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language"), ("numba",)),
+        Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch")),
+        Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers")),
+        Stage("documents", "tasks.documents", "write_documents", ("ingest", "language", "quality", "dedup", "pii"), ("pyarrow",)),
+        Stage("tokenizer", "tasks.tokenizer", "train_tokenizer", ("documents",), ("tokenizers", "sentencepiece")),
+        Stage("shards", "tasks.shards", "write_shards", ("documents", "tokenizer"), ("tokenizers", "sentencepiece", "pyarrow")),
+        Stage(
+            "train",
+            "tasks.train",
+            "train_model",
+            ("tokenizer", "shards"),
+            ("torch",),
+            entry_points=("llm_core.train",),
+        ),
+        Stage("evaluate", "tasks.evaluate", "evaluate_model", ("documents", "tokenizer", "shards", "train"), ("torch",)),
+        Stage("bench", "tasks.bench", "benchmark_model", ("train",), ("torch",), measured=True),
+        Stage(
+            "report",
+            "tasks.report",
+            "write_report",
+            ("ingest", "language", "quality", "dedup", "pii", "documents", "tokenizer", "shards", "train", "evaluate", "bench"),
+        ),
+    )
+}
+
+
+def ancestors(target: str) -> list[str]:
+    """`target` and everything it needs, in an order that can be run."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        if name not in order:
+            for parent in STAGES[name].parents:
+                visit(parent)
+            order.append(name)
+
+    visit(target)
+    return order
+
+
+def descendants(name: str) -> set[str]:
+    """`name` and every stage that uses it, directly or not."""
+    return {other for other in STAGES if name in ancestors(other)}

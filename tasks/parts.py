@@ -1,0 +1,166 @@
+"""Work in parts: a stage lists its parts, processes each into a directory of its own, then merges.
+
+A part is finished when `part.json` stands in its directory; the directory is made under a temporary
+name, synced and renamed, so a killed stage goes on at the missing part. Parts are named by the content
+they read (`digest`) under a folder named by how they are made, so a grown source recomputes only what is
+new. Results are in the order of the parts, whatever the executor: bytes never depend on worker counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+from tasks.artifact import digest_file, sync_directory, write_json
+
+PART_FILE = "part.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One piece of a stage's work: small, picklable, and named by the digest of what it reads."""
+
+    name: str
+    digest: str
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What `process_part` made: files in `path`, and its JSON counters."""
+
+    name: str
+    path: Path
+    counters: Mapping[str, Any]
+
+
+ProcessPart = Callable[[Part, Path, Any], Mapping[str, Any]]
+"""(part, directory to write into, stage config) -> counters. A module-level function, so processes can import it."""
+
+
+class RunParts(Protocol):
+    """How a stage gets its parts done; stages take one and never know which."""
+
+    def __call__(self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path) -> list[PartResult]: ...
+
+
+def scratch_dir(out_dir: Path) -> Path:
+    """Where a stage keeps unfinished work that must survive a kill and is no part of its artifact."""
+    path = out_dir.with_name(out_dir.name + ".work")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@dataclass(frozen=True)
+class PartRunner:
+    """Runs parts on an executor and reuses the finished ones.
+
+    parts_dir: where finished parts live; beside `out_dir` when None.
+    make_executor: opens an executor for the missing parts; None runs them here, in order.
+    progress: told (finished, total) after each part.
+    """
+
+    parts_dir: Path | None = None
+    make_executor: Callable[[], AbstractContextManager[Executor]] | None = None
+    progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
+
+    def __call__(self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path) -> list[PartResult]:
+        parts_dir = self.parts_dir or scratch_dir(out_dir)
+        parts_dir.mkdir(parents=True, exist_ok=True)
+        # Parts of equal digest are the same work by definition: done once, given to both.
+        directories = [parts_dir / f"{part.digest}" for part in parts]
+        results = {i: result for i, part in enumerate(parts) if (result := _finished(part, directories[i]))}
+        missing = [i for i in range(len(parts)) if i not in results]
+        first = {directories[i]: i for i in reversed(missing)}
+        self.progress(len(results), len(parts))
+        with (self.make_executor or nullcontext)() as executor:
+            work = [(process_part, parts[i], directory, config) for directory, i in sorted(first.items(), key=lambda x: x[1])]
+            for _ in _completions(executor, work):
+                self.progress(sum(1 for d in directories if (d / PART_FILE).exists()), len(parts))
+        for i in missing:
+            result = _finished(parts[i], directories[i])
+            assert result is not None, f"part {parts[i].name} was processed but is not there"
+            results[i] = result
+        return [results[i] for i in range(len(parts))]
+
+
+serial = PartRunner()
+"""Parts one after another in this process, kept beside the output: the default in notebooks and tests."""
+
+
+def thread_executor(num_workers: int) -> Callable[[], AbstractContextManager[Executor]]:
+    return lambda: ThreadPoolExecutor(num_workers)
+
+
+def process_executor(num_workers: int) -> Callable[[], AbstractContextManager[Executor]]:
+    # spawn: workers must not inherit the parent's threads, locks or lock files.
+    return lambda: ProcessPoolExecutor(num_workers, get_context("spawn"), initializer=_die_with_parent, initargs=(os.getpid(),))
+
+
+def _completions(executor: Executor | None, work: Sequence[tuple[ProcessPart, Part, Path, Any]]) -> Iterator[None]:
+    if executor is None:
+        for item in work:
+            _make_part(*item)
+            yield
+        return
+    futures = [executor.submit(_make_part, *item) for item in work]
+    try:
+        for future in as_completed(futures):
+            future.result()
+            yield
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+
+
+def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: Any) -> None:
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    started = time.perf_counter()
+    counters = process_part(part, temporary, config)
+    files = []
+    for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+        files.append({"path": str(file.relative_to(temporary)), "size": file.stat().st_size, "digest": digest_file(file)})
+    record = {"name": part.name, "counters": dict(counters), "files": files, "elapsed_s": time.perf_counter() - started}
+    write_json(temporary / PART_FILE, record)
+    shutil.rmtree(directory, ignore_errors=True)  # a damaged part that is being made again
+    os.rename(temporary, directory)
+    sync_directory(directory.parent)
+
+
+def _finished(part: Part, directory: Path) -> PartResult | None:
+    try:
+        record = json.loads((directory / PART_FILE).read_text("utf-8"))
+        for file in record["files"]:
+            path = directory / file["path"]
+            if path.stat().st_size != file["size"] or digest_file(path) != file["digest"]:
+                return None
+    except (FileNotFoundError, json.JSONDecodeError, KeyError):
+        return None
+    return PartResult(part.name, directory, record["counters"])
+
+
+def _die_with_parent(parent: int) -> None:
+    """A worker whose parent is killed must not go on writing: the next run may own the key."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,114 @@
+"""Which stages would run, and why: a walk backwards from the target over keys alone.
+
+Keys are functions of configs, code, inputs and parent keys, never of results, so the whole plan is known
+before anything runs, and an intermediate artifact that was deleted is rebuilt only if something needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_core.config import ConfigError, nearest
+from tasks.graph import STAGES, ancestors, descendants
+from tasks.inputs import InputDigests
+from tasks.keys import code_digest, digest, explain_change, key_config, library_versions
+from tasks.stage import StageConfigs
+from tasks.store import Node, Store
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of a plan. `why` is `cached` or the reason to run it; `needed` is False where nothing asks for it."""
+
+    node: Node
+    why: str
+    needed: bool = True
+
+    @property
+    def runs(self) -> bool:
+        return self.needed and self.why != "cached"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in run order, the target last."""
+
+    target: str
+    steps: Sequence[Step]
+
+    def __getitem__(self, stage: str) -> Step:
+        return next(step for step in self.steps if step.node.stage == stage)
+
+
+def make_nodes(target: str, configs: StageConfigs, digests: InputDigests, device: str) -> dict[str, Node]:
+    """The key of every stage up to `target`. `device` is the fingerprint that measured stages carry."""
+    nodes: dict[str, Node] = {}
+    for name in ancestors(target):
+        stage = STAGES[name]
+        config = key_config(configs[name])
+        own = {
+            "stage": name,
+            "schema_version": stage.schema_version,
+            "code": code_digest((stage.module, *stage.entry_points)),
+            "libraries": library_versions(stage.libraries),
+            "config": config,
+        } | ({"device": device} if stage.measured else {})
+        inputs = digests.of(configs[name].input_files()) if stage.reads_inputs else {}
+        identity = own | {"parents": {p: nodes[p].key for p in stage.parents}, "inputs": inputs}
+        nodes[name] = Node(name, digest(identity), digest(own), identity, config)
+    return nodes
+
+
+def make_plan(
+    store: Store,
+    nodes: Mapping[str, Node],
+    target: str,
+    start: str | None = None,
+    only: str | None = None,
+    force: Collection[str] = (),
+) -> Plan:
+    """Decide each stage up to `target`.
+
+    start: nothing before this stage may run; what it needs must be in the store.
+    only: the same for one stage, which becomes the target.
+    force: stages to rebuild although they are there; the report is rebuilt with them.
+    Raises ConfigError for unknown stages and for parents that `start`/`only` leave unbuilt.
+    """
+    for name in (*((start,) if start else ()), *((only,) if only else ()), *force):
+        if name not in STAGES:
+            raise ConfigError(f"{name} is not a stage; {nearest(name, list(STAGES))}")
+        if name not in nodes:
+            raise ConfigError(f"{name} is not a step towards {target}; stages on the way: {', '.join(nodes)}")
+    target = only or target
+    forced = set(force) | ({"report"} if force else set())
+    may_run = {only} if only else descendants(start) if start else set(nodes)
+    steps: dict[str, Step] = {}
+    wanted = {target}
+    for name in reversed(ancestors(target)):
+        why = "forced" if name in forced else _why(store, nodes[name])
+        if name in wanted and name not in may_run and why != "cached":
+            raise ConfigError(f"{name} is not in the store ({why}), and start/only leave it out; run without them first")
+        steps[name] = Step(nodes[name], why, needed=name in wanted)
+        if steps[name].runs:
+            wanted |= set(STAGES[name].parents)
+    return Plan(target, tuple(steps[name] for name in ancestors(target)))
+
+
+def _why(store: Store, node: Node) -> str:
+    state = store.damage(node.stage, node.key)
+    if state is None:
+        return "cached"
+    if state != "missing":
+        return state
+    earlier: list[Any] = store.artifacts(node.stage)
+    return explain_change(earlier[0].record["identity"], node.identity) if earlier else "missing"
+
+
+def plan_rows(plan: Plan, store: Store) -> list[tuple[str, str, str, Path]]:
+    """(stage, key, run or cached or not needed, where) for each step, to be shown."""
+    return [
+        (s.node.stage, s.node.key, s.why if s.needed else "not needed", store.path(s.node.stage, s.node.key)) for s in plan.steps
+    ]
