@@ -6,6 +6,7 @@ run slow. The memory is a JSON file in the store and may be deleted at any time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +20,9 @@ class InputDigests:
     def __init__(self, memory_file: Path) -> None:
         self._file = memory_file
         self._known: dict[str, list[object]] = {}
-        try:
+        # Nothing remembered, or a torn file from a full disk: digests are computed again.
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             self._known = json.loads(memory_file.read_text("utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            pass  # nothing remembered, or a torn file from a full disk: digests are computed again
 
     def of(self, files: Mapping[str, Path]) -> dict[str, str]:
         """{name: content digest}. Raises FileNotFoundError that names the missing path."""

@@ -1,0 +1,95 @@
+"""Documents and their sidecars on disk: schemas, aligned parts, and Arrow buffers for the kernels.
+
+Ingest writes `documents/part-00000.parquet` …; every per-document stage writes one sidecar of the same
+name with the same rows in the same order. Positions join them; `id` checks the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.artifact import Artifact, ArtifactMismatch, link_file
+from tasks.keys import digest
+from tasks.parts import Part, PartResult
+
+ID = pa.binary(16)
+DOCUMENT_SCHEMA = pa.schema(
+    [
+        ("id", ID),
+        ("text", pa.large_string()),
+        ("source", pa.string()),
+        ("source_id", pa.string()),
+        ("url", pa.string()),
+        ("language", pa.string()),
+        ("added_at", pa.string()),
+        ("metadata", pa.string()),
+    ]
+)
+SIDECAR_FILE = "part.parquet"
+"""Name of the one table that `process_part` of a per-document stage writes."""
+
+
+def document_parts(ingest: Artifact, **sidecars: Artifact) -> list[Part]:
+    """One part per file of documents, with the sidecars of the same rows.
+
+    The payload has `documents` and one path per keyword; the digest covers the content of all of them.
+    """
+    parts = []
+    for file in ingest.files("documents/part-*.parquet"):
+        names = {"documents": (ingest, f"documents/{file.name}")} | {k: (a, file.name) for k, a in sidecars.items()}
+        payload = {k: str(a.file(name)) for k, (a, name) in names.items()}
+        parts.append(Part(file.name, digest({k: a.file_digest(name) for k, (a, name) in names.items()}), payload))
+    return parts
+
+
+def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A Parquet table with one chunk per column, so that kernels see one buffer."""
+    table = pq.read_table(path, columns=list(columns) if columns else None, use_threads=False)
+    return table.combine_chunks()
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Parquet with settings that give the same bytes for the same table."""
+    pq.write_table(table, path, compression="zstd", compression_level=3, use_dictionary=True, row_group_size=1 << 16)
+
+
+def check_aligned(documents: pa.Table, sidecar: pa.Table, what: str) -> None:
+    """Raise ArtifactMismatch unless both tables hold the same documents in the same order."""
+    if not documents["id"].equals(sidecar["id"]):
+        raise ArtifactMismatch(f"{what} does not belong to these documents; rebuild it")
+
+
+def link_sidecars(results: Sequence[PartResult], out_dir: Path) -> None:
+    """Give each part's table its name in the artifact."""
+    for result in results:
+        link_file(result.path / SIDECAR_FILE, out_dir / result.name)
+
+
+def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up counts of the same shape, key by key, in a fixed order."""
+    total: dict[str, Any] = {}
+    for one in counters:
+        for name, value in one.items():
+            if isinstance(value, Mapping):
+                total[name] = sum_counters([total.get(name, {}), value])
+            else:
+                total[name] = total.get(name, 0) + value
+    return dict(sorted(total.items()))
+
+
+def text_buffers(texts: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """UTF-8 bytes (uint8) and offsets (int64, one more than documents) of a large_string column without nulls."""
+    array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    array = array.cast(pa.large_string())
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    _, offsets, data = array.buffers()
+    begins = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return values, begins
