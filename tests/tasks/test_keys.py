@@ -41,13 +41,12 @@ def test_values_without_one_text_are_refused(value: object) -> None:
 
 def test_digest_is_the_same_in_every_process() -> None:
     code = "from tasks.keys import digest; print(digest({'b': [1, 2.5, None], 'a': {'ü': True}}))"
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}, **run
-        ).stdout
-        for seed in ("0", "1")
-        for run in [{"capture_output": True, "text": True, "check": True}]
-    }
+    outputs = set()
+    for seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        outputs.add(
+            subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+        )
     assert outputs == {digest({"a": {"ü": True}, "b": [1, 2.5, None]}) + "\n"}
 
 
