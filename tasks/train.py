@@ -87,7 +87,7 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
     num_ids = len(np.load(table, mmap_mode="r", allow_pickle=False))
     if 0 < config.model.vocab_size < num_ids:
         raise ConfigError(
-            f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the tokenizer; set it to 0 to take them all"
+            f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the tokenizer; 0 takes them all"
         )
     model = replace(config.model, vocab_size=config.model.vocab_size or num_ids)
     return RunConfig(model, config.optim, config.train, config.parallel, shards.path.resolve(), table)
