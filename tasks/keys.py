@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
-"""Dataclass field metadata for settings that change how a result is made, never what it is."""
+from llm_core.config import NOT_IN_KEY as NOT_IN_KEY
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_PARTY = ("tasks", "llm_core")
