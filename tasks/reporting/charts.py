@@ -116,6 +116,7 @@ def histogram(
     noun: str,
     log: bool = False,
     shown: Callable[[float], str] = tick_text,
+    tick: Callable[[float], str] = tick_text,
 ) -> Markup:
     """Counts between edges, one more edge than counts. On a log axis a first edge at zero is drawn at half the second."""
     edges = list(edges)
@@ -135,7 +136,7 @@ def histogram(
         bar = _rect(x0 + 0.5, y_axis.at(counts[i]), max(x1 - x0 - 1, 0.5), bottom - y_axis.at(counts[i]), "a")
         target = tag("rect", x=x0, y=float(top), width=x1 - x0, height=float(bottom - top), class_="target")
         marks.append(tag("g", tag("title", title), target, bar))
-    marks.extend(_x_axis(x_axis, bottom, x_label, shown))
+    marks.extend(_x_axis(x_axis, bottom, x_label, tick))
     return _svg(width, bottom + 38, marks)
 
 
@@ -175,9 +176,9 @@ def lines(
     return _svg(width, bottom + 38, marks)
 
 
-def heat(names: Sequence[str], matrix: Sequence[Sequence[float]], width: int, *, noun: str) -> Markup:
-    """A square table of shares: how much of the row's total also belongs to the column. Columns are numbered as the rows."""
-    labels = [f"{i + 1}  {name}" if width > 500 else f"{i + 1}" for i, name in enumerate(names)]
+def heat(names: Sequence[str], numbered: Sequence[int], matrix: Sequence[Sequence[float]], width: int, *, noun: str) -> Markup:
+    """A square table of shares: how much of the row's total also belongs to the column. Both carry the given numbers."""
+    labels = [f"{name} · {n}" if width > 500 else f"{n}" for n, name in zip(numbered, names, strict=True)]
     left = min(max((text_width(label) for label in labels), default=0) + 12, width * 0.45)
     cell = min((width - left - 4) / max(len(names), 1), 34.0)
     top = 22
@@ -185,7 +186,7 @@ def heat(names: Sequence[str], matrix: Sequence[Sequence[float]], width: int, *,
     for i, name in enumerate(names):
         middle = top + cell * (i + 0.5)
         marks.append(_text(left - 8, middle + 4, shorten(labels[i], left - 10), "end"))
-        marks.append(_text(left + cell * (i + 0.5), top - 7, str(i + 1), "middle", "muted"))
+        marks.append(_text(left + cell * (i + 0.5), top - 7, str(numbered[i]), "middle", "muted"))
         total = matrix[i][i]
         for j, other in enumerate(names):
             both = matrix[i][j]
@@ -241,7 +242,7 @@ class _Rooms:
             value = _text(self.width, top + 14, shown, "end", "value")
             return _text(0, top + 14, shorten(label, self.width - text_width(shown) - 12), "start"), value, top + 26
         middle = top + self.row_height / 2
-        value = _text(self.right + 10, middle + 4, shown, "start", "value")
+        value = _text(self.width, middle + 4, shown, "end", "value")
         return _text(self.left - 10, middle + 4, shorten(label, self.left - 12), "end"), value, middle
 
 

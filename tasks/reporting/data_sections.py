@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from tasks.reporting.charts import Bar, bars, heat, histogram
 from tasks.reporting.markup import Markup, foreign, tag
-from tasks.reporting.page import Section, absent, code, figure, folded, inline_bar, legend, pair, table
+from tasks.reporting.page import Section, absent, amount, code, figure, folded, legend, table
 from tasks.reporting.quantities import (
+    NARROW,
     NOT_MEASURED,
     Facts,
     count,
@@ -20,6 +21,7 @@ from tasks.reporting.quantities import (
     size,
 )
 from tasks.reporting.run import Run
+from tasks.reporting.scales import tick_text
 
 LARGEST = 15
 """Rows drawn of a long distribution; the table below it has all."""
@@ -83,22 +85,22 @@ def languages_section(run: Run) -> Section:
 def _funnel(run: Run) -> Markup:
     rows = run.metrics("documents").rows("funnel")
     if not rows:
-        return absent("The way of the documents", "The funnel")
+        return absent("What is left after each stage", "The funnel")
     read = run.documents_read or max(row.number("documents") or 0 for row in rows)
     marks, before = [], None
     for row in rows:
         left, name = row.number("documents") or 0, row.text("stage") or ""
         lost = f", {count(before - left)} fewer than before" if before is not None and before > left else ""
         title = f"{name}: {plural(left, 'document')}, {share(left, read)} of those read{lost}"
-        marks.append(Bar(STAGE_WORDS.get(name, name), left, f"{count(left)}  {share(left, read)}", title, whole=max(read, left)))
+        marks.append(Bar(STAGE_WORDS.get(name, name), left, f"{count(left)} · {share(left, read)}", title, whole=max(read, left)))
         before = left
     note = "Documents left after each stage, with their share of all records read. Pale: everything that was read."
-    return figure("The way of the documents", lambda width: bars(marks, width), note)
+    return figure("What is left after each stage", lambda width: bars(marks, width), note)
 
 
 def _reasons(run: Run) -> list[tuple[str, str, float]]:
     """(stage, reason, documents), by stage in order of the run, largest first within."""
-    found = []
+    found: list[tuple[str, str, float]] = []
     order = {stage: i for i, stage in enumerate(run.artifacts)}
     for stage, group in sorted(
         run.metrics("documents").group("dropped").items(), key=lambda item: (order.get(item[0], len(order)), item[0])
@@ -112,10 +114,7 @@ def _reason_table(run: Run, reasons: Sequence[tuple[str, str, float]]) -> Markup
     if not reasons:
         return None
     largest = max(lost for _, _, lost in reasons)
-    rows = [
-        (code(reason), stage, [inline_bar(lost / largest), count(lost)], share(lost, run.documents_read))
-        for stage, reason, lost in reasons
-    ]
+    rows = [(code(reason), stage, amount(lost, largest), share(lost, run.documents_read)) for stage, reason, lost in reasons]
     note = (
         "Each dropped document is counted once, under the first reason that met it. Kept, dropped and quarantined add up to read."
     )
@@ -138,7 +137,7 @@ def _distribution(
     marks, rows = [], []
     for name, facts in ordered:
         there, left = facts.number("documents") or 0, Facts(kept.get(name)).number("documents") or 0
-        title_text = f"{name}: {count(left)} of {plural(there, 'document')} kept ({share(left, there)}), {size(facts.number('bytes'))} read"
+        title_text = f"{name}: {count(left)} of {plural(there, 'document')} kept, {size(facts.number('bytes'))} read"
         marks.append(Bar(name, left, f"{count(left)} of {count(there)}", title_text, whole=there))
         kept_bytes = size(Facts(kept.get(name)).number("bytes") or 0)
         rows.append((foreign(name), count(there), size(facts.number("bytes")), count(left), kept_bytes, share(left, there)))
@@ -164,9 +163,23 @@ def _lengths(run: Run) -> Markup:
     note = "Documents read, by UTF-8 bytes of text, on a logarithmic axis: equal steps are equal ratios."
     return figure(
         "Document length",
-        lambda width: histogram(edges, counts, width, x_label="bytes of text", noun="documents", log=True, shown=size),
+        lambda width: histogram(
+            edges,
+            counts,
+            width,
+            x_label="bytes of text",
+            noun="documents",
+            log=True,
+            shown=size,
+            tick=_byte_tick,
+        ),
         note,
     )
+
+
+def _byte_tick(value: float) -> str:
+    text = tick_text(value)
+    return f"{text}B" if text[-1].isalpha() else f"{text}{NARROW}B"
 
 
 def _input_state(run: Run) -> list[Markup]:
@@ -198,7 +211,7 @@ def _licences(run: Run) -> Markup:
         return absent("Licences", "The licence of each document")
     total = sum(licences.values())
     ordered = sorted(licences.items(), key=lambda item: (-item[1], item[0]))
-    rows = [(foreign(name), [inline_bar(n / ordered[0][1]), count(n)], share(n, total)) for name, n in ordered]
+    rows = [(foreign(name), amount(n, ordered[0][1]), share(n, total)) for name, n in ordered]
     note = "As declared by each record that was read. Whether a use is allowed is for a person to decide."
     return table("Licences", ("licence", "documents", "share"), rows, note)
 
@@ -213,13 +226,13 @@ def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
         name = rule.text("name") or f"rule {i + 1}"
         hit = hits.get(name, Facts({}))
         every, first = hit.number("dropped"), hit.number("dropped_first")
-        bar = inline_bar(every / largest) if every else None
-        rows.append((f"{i + 1}", code(name), rule.text("preset") or "–", _criterion(rule), [bar, count(every)], count(first)))
+        numbered = [tag("span", f"{i + 1}", class_="index"), code(name)]
+        rows.append((numbered, rule.text("preset") or "–", _criterion(rule), amount(every, largest), count(first)))
     note = (
         "Hits: documents the rule would drop on its own. First: documents for which it is the first rule broken, in this order; "
         "these add up to all documents dropped. A rule with many hits and few firsts repeats what earlier rules found."
     )
-    return table("Rules", ("#", "rule", "preset", "keeps documents with", "hits", "first"), rows, note, left=4)
+    return table("Rules", ("rule", "preset", "keeps documents with", "hits", "first"), rows, note, left=3)
 
 
 def _criterion(rule: Facts) -> Markup:
@@ -235,18 +248,18 @@ def _overlap(quality: Facts) -> Markup:
     names = [rule.text("name") or f"rule {i + 1}" for i, rule in enumerate(quality.rows("rules"))]
     matrix = [[number(v) or 0.0 for v in row] for row in quality.sequence("overlap") if isinstance(row, (list, tuple))]
     if not names or len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
-        return absent("Which rules agree", "The overlap of rules")
+        return absent("How rules overlap", "The overlap of rules")
     by_hits = sorted((i for i in range(len(names)) if matrix[i][i] > 0), key=lambda i: -matrix[i][i])[:MOST_RULES_IN_MATRIX]
     used = sorted(by_hits)
     if len(used) < 2:
         return tag("p", "Fewer than two rules had hits, so there is no overlap to show.", class_="note")
-    numbered = [f"{names[i]}" for i in used]
+    drawn, numbered = [names[i] for i in used], [i + 1 for i in used]
     small = [[matrix[i][j] for j in used] for i in used]
     note = (
-        "Documents that break both rules; the darker, the larger their share of the rule of the row. Grey: all hits of the rule itself. "
-        f"Columns are numbered as the rows{_only(len(used), names, matrix)}."
+        "Documents that break both rules; the darker, the larger their share of the row. Grey: all hits of the rule itself. "
+        f"Numbers as in the table above{_only(len(used), names, matrix)}."
     )
-    return figure("Which rules agree", lambda width: heat(numbered, small, width, noun="documents"), note)
+    return figure("How rules overlap", lambda width: heat(drawn, numbered, small, width, noun="documents"), note)
 
 
 def _only(drawn: int, names: Sequence[str], matrix: Sequence[Sequence[float]]) -> str:
@@ -271,4 +284,4 @@ def _dropped_by_language(quality: Facts) -> Markup | None:
     note = "Documents that quality rules dropped, by identified language. Rules made for one language can be unfair to others."
     if len(marks) > LARGEST:
         note += f" The {LARGEST} largest of {len(marks)}."
-    return pair(figure("Dropped by language", lambda width: bars(marks[:LARGEST], width), note, half=True))
+    return figure("Dropped by language", lambda width: bars(marks[:LARGEST], width), note)

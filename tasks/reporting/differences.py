@@ -30,4 +30,9 @@ def mark_differences(first: str, second: str) -> tuple[Markup, Markup]:
 
 def _piece(units: Iterable[str], same: bool) -> Markup:
     text = "".join(units)
-    return join([text]) if same or not text else tag("mark", text)
+    words = text.strip()
+    if same or not words:
+        return join([text])
+    # Spaces around a difference are not the difference.
+    before, after = text.split(words, 1)
+    return join([before, tag("mark", words), after])

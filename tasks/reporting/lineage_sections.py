@@ -8,7 +8,7 @@ from typing import Any
 from tasks.reporting.charts import Bar, bars
 from tasks.reporting.markup import Markup, foreign, tag
 from tasks.reporting.page import Section, absent, figure, folded, table
-from tasks.reporting.quantities import NOT_MEASURED, Facts, count, duration, number, plural, share, size
+from tasks.reporting.quantities import NOT_MEASURED, Facts, count, duration, moment, number, plural, share, size
 from tasks.reporting.run import Run
 
 MOST_FILES = 200
@@ -33,7 +33,7 @@ def lineage_section(run: Run) -> Section:
     total = sum(run.record(stage).number("elapsed_s") or 0 for stage in run.artifacts)
     finding = (
         f"{plural(len(run.artifacts), 'artifact')}, {duration(total)} of work on {plural(len(hosts), 'host')}. "
-        "A key is a digest of all that decides an artifact: its code, settings, libraries, inputs and parents. Equal keys, equal results."
+        "A key is a digest of all that decides an artifact: code, settings, libraries, inputs and parents. Equal keys, equal results."
     )
     details = [_details(run, stage) for stage in run.artifacts]
     return Section("lineage", "Lineage", finding, [_times(run), _lineage_table(run), *details])
@@ -62,7 +62,7 @@ def _times(run: Run) -> Markup:
         return absent("Where the time went", "The time of each stage")
     total = sum(known.values())
     marks = [
-        Bar(stage, s, f"{duration(s)}  {share(s, total)}", f"{stage}: {duration(s)}, {share(s, total)} of the sum")
+        Bar(stage, s, f"{duration(s)} · {share(s, total)}", f"{stage}: {duration(s)}, {share(s, total)} of the sum")
         for stage, s in known.items()
     ]
     note = "Wall time of each stage when its artifact was made, which may have been in an earlier run."
@@ -85,7 +85,10 @@ def _lineage_table(run: Run) -> Markup:
                 size(record.number("peak_memory_bytes")),
             )
         )
-    note = "Made from: the stages whose artifacts it took. Code: digest of the stage's source and all it imports. Peak memory is that of the process."
+    note = (
+        "Made from: the stages whose artifacts it took. Code: digest of the stage's source and of all it imports. "
+        "Peak memory is that of the process or its largest child."
+    )
     columns = ("stage", "key", "made from", "code", "host", "time", "peak memory")
     return table("Artifacts", columns, rows, note, left=5)
 
@@ -99,7 +102,10 @@ def _details(run: Run, stage: str) -> Markup:
     host = record.group("host")
     facts = [
         ("key", run.artifacts[stage].key or NOT_MEASURED),
-        ("started, finished", " – ".join(t for k in ("started_at", "finished_at") if (t := record.text(k))) or NOT_MEASURED),
+        (
+            "started, finished",
+            " – ".join(moment(t) for k in ("started_at", "finished_at") if (t := record.text(k))) or NOT_MEASURED,
+        ),
         ("wall, processor time", f"{duration(record.number('elapsed_s'))}, {duration(record.number('cpu_s'))}"),
         ("host", ", ".join(f"{k} {host[k]}" for k in ("name", "machine", "python", "cpus") if k in host) or NOT_MEASURED),
         ("libraries", ", ".join(f"{k} {v}" for k, v in record.group("identity", "libraries").items()) or "none declared"),
@@ -117,7 +123,7 @@ def _details(run: Run, stage: str) -> Markup:
 
 
 def _counter_rows(counters: Facts) -> list[tuple[str, str]]:
-    flat = []
+    flat: list[tuple[str, str]] = []
     for name, value in sorted(counters.group().items()):
         if isinstance(value, Mapping):
             flat.extend((f"{name}.{k}", count(n)) for k, v in value.items() if (n := number(v)) is not None)

@@ -8,13 +8,27 @@ from __future__ import annotations
 
 from tasks.reporting.data_sections import LARGEST
 from tasks.reporting.markup import Markup, foreign, join, tag
-from tasks.reporting.page import Section, facts
-from tasks.reporting.quantities import NOT_MEASURED, Facts, compact, count, fixed, numbers, percent, plural, share, size
+from tasks.reporting.page import Section, ledger
+from tasks.reporting.quantities import (
+    NOT_MEASURED,
+    Facts,
+    compact,
+    count,
+    fixed,
+    moment,
+    numbers,
+    percent,
+    plural,
+    share,
+    significant,
+    size,
+)
 from tasks.reporting.run import FEW_VALIDATION_DOCUMENTS, Run, interval_text
 
 FEW_LANGUAGE_DOCUMENTS = 20
 """A language with fewer held-out documents than this counts as not tested."""
 MOST_NAMED = 8
+USUAL_TOKENS_PER_PARAMETER = 20
 
 
 def model_card_section(run: Run) -> Section:
@@ -34,18 +48,37 @@ def _identity(run: Run) -> Markup:
     tokenizer = run.metrics("tokenizer")
     kind = tokenizer.text("kind") or "kind not recorded"
     finished = run.record("train").text("finished_at")
-    return facts(
-        None,
+    return ledger(
         [
-            ("Model", f"{compact(train.number('num_parameters'))} parameters", "decoder-only transformer; its sizes stand under Configuration"),
-            ("Artifact", run.artifacts["train"].key or "not published", "key of the weights in the store; the lineage below says how they were made"),
-            ("Trained", finished or NOT_MEASURED, f"on {train.text('device') or 'a device that was not recorded'}, UTC"),
+            (
+                "Model",
+                f"{compact(train.number('num_parameters'))} parameters",
+                "decoder-only transformer; its sizes stand under Configuration",
+            ),
+            (
+                "Artifact",
+                run.artifacts["train"].key or "not published",
+                "key of the weights in the store; the lineage below says how they were made",
+            ),
+            (
+                "Trained",
+                moment(finished) if finished else NOT_MEASURED,
+                f"on {train.text('device') or 'a device that was not recorded'}",
+            ),
             ("Text", texts or NOT_MEASURED, "kept documents by split, personal data replaced"),
-            ("Licences of the data", [named, more] if licences else NOT_MEASURED, "as declared by the records read, most frequent first"),
+            (
+                "Licences of the data",
+                [named, more] if licences else NOT_MEASURED,
+                "as declared by the records read, most frequent first",
+            ),
             ("Tokenizer", f"{count(tokenizer.number('vocab_size'))} tokens", kind),
-            ("Quality", f"{interval_text(Facts(run.metrics('evaluate').group('val_bpb')))} bits per byte", f"on held-out documents, with its {run.interval_name}"),
+            (
+                "Quality",
+                f"{interval_text(Facts(run.metrics('evaluate').group('val_bpb')))} bits per byte",
+                f"on held-out documents, with its {run.interval_name}",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _uses(run: Run) -> list[object]:
@@ -87,10 +120,10 @@ def _limit_of_scale(run: Run) -> str | None:
     tokens, parameters = run.train_tokens, run.metrics("train").number("num_parameters")
     if tokens is None or not parameters:
         return None
-    return (
-        f"The training text holds {compact(tokens)} tokens, {tokens / parameters:.2g} for each parameter; "
-        "models of this kind are usually trained on 20 or more (Hoffmann et al. 2022)."
-    )
+    usual = f"; models of this kind are usually trained on {USUAL_TOKENS_PER_PARAMETER} or more (Hoffmann et al. 2022)"
+    few = tokens / parameters < USUAL_TOKENS_PER_PARAMETER
+    each = significant(tokens / parameters, 2)
+    return f"The training text holds {compact(tokens)} tokens, {each} for each parameter{usual if few else ''}."
 
 
 def _limit_of_languages(run: Run) -> object:
@@ -112,7 +145,7 @@ def _limit_of_languages(run: Run) -> object:
                 f"{more}: treat them as untested.",
             ]
         )
-    return text  # fmt: skip
+    return text
 
 
 def _limit_of_sources(run: Run) -> object:
@@ -121,11 +154,7 @@ def _limit_of_sources(run: Run) -> object:
     if not total:
         return None
     name, largest = max(kept, key=lambda item: item[1])
-    return [
-        f"{percent(largest / total)} of the kept text comes from one source, ",
-        foreign(name),
-        "; other kinds of text are further from what it knows.",
-    ]
+    return [f"{percent(largest / total)} of the kept text comes from the largest source, ", foreign(name), "."]
 
 
 def _limit_of_validation(run: Run) -> str | None:
@@ -156,7 +185,8 @@ def _limit_of_duplicates(run: Run) -> str | None:
     threshold = dedup.number("lsh", "threshold")
     if threshold is None:
         return None
-    removed = sum(numbers(run.counters("dedup").group("dropped")).values())
+    dropped = numbers(run.counters("dedup").group("dropped"))
+    removed = sum(n for reason, n in dropped.items() if reason.endswith("_DUPLICATE"))
     of_read = share(removed, run.documents_read)
     return (
         f"Near-duplicates from a similarity of {threshold:g} on were removed ({of_read} of what was read); "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tasks.reporting.charts import Bar, Estimate, Reference, Series, bars, forest, lines
 from tasks.reporting.markup import Markup, foreign, join, tag
-from tasks.reporting.page import Section, absent, facts, figure, folded, legend, pair, table
+from tasks.reporting.page import Section, absent, facts, figure, folded, legend, table
 from tasks.reporting.quantities import NOT_MEASURED, Facts, compact, count, duration, fixed, plural, significant, size, span
 from tasks.reporting.run import Run, interval_text
 
@@ -76,11 +76,23 @@ def _train_facts(run: Run, train: Facts) -> Markup:
             ("Steps", count(train.number("num_steps")), "optimizer updates"),
             ("Throughput", f"{compact(train.number('tokens_per_s'))} tokens/s", "training tokens per second of wall time"),
             ("Wall time", duration(run.record("train").number("elapsed_s")), "of the whole training stage"),
-            ("Hardware", " · ".join(t for k in ("device", "dtype") if (t := train.text(k))) or NOT_MEASURED, "device and type of the arithmetic"),
-            ("Layout", train.text("layout") or NOT_MEASURED, "how the work was divided; it does not change the result beyond rounding"),
-            *([("Tokens seen", compact(max(t for t in tokens_seen if t is not None)), "over all steps")] if any(tokens_seen) else []),
+            (
+                "Hardware",
+                " · ".join(t for k in ("device", "dtype") if (t := train.text(k))) or NOT_MEASURED,
+                "device and type of the arithmetic",
+            ),
+            (
+                "Layout",
+                train.text("layout") or NOT_MEASURED,
+                "how the work was divided; it does not change the result beyond rounding",
+            ),
+            *(
+                [("Tokens seen", compact(max(t for t in tokens_seen if t is not None)), "over all steps")]
+                if any(tokens_seen)
+                else []
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _points(rows: Sequence[Facts], value: str) -> list[tuple[float, float]]:
@@ -94,7 +106,7 @@ def _loss_curve(train: Facts) -> Markup:
     series = [Series("training loss", curve), Series("validation loss", validation, "b", dots=True)]
     series = [one for one in series if one.points]
     note = (
-        "Cross-entropy in nats per token, lower is better. A validation loss that turns up while training falls means memorising. "
+        "Cross-entropy in nats per token; lower is better. A validation loss that rises while training falls means memorising. "
         "Losses of different tokenizers cannot be compared; bits per byte can."
     )
     return figure(
@@ -110,7 +122,10 @@ def _bpb_curve(run: Run, train: Facts) -> Markup | None:
     if not points:
         return None
     references = _references(run.metrics("evaluate"))
-    note = "Bits per byte of the validation set during training, against baselines that know token frequencies (unigram) or pairs (bigram) only."
+    note = (
+        "Bits per byte of the validation set during training, against baselines that know only how often "
+        "each token (unigram) or each pair of tokens (bigram) occurs."
+    )
     return figure(
         "Validation bits per byte",
         lambda width: lines(
@@ -146,8 +161,8 @@ def _eval_table(run: Run, evaluate: Facts) -> Markup:
         rows.append((f"{name} baseline", fixed(baseline), "–", ratio))
     note = (
         f"Bits per byte over {plural(whole.number('num_documents'), 'validation document')} "
-        f"({size(whole.number('num_bytes'))}): the sum of the negative log₂ likelihoods of all tokens, divided by the UTF-8 bytes of text. "
-        f"It does not depend on the tokenizer. The {run.interval_name} says how far it would move with other documents of the same kind. "
+        f"({size(whole.number('num_bytes'))}): the negative log₂ likelihoods of all tokens, summed, per UTF-8 byte of text. "
+        f"Comparable between tokenizers. The {run.interval_name} says how far it would move with other documents of the same kind. "
         "Baselines are fitted to the training tokens: unigram knows how often each token occurs, bigram which follows which."
     )
     return table("Bits per byte", ("", "bits per byte", run.interval_name, "times the model"), rows, note)
@@ -168,7 +183,7 @@ def _by_name(run: Run, evaluate: Facts, group: str, what: str) -> list[Markup]:
     references = _references(evaluate)
     more = f" The {LARGEST} largest of {len(marks)}; the table has all." if len(marks) > LARGEST else ""
     note = (
-        f"Point: bits per byte on held-out documents of one {what}; whisker: {run.interval_name}, where there are documents enough for one. "
+        f"Point: bits per byte on held-out documents of one {what}. Whisker: {run.interval_name}, where there are enough for one. "
         f"Largest first. The baselines are those of the whole validation set.{more}"
     )
     chart = figure(
@@ -236,8 +251,8 @@ def _speed_chart(bench: Facts) -> Markup:
     if not marks:
         return absent("Decode speed, cached against uncached", "Decode speed")
     note = (
-        "Bar: median tokens per second over all sequences of the batch, prompt tokens + new tokens beside it. Whisker: 5th to 95th percentile "
-        "of the repeats. Uncached runs the whole sequence again for every token."
+        "Bar: median new tokens per second, all sequences of the batch together. Whisker: 5th to 95th percentile of the repeats. "
+        "Names: sequences at once, prompt tokens + new tokens of each. Uncached runs the whole sequence again for every token."
     )
     return figure(
         "Decode speed, cached against uncached",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.reporting.data_sections import documents_section, languages_section, rules_section
 from tasks.reporting.lineage_sections import configuration_section, lineage_section
-from tasks.reporting.markup import foreign, join
+from tasks.reporting.markup import foreign, join, tag
 from tasks.reporting.model_card import model_card_section
 from tasks.reporting.model_sections import evaluation_section, samples_section, speed_section, training_section
 from tasks.reporting.page import Card, page
@@ -56,8 +56,8 @@ def _bpb_card(run: Run) -> Card:
     return Card(
         "Validation bits per byte",
         fixed(value),
-        f"{interval}; {', '.join(baselines)}",
-        "Bits the model needs for one byte of unseen text; lower is better. The baselines know only token frequencies.",
+        [tag("span", interval), tag("span", " · ".join(baselines))],
+        "Bits the model needs for a byte of unseen text; lower is better. The baselines only know token frequencies.",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tasks.reporting.charts import NARROW_WIDTH, WIDE
 from tasks.reporting.markup import Markup, constant, join, tag
+from tasks.reporting.quantities import count
 from tasks.reporting.style import STYLE
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -24,7 +25,7 @@ class Section:
     anchor: str
     heading: str
     finding: Any
-    pieces: Sequence[Markup | None]
+    pieces: Sequence[Markup | Sequence[Markup] | None]
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,22 @@ def absent(title: str, what: str) -> Markup:
     return tag("div", tag("h3", title), tag("p", f"{what}: not measured in this run.", class_="absent"), class_="tabled")
 
 
-def inline_bar(fraction: float) -> Markup:
-    """A small bar inside a table cell."""
-    return tag("i", class_="inline-bar", style=f"--w:{100 * min(max(fraction, 0.0), 1.0):.1f}%")
+def ledger(entries: Sequence[tuple[str, Any, str]]) -> Markup:
+    """Named texts, one below the other, each with what it means."""
+    rows = [tag("div", tag("dt", name), tag("dd", value, tag("span", meaning))) for name, value, meaning in entries]
+    return tag("dl", rows, class_="ledger")
+
+
+def amount(value: float | None, largest: float) -> Markup:
+    """A count in a table cell, with a small bar that shows it next to the largest of its column."""
+    share = 0.0 if value is None or largest <= 0 else min(max(value / largest, 0.0), 1.0)
+    bar = tag("i", class_="inline-bar", style=f"--w:{100 * share:.1f}%")
+    return join([bar, tag("span", count(value), class_="amount")])
 
 
 def code(text: str) -> Markup:
-    return tag("code", text)
+    """A name from configuration, which may break where it is joined."""
+    return tag("code", join(text.split("_"), join(["_", tag("wbr")])))
 
 
 def _section(section: Section) -> Markup:

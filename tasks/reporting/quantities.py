@@ -6,6 +6,7 @@ A value that is not there is `NOT_MEASURED`, never zero and never a guess.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -139,6 +140,12 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes}{NARROW}min {rest:02d}{NARROW}s"
     return f"{minutes // 60}{NARROW}h {minutes % 60:02d}{NARROW}min"
+
+
+def moment(text: str) -> str:
+    """An ISO time stamp in UTC as people write it; any other text as it is."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(\+00:00|Z)", text)
+    return f"{match[1]} {match[2]} UTC" if match else text
 
 
 def span(low: float | None, high: float | None, digits: int = 3) -> str:

@@ -79,6 +79,8 @@ def text_width(text: str, font_size: float = FONT_SIZE) -> float:
             ems += 1.0
         elif char in "iIlj.,:;'|! \u202f":
             ems += 0.36
+        elif char.isdigit():
+            ems += 0.65
         elif char.isupper() or char in "mwMW@%_":
             ems += 0.74
         else:
@@ -99,5 +101,6 @@ def shorten(text: str, room: float, font_size: float = FONT_SIZE) -> str:
 
 
 def _nice_step(rough: float) -> float:
+    """The smallest round step that is not much finer than asked: a few ticks more are better than an empty half of the axis."""
     power = 10.0 ** math.floor(math.log10(rough))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.75)

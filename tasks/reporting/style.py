@@ -27,7 +27,8 @@ body { margin: 0; background: var(--paper); color: var(--ink); line-height: 1.5;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Noto Sans", sans-serif;
   font-variant-numeric: tabular-nums; -webkit-font-smoothing: antialiased; }
 main { max-width: 61rem; margin: 0 auto; padding: 3.5rem 2rem 6rem; }
-nav { position: fixed; top: 0; bottom: 0; left: 0; width: 13rem; padding: 3.7rem 1rem 2rem 2rem; overflow-y: auto; font-size: .82rem; }
+nav { position: fixed; top: 0; bottom: 0; left: 0; width: 13rem; padding: 3.7rem 1rem 2rem 2rem; overflow-y: auto;
+  font-size: .82rem; }
 nav ol { list-style: none; margin: 0; padding: 0; border-left: 1px solid var(--rule); }
 nav a { display: block; padding: .22rem 0 .22rem .9rem; margin-left: -1px; color: var(--muted); text-decoration: none;
   border-left: 1px solid transparent; }
@@ -45,22 +46,28 @@ h1 { font-size: clamp(1.75rem, 1.2rem + 2.2vw, 2.6rem); font-weight: 680; overfl
 h2 { font-size: 1.5rem; font-weight: 660; }
 h3 { font-size: .95rem; font-weight: 640; letter-spacing: 0; margin-bottom: .55rem; }
 .kicker { margin: 0 0 .5rem; font-size: .76rem; letter-spacing: .09em; text-transform: uppercase; color: var(--muted); }
-.subtitle { font-size: 1.12rem; color: var(--muted); max-width: 46rem; margin: .8rem 0 2rem; text-wrap: pretty; overflow-wrap: anywhere; }
+.subtitle { font-size: 1.12rem; color: var(--muted); max-width: 46rem; margin: .8rem 0 2rem; text-wrap: pretty;
+  overflow-wrap: anywhere; }
 section { border-top: 1px solid var(--rule); margin-top: 3.6rem; padding-top: 2rem; }
 .finding { font-size: 1.06rem; max-width: 46rem; margin: .7rem 0 1.8rem; text-wrap: pretty; overflow-wrap: anywhere; }
 figure, .tabled { margin: 0 0 2.4rem; container-type: inline-size; min-width: 0; }
-figcaption, .note { font-size: .84rem; line-height: 1.45; color: var(--muted); max-width: 48rem; margin: .6rem 0 0; text-wrap: pretty; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 0 2.6rem; align-items: start; }
-.absent { font-size: .9rem; color: var(--muted); border: 1px dashed var(--rule); border-radius: 6px; padding: .9rem 1rem; margin: 0; }
+figcaption, .note { font-size: .84rem; line-height: 1.45; color: var(--muted); max-width: 48rem; margin: .6rem 0 0;
+  text-wrap: pretty; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 0 2.6rem;
+  align-items: start; }
+.absent { font-size: .9rem; color: var(--muted); border: 1px dashed var(--rule); border-radius: 6px; padding: .9rem 1rem;
+  margin: 0; }
 
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.4rem, 1fr)); gap: 1px; margin: 0 0 1.6rem;
   background: var(--rule); border: 1px solid var(--rule); border-radius: 8px; overflow: hidden; }
+@media (min-width: 1000px) { .cards { grid-template-columns: 1.75fr repeat(4, minmax(0, 1fr)); } }
 .cards > div { background: var(--raised); padding: 1rem 1.05rem 1.05rem; display: flex; flex-direction: column; min-width: 0; }
 .cards dt { font-size: .8rem; color: var(--muted); }
 .cards dd { margin: 0; }
-.cards b { display: block; font-size: 1.85rem; line-height: 1.2; font-weight: 640; letter-spacing: -.02em; margin: .15rem 0 .1rem; }
+.cards b { display: block; font-size: 1.85rem; line-height: 1.2; font-weight: 640; letter-spacing: -.02em;
+  margin: .15rem 0 .1rem; }
 .cards b.quiet { font-size: 1.2rem; line-height: 1.85; letter-spacing: 0; }
-.cards .detail { display: block; font-size: .84rem; }
+.cards .detail, .cards .detail span { display: block; font-size: .84rem; } .cards .detail span { font-size: inherit; }
 .cards .meaning { font-size: .78rem; line-height: 1.4; color: var(--muted); margin-top: .5rem; text-wrap: pretty; }
 .notices { background: var(--warn-paper); border: 1px solid var(--warn-rule); border-radius: 8px; padding: 1rem 1.2rem; }
 .notices h2 { font-size: .95rem; color: var(--warn); letter-spacing: 0; }
@@ -76,11 +83,13 @@ th:first-child, td:first-child { padding-left: 0; }
 th:last-child, td:last-child { padding-right: 0; }
 th { font-weight: 560; color: var(--muted); font-size: .79rem; vertical-align: bottom; border-bottom-color: var(--muted); }
 .n { text-align: right; white-space: nowrap; }
-td.t { overflow-wrap: anywhere; min-width: 6.5rem; max-width: 26rem; }
-td.n:has(.inline-bar) { min-width: 8.5rem; }
+td.t { overflow-wrap: anywhere; max-width: 26rem; }
 .inline-bar { display: inline-block; width: 4.5rem; height: .6rem; margin-right: .6rem; border-radius: 1.5px;
-  background: linear-gradient(to left, var(--a) var(--w), transparent 0); }
-code, .key { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .86em; overflow-wrap: anywhere; }
+  background: linear-gradient(to right, var(--a) var(--w), transparent 0); }
+.amount { display: inline-block; min-width: 2.9em; }
+.index { display: inline-block; min-width: 1.9em; color: var(--muted); }
+code, .key { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .86em;
+  overflow-wrap: anywhere; }
 .hash { white-space: nowrap; overflow-wrap: normal; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: .9rem 2rem; margin: 0; }
 .facts dt { font-size: .8rem; color: var(--muted); }
@@ -89,16 +98,26 @@ code, .key { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans
 .facts span { display: block; font-size: .79rem; line-height: 1.4; color: var(--muted); text-wrap: pretty; }
 ul.limits { max-width: 46rem; padding-left: 1.1rem; margin: 0 0 2rem; }
 ul.limits li { margin: .35rem 0; text-wrap: pretty; overflow-wrap: anywhere; }
+.ledger { margin: 0 0 2.4rem; max-width: 52rem; }
+.ledger > div { display: grid; grid-template-columns: minmax(8rem, 11rem) 1fr; gap: 0 1.2rem; padding: .5rem 0;
+  border-bottom: 1px solid var(--rule); }
+.ledger dt { color: var(--muted); font-size: .87rem; padding-top: .08rem; } .ledger dd { margin: 0; overflow-wrap: anywhere; }
+.ledger span { display: block; font-size: .8rem; color: var(--muted); }
 .chips { display: flex; flex-wrap: wrap; gap: .4rem; list-style: none; margin: 0; padding: 0; }
 .chips li { background: var(--code); border-radius: 4px; padding: .1rem .45rem; max-width: 100%; overflow-wrap: anywhere; }
 details { border-top: 1px solid var(--rule); padding: .55rem 0; }
-details:last-of-type { border-bottom: 1px solid var(--rule); margin-bottom: 1.2rem; }
+details:not(:has(+ details)) { border-bottom: 1px solid var(--rule); margin-bottom: 2.2rem; }
 summary { cursor: pointer; font-size: .9rem; overflow-wrap: anywhere; }
 summary:hover { color: var(--a); }
+.aside { color: var(--muted); font-size: .84rem; margin-left: .35rem; }
+.definitions dt { margin-top: .6rem; } .definitions dd { margin: 0 0 0 1rem; font-size: .9rem; color: var(--muted); }
+figure + details { margin-top: -1.1rem; } details + :not(details) { margin-top: 2.2rem; } .note + .tabled { margin-top: 1.3rem; }
 details[open] > summary { margin-bottom: .8rem; }
 
-.excerpts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem; margin-bottom: .9rem; }
-.excerpts > div, .sample { background: var(--raised); border: 1px solid var(--rule); border-radius: 6px; padding: .9rem 1rem; min-width: 0; }
+.excerpts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem;
+  margin-bottom: .9rem; }
+.excerpts > div, .sample { background: var(--raised); border: 1px solid var(--rule); border-radius: 6px; padding: .9rem 1rem;
+  min-width: 0; }
 .excerpts h4 { margin: 0 0 .4rem; font-size: .8rem; font-weight: 560; color: var(--muted); }
 .excerpts p, .sample p { margin: 0; font-size: .92rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 mark { background: var(--mark); color: inherit; border-radius: 2px; padding: 0 .08em; }
@@ -110,7 +129,6 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
 @container (max-width: 560px) { .wide { display: none; } .narrow { display: block; } }
 svg text { fill: var(--ink); unicode-bidi: isolate; }
 svg text.muted { fill: var(--muted); }
-svg text.value { fill: var(--ink); font-weight: 560; }
 svg text.on { fill: var(--on); }
 svg .axis { stroke: var(--muted); stroke-width: 1; opacity: .55; }
 svg .grid { stroke: var(--grid); stroke-width: 1; }
@@ -121,7 +139,8 @@ svg .self { fill: var(--grid); } svg .heat { fill: var(--a); }
 svg .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
 svg .interval { stroke-width: 1.6; } svg .whisker { stroke: var(--ink); stroke-width: 1.2; opacity: .65; }
 svg .dot { stroke: var(--paper); stroke-width: 1.2; }
-svg .reference { stroke-width: 1.4; stroke-dasharray: 5 4; } svg .r1 { stroke: var(--r1); } svg .r2 { stroke: var(--r2); stroke-dasharray: 2 3; }
+svg .reference { stroke-width: 1.4; stroke-dasharray: 5 4; } svg .r1 { stroke: var(--r1); } svg .r2 { stroke: var(--r2);
+  stroke-dasharray: 2 3; }
 svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fill: var(--ink); fill-opacity: .045; }
 .legend { display: flex; flex-wrap: wrap; gap: .15rem 1.3rem; margin: 0 0 .55rem; font-size: .82rem; color: var(--muted); }
 .legend span { display: inline-flex; align-items: center; gap: .45rem; }
@@ -137,7 +156,7 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
   section { margin-top: 2.6rem; padding-top: 1.5rem; }
   .cards { grid-template-columns: 1fr 1fr; } .cards > div { padding: .8rem; } .cards > div:first-child { grid-column: 1 / -1; }
   .cards b { font-size: 1.5rem; } th, td { padding: .34rem .55rem; } td.t { min-width: 5rem; }
-  td.n:has(.inline-bar) { min-width: 0; } .inline-bar { display: none; }
+  .inline-bar { display: none; }
 }
 @media print {
   :root { """

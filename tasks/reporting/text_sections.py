@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tasks.reporting.charts import Bar, Series, bars, lines
 from tasks.reporting.differences import mark_differences
-from tasks.reporting.markup import Markup, foreign, tag
-from tasks.reporting.page import Section, absent, code, facts, figure, folded, inline_bar, pair, table
+from tasks.reporting.markup import Markup, tag
+from tasks.reporting.page import Section, absent, amount, code, facts, figure, folded, pair, table
 from tasks.reporting.quantities import NOT_MEASURED, Facts, count, numbers, percent, plural, share, significant, size
 from tasks.reporting.run import Run
 
@@ -41,13 +41,13 @@ def privacy_section(run: Run) -> Section:
         return Section("privacy", "Personal data", "No counts of personal data were measured in this run.", [])
     ordered = sorted(types, key=lambda item: (-(item[1].number("spans") or 0), item[0]))
     spans = sum(f.number("spans") or 0 for _, f in ordered)
-    finding = f"{plural(spans, 'passage')} of {plural(len(ordered), 'type')} were found and are replaced in every kept document."
+    finding = f"{plural(spans, 'passage')} of {plural(len(ordered), 'type')} were found; kept documents have them replaced."
     largest = max((f.number("spans") or 0 for _, f in ordered), default=0) or 1
     read = run.documents_read
     rows = [
         (
             code(name),
-            [inline_bar((f.number("spans") or 0) / largest), count(f.number("spans"))],
+            amount(f.number("spans"), largest),
             count(f.number("documents")),
             share(f.number("documents"), read),
         )
@@ -55,7 +55,7 @@ def privacy_section(run: Run) -> Section:
     ]
     note = (
         "Passages: stretches of text that match a pattern and pass its check (a checksum, a number plan). "
-        "Documents may hold several. Counted in all documents read. Names and free-text descriptions of people are not looked for."
+        "Documents may hold several. Counted in all documents read. Names of people are not looked for."
     )
     return Section(
         "privacy", "Personal data", finding, [table("Found by type", ("type", "passages", "documents", "of read"), rows, note)]
@@ -133,7 +133,7 @@ def _candidate_curve(dedup: Facts) -> Markup | None:
         if threshold is not None
         else ""
     )
-    note = f"Probability that a pair becomes a candidate, by its true similarity, for {count(bands)} bands of {count(rows)} rows.{at}"
+    note = f"Probability that a pair is compared, by its true similarity, for {count(bands)} bands of {count(rows)} rows.{at}"
     return figure(
         "What banding finds",
         lambda width: lines([curve], width, x_label="Jaccard similarity", y_label="probability", from_zero=True),
@@ -179,13 +179,25 @@ def _tokenizer_facts(tokenizer: Facts) -> Markup:
     return facts(
         None,
         [
-            ("Bytes per token, training", significant(tokenizer.number("bytes_per_token", "train")), "UTF-8 bytes of text per token; more is denser"),
-            ("Bytes per token, validation", significant(tokenizer.number("bytes_per_token", "validation")), "the same on text the vocabulary was not made from"),
+            (
+                "Bytes per token, training",
+                significant(tokenizer.number("bytes_per_token", "train")),
+                "UTF-8 bytes of text per token; more is denser",
+            ),
+            (
+                "Bytes per token, validation",
+                significant(tokenizer.number("bytes_per_token", "validation")),
+                "the same on text the vocabulary was not made from",
+            ),
             ("Fertility", significant(tokenizer.number("fertility")), "tokens per word; 1 would be whole words"),
             ("Unknown tokens", percent(tokenizer.number("unknown_frac")), "share of tokens outside the vocabulary"),
-            ("Round trip", percent(tokenizer.number("round_trip_frac")), "share of documents equal to themselves after encoding and decoding"),
+            (
+                "Round trip",
+                percent(tokenizer.number("round_trip_frac")),
+                "share of documents equal to themselves after encoding and decoding",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _bytes_by_language(tokenizer: Facts) -> Markup:
@@ -233,7 +245,7 @@ def _shard_table(run: Run) -> Markup:
     ]
     dtype = shards.text("dtype")
     note = (
-        "Documents of one family (near-duplicates and their relatives) are all in the same split, so that validation text is not in training. "
+        "Documents of one family (near-duplicates and their relatives) are in one split, so that validation text is not in training. "
         f"Token ids are stored as {dtype or 'a type that was not recorded'}."
     )
     return table("Training and validation", ("split", "tokens", "documents", "families", "bytes of text", "shards"), rows, note)
