@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, sweep_points
+from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, sweep_points
 from flows.console import say, set_up_console, table
 from flows.records import remove, unused
 from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
@@ -94,7 +94,8 @@ def _flow(name: str, arguments: list[str]) -> int:
     if len(switches) > len(sweep):  # --cfg, --info, --help: Hydra shows something and runs nothing
         if not {"-h", "--help", "--hydra-help", "-sc", "--shell-completion"} & set(switches):
             compose(overrides)
-        return _hydra_application(arguments, lambda overrides: None)
+        shown = [argument for argument in arguments if argument not in overrides]
+        return _hydra_application([*shown, *settable(overrides)], lambda overrides: None)
     if not sweep:
         return _run(name, overrides, compose(overrides))
     # Every point is checked before the first one runs.
@@ -102,6 +103,7 @@ def _flow(name: str, arguments: list[str]) -> int:
     codes: list[int] = []
 
     def job(point: Sequence[str]) -> None:
+        point = [override.removeprefix("++") for override in point]
         say(f"run {len(codes) + 1} of {len(configs)}: {' '.join(point) or 'no overrides'}")
         try:
             codes.append(_run(name, point, compose(point)))
@@ -109,7 +111,7 @@ def _flow(name: str, arguments: list[str]) -> int:
             codes.append(_complain(error))
 
     with open_sweep(configs[0].tracking, configs[0].state, overrides) as link:
-        _hydra_application(["-m", *overrides], job)
+        _hydra_application(["-m", *settable(overrides)], job)
         say(f"sweep: {len(codes)} runs, {sum(map(bool, codes))} failed; compare them in MLflow: {link()}")
     return max(codes, default=0)
 
@@ -126,6 +128,7 @@ def _run(name: str, overrides: Sequence[str], config: RunConfig) -> int:
 
 
 def _run_here(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[dict[str, Any], str]:
+    decide(config, FLOWS[name].target)  # a plan that cannot be, before anything slow is imported
     use_environment(config.state)
     from flows.pipeline import stages
     from tasks.execute import make_artifact

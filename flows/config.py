@@ -7,11 +7,10 @@ insides, so each becomes one ConfigError: what is wrong, the rule, the nearest k
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -144,6 +143,18 @@ def sweep_points(overrides: Sequence[str]) -> list[list[str]]:
     return [list(point) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for point in batch]
 
 
+def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
+    """Overrides that set any field, also one whose YAML leaves it to its default; unknown ones are found by `build`."""
+    known = set(groups(conf_dir))
+    result = []
+    for text in overrides:
+        override = _parse(text)
+        name = override.key_or_group
+        plain = override.type is OverrideType.CHANGE and name not in known and not name.startswith(("hydra.", "hydra/"))
+        result.append(f"++{text}" if plain else text)
+    return result
+
+
 def one_line(error: object) -> str:
     return re.sub(r"\s+", " ", str(error)).strip()
 
@@ -160,7 +171,7 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
         GlobalHydra.instance().clear()
         try:
             with initialize_config_dir(str(conf_dir), version_base="1.3"):
-                config = hydra_compose("config", overrides=list(overrides))
+                config = hydra_compose("config", overrides=settable(overrides, conf_dir))
             return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise _explain(error, parsed, conf_dir) from error
@@ -193,36 +204,12 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
         return ConfigError(f"{error.full_key} has no value; set it, e.g. {error.full_key}=...")
     message = one_line(error)
     if match := re.search(r"Could not (?:override|delete from config) ?\S* ?'([^']+)'", message):
-        key = match.group(1).split("@")[0]
-        return ConfigError(f"{key} is not a known setting; {_nearest_setting(key, conf_dir)}")
+        key = match.group(1)
+        return ConfigError(f"{key} is not a known setting; groups: {', '.join(groups(conf_dir))}")
+    if match := re.match(r"Multiple values for (\w+)", message):
+        return ConfigError(f"{match.group(1)} has a choice already; write {match.group(1)}=choice without +")
     given = ", ".join(o.input_line or "" for o in overrides)
     return ConfigError(message.split(" See ")[0] + (f" (given: {given})" if given else ""))
-
-
-def _nearest_setting(key: str, conf_dir: Path) -> str:
-    with initialize_config_dir(str(conf_dir), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra_compose("config"), resolve=False)
-    assert isinstance(tree, Mapping)
-    known = [*sorted(_dotted(tree)), *(g for g in groups(conf_dir) if g not in tree)]
-    group, _, leaf = key.rpartition(".")
-    siblings = [name for name in known if name.rpartition(".")[0] == group]
-    if group and siblings:
-        close = difflib.get_close_matches(leaf, [name.rpartition(".")[2] for name in siblings], n=2, cutoff=0.55)
-        if close:
-            return "did you mean " + " or ".join(f"{group}.{name}" for name in close) + "?"
-    same_leaf = [name for name in known if name.rpartition(".")[2] == leaf and group]
-    close = same_leaf[:2] or difflib.get_close_matches(key, known, n=2, cutoff=0.55)
-    if close:
-        return "did you mean " + " or ".join(close) + "?"
-    return "known: " + ", ".join(siblings or sorted(name for name in known if "." not in name))
-
-
-def _dotted(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        name = f"{prefix}.{key}" if prefix else str(key)
-        yield name
-        if isinstance(value, Mapping):
-            yield from _dotted(value, name)
 
 
 def groups(conf_dir: Path = CONF_DIR) -> list[str]:

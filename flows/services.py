@@ -62,6 +62,7 @@ def environment(state: Path) -> dict[str, str]:
 
 def use_environment(state: Path) -> None:
     """Put `environment` into this process, where the user has not said otherwise. Before Prefect is imported."""
+    (state / "prefect").mkdir(parents=True, exist_ok=True)
     for name, value in environment(state).items():
         if name != "MLFLOW_TRACKING_URI":  # read from the config, which may name another state
             os.environ.setdefault(name, value)
