@@ -22,20 +22,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, write_json
 from tasks.documentset import read_table
 from tasks.generate import generate_text, generate_texts
-from tasks.keys import NOT_IN_KEY
 from tasks.parts import RunParts, serial
 from tasks.stage import StageFailure
 from tasks.statistics import ratio_bootstrap
 
 if TYPE_CHECKING:
-    from llm_core.shards import Document, TokenShards
-
     from llm_core.infer.sampling import SamplingParams
     from llm_core.model.transformer import Transformer
+    from llm_core.shards import Document, TokenShards
     from tasks.tokenizer import Tokenizer
 
 __all__ = ["EvaluateConfig", "evaluate_model", "generate_text"]
@@ -127,10 +125,9 @@ def evaluate_model(
     Deterministic for equal input and config, in whatever order the shards hold the documents.
     Raises StageFailure without validation documents, or when the tokenizer does not give their text back.
     """
-    from llm_core.shards import open_shards
-
     from llm_core.export import load_model
     from llm_core.infer.device import choose_device
+    from llm_core.shards import open_shards
     from tasks.tokenizer import load_tokenizer
 
     model = load_model(train.path / "model").to(choose_device(config.device))

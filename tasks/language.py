@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.documentset import ID, SIDECAR_FILE, document_parts, link_sidecars, read_table, sum_counters, write_table
-from tasks.keys import NOT_IN_KEY, digest
+from tasks.keys import digest
 from tasks.parts import Part, RunParts, serial
 
 UNDETERMINED = "und"
@@ -62,7 +62,9 @@ class LanguageConfig:
                 "or name a fastText model with language.model_path=FILE"
             )
         if not path.is_file():
-            raise ConfigError(f"language.model_path ({path}) is not a file; give the path of a fastText model such as lid.176.ftz")
+            raise ConfigError(
+                f"language.model_path ({path}) is not a file; give the path of a fastText model such as lid.176.ftz"
+            )
         return {"lid_model": path}
 
 

@@ -22,7 +22,16 @@ import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import Artifact, check_accounting
-from tasks.documentset import SIDECAR_FILE, check_aligned, document_parts, link_sidecars, read_table, sum_counters, text_buffers, write_table
+from tasks.documentset import (
+    SIDECAR_FILE,
+    check_aligned,
+    document_parts,
+    link_sidecars,
+    read_table,
+    sum_counters,
+    text_buffers,
+    write_table,
+)
 from tasks.parts import Part, RunParts, serial
 from tasks.quality_rules import PRESETS, RULES, Rule, judge, rules_with
 from tasks.stage import StageFailure

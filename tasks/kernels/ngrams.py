@@ -7,7 +7,6 @@ nearly free on ordinary text and at worst one table look-up per unit and length.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from tasks.kernels.interning import intern_pair, table_mask

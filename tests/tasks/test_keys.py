@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.keys import NOT_IN_KEY, ROOT, canonical_json, code_digest, digest, explain_change, import_closure, key_config
+from llm_core.config import NOT_IN_KEY
+from tasks.keys import ROOT, canonical_json, code_digest, digest, explain_change, import_closure, key_config
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
