@@ -183,7 +183,11 @@ def _phone_end(values: np.ndarray, start: int, end: int, regions: Sequence[str])
                 return start + stop
         elif sum(map(len, digits)) < 9:
             break
-        elif not _goes_on(text[:stop], text[stop:] + after) and any(_is_national(digits, region) for region in regions):
+        elif (
+            not _goes_on(text[:stop], text[stop:] + after)
+            and not (b"." in text[:stop] and b"-" in text[:stop])  # 252.227-7014 is a clause of some law
+            and any(_is_national(digits, region) for region in regions)
+        ):
             return start + stop
     return start
 
