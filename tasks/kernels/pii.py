@@ -11,6 +11,8 @@ versions, sections, OIDs, decimals and longer digit runs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -53,7 +55,8 @@ _NO_IP = _packed(
 _BRIDGES = _packed("to from is was and number no nr")
 
 # Helpers are called from compiled code alone: without entry points for Python they compile in half the time.
-_njit = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_HELPER: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_njit = numba.njit(**_HELPER)
 
 
 @_njit
@@ -62,15 +65,15 @@ def _is(c: int, mask: int) -> bool:
 
 
 @_njit
-def _contains(words: np.ndarray, word: int) -> bool:
-    for known in words:  # a few dozen, and asked for once in a candidate
+def _contains(words: np.ndarray, word: np.uint64) -> bool:
+    for known in words:  # noqa: SIM110 (a generator does not compile; a few dozen words, asked for once in a candidate)
         if known == word:
             return True
     return False
 
 
 @_njit
-def _pack(v: np.ndarray, start: int, end: int) -> int:
+def _pack(v: np.ndarray, start: int, end: int) -> np.uint64:
     """The last eight bytes of v[start:end] as one integer, letters in lower case."""
     word = np.uint64(0)
     for i in range(start, end):
@@ -428,7 +431,7 @@ def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     total, length, prefix = 0, 0, 0
     for j in range(end - 1, start - 1, -1):
         if _is(v[j], _DIGIT):
-            digit = np.int64(v[j]) - 48
+            digit = v[j] - np.int64(48)
             if length % 2 == 1:
                 digit = digit * 2 - 9 if digit > 4 else digit * 2
             total += digit
@@ -438,7 +441,7 @@ def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     taken, j = 0, start
     while taken < 4:
         if _is(v[j], _DIGIT):
-            prefix = prefix * 10 + (np.int64(v[j]) - 48)
+            prefix = prefix * 10 + (v[j] - np.int64(48))
             taken += 1
         j += 1
     two = prefix // 100
@@ -521,7 +524,7 @@ def _blank_follows(v: np.ndarray, i: int, hi: int) -> bool:
     return j < hi and v[j] == 32
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def find_candidates(values: np.ndarray, lo: np.ndarray, hi: np.ndarray, scan_lo: np.ndarray, scan_hi: np.ndarray) -> np.ndarray:
     """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi), in order of triggers.
 
