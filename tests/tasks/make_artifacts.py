@@ -37,7 +37,9 @@ def read_documents(artifact: Artifact) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
-def make_sidecar(ingested: Artifact, stage: str, out_dir: Path, columns: Sequence[tuple[str, pa.DataType, Sequence[Any]]]) -> Artifact:
+def make_sidecar(
+    ingested: Artifact, stage: str, out_dir: Path, columns: Sequence[tuple[str, pa.DataType, Sequence[Any]]]
+) -> Artifact:
     """A sidecar with the ids of `ingested` and columns of (name, type, value per document over all parts)."""
     out_dir.mkdir(parents=True)
     begin = 0

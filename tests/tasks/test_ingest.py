@@ -74,7 +74,15 @@ def test_kept_plus_dropped_plus_quarantined_equals_read(tmp_path_factory, lines,
 
 
 def test_each_fault_costs_its_line_and_says_where(tmp_path) -> None:
-    lines = [b'{"text": "one"}', b'{"text": "caf\xe9"}', b'{"text": "three"', b'{"text": 4}', b'{"text": null}', b'{"other": 1}', b"[1]"]
+    lines = [
+        b'{"text": "one"}',
+        b'{"text": "caf\xe9"}',
+        b'{"text": "three"',
+        b'{"text": 4}',
+        b'{"text": null}',
+        b'{"other": 1}',
+        b"[1]",
+    ]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines, b'{"text": "last"}']))
     artifact = ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"])
     assert texts(artifact) == ["one", "last"]
@@ -82,7 +90,14 @@ def test_each_fault_costs_its_line_and_says_where(tmp_path) -> None:
     assert [f["line"] for f in found] == [2, 3, 4, 5, 6, 7]
     assert [f["byte_offset"] for f in found] == [sum(len(line) + 1 for line in lines[:i]) for i in range(1, 7)]
     assert {f["file"] for f in found} == {"a.jsonl"}
-    words = ["invalid UTF-8: byte 0xe9", "broken JSON", "wrong type: column text is a number", "is null", "is missing", "not an object"]
+    words = [
+        "invalid UTF-8: byte 0xe9",
+        "broken JSON",
+        "wrong type: column text is a number",
+        "is null",
+        "is missing",
+        "not an object",
+    ]
     assert all(word in f["error"] for word, f in zip(words, found, strict=True))
     assert artifact.metrics["quarantine_examples"] == found
 
@@ -112,7 +127,15 @@ def test_blank_text_is_dropped_as_empty(tmp_path, text) -> None:
 
 
 def test_columns_are_mapped_and_the_rest_is_sorted_metadata(tmp_path) -> None:
-    record = {"z": [1, {"b": 2, "a": None}], "body": "t", "n": 12345678901234567890123, "link": "u", "lang": "en", "when": 2020, "site": "x"}
+    record = {
+        "z": [1, {"b": 2, "a": None}],
+        "body": "t",
+        "n": 12345678901234567890123,
+        "link": "u",
+        "lang": "en",
+        "when": 2020,
+        "site": "x",
+    }
     write_jsonl(tmp_path / "a.jsonl", [record, {"body": "no site", "site": None}])
     columns = {"text_column": "body", "id_column": "n", "url_column": "link", "language_column": "lang"}
     artifact = ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"], **columns, added_column="when", source_column="site")
@@ -191,7 +214,10 @@ def test_text_files_are_one_document_each_named_by_their_path(tmp_path) -> None:
     (tmp_path / "in" / "d.bin").write_bytes(b"not read")
     (tmp_path / "in" / ".hidden.txt").write_text("not read")
     artifact = ingest_files(tmp_path, "out", [tmp_path / "in"])
-    assert [(r["source_id"], r["text"]) for r in read_documents(artifact)] == [("a.txt", "plain\ntext"), ("sub/b.md", "# Title\n\nbody")]
+    assert [(r["source_id"], r["text"]) for r in read_documents(artifact)] == [
+        ("a.txt", "plain\ntext"),
+        ("sub/b.md", "# Title\n\nbody"),
+    ]
     assert [(q["file"], q["line"], q["byte_offset"]) for q in quarantine(artifact)] == [("c.txt", 2, 8)]
 
 
@@ -264,7 +290,12 @@ def test_paths_that_cannot_be_read_are_named(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.docx").write_text("x")
     write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
-    for paths, word in ((["nowhere.jsonl"], "nowhere.jsonl"), (["no/*.jsonl"], "no/*.jsonl"), (["a.docx"], ".jsonl"), ([], "source.paths")):
+    for paths, word in (
+        (["nowhere.jsonl"], "nowhere.jsonl"),
+        (["no/*.jsonl"], "no/*.jsonl"),
+        (["a.docx"], ".jsonl"),
+        ([], "source.paths"),
+    ):
         with pytest.raises(ConfigError, match=word.replace("*", r"\*")):
             SourceConfig("s", tuple(paths)).input_files()
     with pytest.raises(ConfigError, match="not under source.root"):

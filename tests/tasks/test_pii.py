@@ -71,7 +71,19 @@ def test_what_only_looks_alike_stays(text) -> None:
 
 
 PIECES = st.sampled_from(
-    [*"@.:-+/ ()<>\n_a1", "bob@x.org", "1.2.3.4", "4111 1111 1111 1111", "+1 212 555 0199", "212-555-0199", "fe80::1", "version", "é", "例", "10.0.0.1-"]
+    [
+        *"@.:-+/ ()<>\n_a1",
+        "bob@x.org",
+        "1.2.3.4",
+        "4111 1111 1111 1111",
+        "+1 212 555 0199",
+        "212-555-0199",
+        "fe80::1",
+        "version",
+        "é",
+        "例",
+        "10.0.0.1-",
+    ]
 )
 
 
@@ -100,7 +112,11 @@ def test_documents_in_one_buffer_are_judged_alone(texts) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(PIECES, max_size=10).map("".join), st.lists(PIECES, max_size=10).map("".join), st.sampled_from(["a", "1", " ", ".", "/", "@", "1 "]))
+@given(
+    st.lists(PIECES, max_size=10).map("".join),
+    st.lists(PIECES, max_size=10).map("".join),
+    st.sampled_from(["a", "1", " ", ".", "/", "@", "1 "]),
+)
 def test_nothing_further_than_the_look_around_decides(text, other, filler) -> None:
     """Linear time by structure: beyond a fixed distance no byte is looked at, so any change there changes nothing here."""
     gap = (filler * MAX_LOOK_BYTES)[:MAX_LOOK_BYTES].encode()
@@ -115,7 +131,9 @@ def test_nothing_further_than_the_look_around_decides(text, other, filler) -> No
     assert inside(middle, 0) == inside(left + middle + right, len(left))
 
 
-@pytest.mark.parametrize("pattern", ["a/", "a.", "@@", "((((", "4111 ", "a.b-", "aa@bb.cc ", "123-456-7890 ", "1.1.1.1.", "::", "1 ", "+1", "\u4f8b@"])
+@pytest.mark.parametrize(
+    "pattern", ["a/", "a.", "@@", "((((", "4111 ", "a.b-", "aa@bb.cc ", "123-456-7890 ", "1.1.1.1.", "::", "1 ", "+1", "\u4f8b@"]
+)
 def test_hostile_repetition_gives_the_same_spans_at_any_length(pattern) -> None:
     """Away from both ends a repeated pattern is judged alike everywhere: no state grows with the text."""
     unit = pattern.encode()
