@@ -104,7 +104,7 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
     masked = values
     while len(windows):
         again: list[tuple[int, int, int]] = []
-        for document, spans in _accepted(masked, _candidates(masked, begins, windows), config):
+        for document, spans in _accepted(masked, begins, _candidates(masked, begins, windows), config):
             if masked is values:
                 masked = values.copy()
             low, high = int(begins[document]), int(begins[document + 1])
@@ -129,13 +129,16 @@ def _candidates(values: np.ndarray, begins: np.ndarray, windows: np.ndarray) -> 
     return found
 
 
-def _accepted(values: np.ndarray, candidates: np.ndarray, config: PiiConfig) -> Iterator[tuple[int, list[Span]]]:
+def _accepted(
+    values: np.ndarray, begins: np.ndarray, candidates: np.ndarray, config: PiiConfig
+) -> Iterator[tuple[int, list[Span]]]:
     """(document, disjoint spans that are what they look like), for each document that has candidates."""
     from tasks.kernels.pii import CARD, EMAIL, IP4, IP6, LOCAL_PHONE, PHONE
 
     types = {EMAIL: "EMAIL", CARD: "CARD", IP4: "IP", IP6: "IP", PHONE: "PHONE", LOCAL_PHONE: "PHONE"}
     borders = np.flatnonzero(np.diff(candidates[:, 0])) + 1
-    for group in np.split(candidates, borders):
+    for group in np.split(candidates, borders) if len(candidates) else ():
+        text = values[: begins[group[0, 0] + 1]]  # what comes after belongs to another document
         spans: list[Span] = []
         for name in TYPES:
             if name not in config.types:
@@ -149,15 +152,14 @@ def _accepted(values: np.ndarray, candidates: np.ndarray, config: PiiConfig) -> 
                 if start < last_end or (taken < len(spans) and spans[taken][0] < end):
                     continue
                 if kind in (PHONE, LOCAL_PHONE):
-                    end = _phone_end(values, start, end, config.regions if kind == LOCAL_PHONE else ())
-                elif kind == IP6 and not _is_ip6(values[start:end].tobytes()):
+                    end = _phone_end(text, start, end, config.regions if kind == LOCAL_PHONE else ())
+                elif kind == IP6 and not _is_ip6(text[start:end].tobytes()):
                     continue
                 if end > start:
                     mine.append((start, end, name))
                     last_end = end
             spans = sorted(spans + mine)
-        if spans:
-            yield int(group[0, 0]), spans
+        yield int(group[0, 0]), spans
 
 
 def _merged(windows: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

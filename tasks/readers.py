@@ -113,8 +113,7 @@ def parse_json(line: bytes) -> tuple[Any, bool]:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
-        value = json.loads(line.decode("utf-8"), parse_constant=lambda name: None)
-        return _replace_surrogates(value)
+        return _repaired(json.loads(line.decode("utf-8")))
     if isinstance(value, dict) and any(isinstance(v, float) and abs(v) >= 2**63 for v in value.values()):
         value = json.loads(line)
     return value, False
@@ -205,16 +204,17 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
             yield from _rows(batch.slice(i, 1))
 
 
-def _replace_surrogates(value: Any) -> tuple[Any, bool]:
+def _repaired(value: Any) -> tuple[Any, bool]:
+    """A JSON value without NaN, infinities (null) and lone surrogates (U+FFFD), and whether it had any of the last."""
     if isinstance(value, str):
         repaired, count = LONE_SURROGATES.subn("\ufffd", value)
         return repaired, count > 0
     if isinstance(value, list):
-        items = [_replace_surrogates(item) for item in value]
+        items = [_repaired(item) for item in value]
         return [item for item, _ in items], any(changed for _, changed in items)
     if isinstance(value, dict):
-        pairs = [(_replace_surrogates(k), _replace_surrogates(v)) for k, v in value.items()]
+        pairs = [(_repaired(k), _repaired(v)) for k, v in value.items()]
         return {k[0]: v[0] for k, v in pairs}, any(k[1] or v[1] for k, v in pairs)
     if isinstance(value, float) and not math.isfinite(value):
-        return None, False  # 1e999
+        return None, False
     return value, False

@@ -55,12 +55,13 @@ def choose_split(family_bytes: Mapping[bytes, int], validation_frac: float, seed
         # Every family alone is more than wanted: the smallest is the nearest to it.
         smallest = min(order, key=lambda item: (family_bytes[item[1]], item[0]))
         return SplitRule(seed, smallest[0], frozenset(family for place, family in order if place < smallest[0]))
-    threshold, taken, num_taken, passed_over = b"", 0, 0, set()
+    # At most half is wanted, so that the last family is never reached: something is left to train on.
+    threshold, taken, passed_over = b"", 0, set()
     for place, family in order:
         if family_bytes[family] > wanted:
             passed_over.add(family)
             continue
-        if taken >= wanted or num_taken == len(order) - 1:
+        if taken >= wanted:
             break
-        threshold, taken, num_taken = place, taken + family_bytes[family], num_taken + 1
+        threshold, taken = place, taken + family_bytes[family]
     return SplitRule(seed, threshold, frozenset(f for f in passed_over if family_hash(f, seed) <= threshold))

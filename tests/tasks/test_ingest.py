@@ -47,6 +47,7 @@ FAULTY_LINES = st.one_of(
             b'{"text": "caf\xe9"}',
             b'{"text": "a\\ud800b"}',
             b'{"text": "x", "score": NaN, "big": 1e999}',
+            b'{"text": NaN}',
             b'{"text": " \\u200b\\n\\u3000"}',
             b'{"text": "a\\u0000b\\r\\nc"}',
             b'\xef\xbb\xbf{"text": "bom"}',

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
@@ -56,7 +56,7 @@ KEPT = [
     "1700000000000 1700000000 3.14159265358979323846 order 123-4567890-1234567 DFARS 252.227-7014",
     "4111 1111 1111 1112 1234567812345670 41111111111111111111111 0x4111111111111111 9780306406157",
     "1000 4111 1111 1111 1111 2000 3000",  # a row of a table
-    "2125550199 12.5 1,234,567,890 100 200 300 400 500",
+    "2125550199 12.5 1,234,567,890 100 200 300 400 500 212-555-0199-1234 212 555 0199 333",
 ]
 
 
@@ -106,6 +106,8 @@ def test_spans_are_ordered_disjoint_and_at_character_borders(text) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(PIECES, max_size=8).map("".join), min_size=1, max_size=5))
+@example(["212 555 0199", "-1"])
+@example(["bob@x", ".org"])
 def test_documents_in_one_buffer_are_judged_alone(texts) -> None:
     values, begins = text_buffers(pa.array(texts, pa.large_string()))
     assert find_all_spans(values, begins, DEFAULT) == [find_spans(text.encode(), DEFAULT) for text in texts]
