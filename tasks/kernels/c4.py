@@ -1,8 +1,8 @@
 """What C4 asks of a line (Raffel et al. 2020, section 2.2): phrases that mark boilerplate, and sentences.
 
-A line survives with 3 words or more (the paper's number; the published code has 5), none over 1000 characters, an end in . ? ! "
-but not `...`, and neither `javascript` nor one of six policy phrases. Sentences are a proxy: runs of . ? ! (closing quotes and brackets
-included) before white space or the end, where C4 ran a trained sentence splitter.
+A line survives with 3 words or more (the paper's number; the published code has 5), none over 1000 characters, an end
+in . ? ! or " but not `...`, and neither `javascript` nor one of six policy phrases. Sentences are a proxy: runs of . ? ! with
+closing quotes and brackets, before white space or the end, where C4 ran a trained sentence splitter.
 Left out: citation marks, the bad-word list, langdetect, repeated three-sentence spans.
 """
 
@@ -92,9 +92,9 @@ def survives(buf, start, stop, num_words, longest_word_chars, found):  # type: i
 
 @njit(cache=True, nogil=True)
 def _ends_sentence(byte):  # type: ignore[no-untyped-def]
-    return byte == _DOT or byte == _QUESTION or byte == _EXCLAMATION
+    return byte in (_DOT, _QUESTION, _EXCLAMATION)
 
 
 @njit(cache=True, nogil=True)
 def _closes(byte):  # type: ignore[no-untyped-def]
-    return byte == _QUOTE or byte == _APOSTROPHE or byte == _ROUND or byte == _SQUARE
+    return byte in (_QUOTE, _APOSTROPHE, _ROUND, _SQUARE)

@@ -1,23 +1,24 @@
 """Measures of form, one row of numbers per document, over Arrow string buffers.
 
-The measures of Gopher (Rae et al. 2021, appendix A.1.1), FineWeb (Penedo et al. 2024, appendix E) and C4 (Raffel et al. 2020, section 2.2).
-Published codes differ from the papers and from each other; what is measured here:
+The measures of Gopher (Rae et al. 2021, appendix A.1.1), FineWeb (Penedo et al. 2024, appendix E) and C4 (Raffel et al. 2020,
+section 2.2). Published codes differ from the papers and from each other; what is measured here:
 
 unit        as in tasks.kernels.chars: a word, or one letter of an unsegmented script; case counts. Characters are code points.
 line        what stands between newlines, trimmed; blank lines are none and in no denominator (DataTrove's Gopher counts them).
 paragraph   a maximal run of lines with no blank line between.
 duplicate   a line or paragraph seen before: the second and later copies, what removing them would take (DataTrove's reading;
-            dolma counts the first copy too). Character fractions are of the characters of all lines, the white space around them left out.
-n-gram      of units, across lines. One that occurs once is no repetition (RedPajama, DCLM; DataTrove counts it). All copies count, the first
-            too, and a character under two n-grams counts once, as the Gopher paper asks. Most frequent means the first seen among equals.
-            Fractions are of the characters in units (dolma, DCLM, RedPajama; DataTrove divides by the length of the text).
+            dolma counts the first too). Character fractions are of the characters of all lines, surrounding white space left out.
+n-gram      of units, across lines. One that occurs once is no repetition (RedPajama, DCLM; DataTrove counts it). All copies
+            count, the first too, and a character under two n-grams counts once, as the Gopher paper asks. Most frequent means
+            the first seen among equals. Fractions are of the characters in units (dolma, DCLM, RedPajama; DataTrove divides by
+            the length of the text).
 stop word   distinct ones of Gopher's eight, in lower case as most published codes have them.
 ellipsis    `…` or `...`, counted left to right without overlap.
-            Bullets, ends of lines and C4's measures: tasks.kernels.lines and tasks.kernels.c4.
 per word    counts are divided by units; where there are none the ratio is 0.
+Bullets, ends of lines and C4's measures: tasks.kernels.lines and tasks.kernels.c4.
 
-Cost: a few passes over the bytes and some table look-ups per unit; linear, also in hostile text. Memory: about 60 bytes per byte of
-the longest document at worst. Empty and blank text gives zeros.
+Cost: a few passes over the bytes and some table look-ups per unit; linear, also in hostile text. Memory: about 60 bytes per byte
+of the longest document at worst. Empty and blank text gives zeros.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ FRACTIONS = (
     *(f"dup_{n}gram_char_frac" for n in range(5, MAX_N + 1)),
 )
 FEATURES = COUNTS + FRACTIONS
-"""Columns of a feature row, in order. `mean_word_chars` is over words only; 0 where all units are single letters of unsegmented scripts."""
+"""Columns of a feature row, in order. `mean_word_chars` is over words only, and 0 where all units are unsegmented letters."""
 
 _DOT, _HASH, _BRACE = b".#{"
 _FIRST_TOP = FEATURES.index("top_2gram_char_frac")
@@ -131,9 +132,9 @@ def _measure_documents(buf, offsets, classes, marks, phrases, rows):  # type: ig
 def _scan_units(buf, begin, end, classes, phrases, lines, num_lines, spans, unit_ids, char_sums, table, generation):  # type: ignore[no-untyped-def]
     """Intern the units of all lines and measure them, and the lines by their units.
 
-    Fills unit_ids and char_sums (characters in the units before each; one entry more than units). Returns (units, unsegmented and
-    alphabetic ones, distinct stop words, characters of segmented ones, longest one's characters, lines C4 keeps, sentences in them, lines
-    with "lorem ipsum").
+    Fills unit_ids and char_sums (characters in the units before each; one entry more than units). Returns (units, unsegmented
+    and alphabetic ones, distinct stop words, characters of segmented units, characters of the longest unit, lines C4 keeps,
+    sentences in them, lines with "lorem ipsum").
     """
     mask = table_mask((end - begin) // 2 + 1)
     num_units, num_ids, num_unsegmented, num_alphabetic, stop_words = 0, 0, 0, 0, 0

@@ -1,7 +1,7 @@
 """Small numbers for equal things: byte spans and pairs of numbers, exactly, in time linear in their count.
 
-Open addressing with linear probing over a table of three arrays: `stamps` (which generation filled a slot), `keys` (a 64-bit hash of
-a span, or a pair itself) and `ids`. A new generation empties the table without touching it, so one table serves millions
+Open addressing with linear probing over a table of three arrays: `stamps` (which generation filled a slot), `keys` (the 64-bit
+hash of a span, or a pair itself) and `ids`. A new generation empties the table without touching it, so one table serves millions
 of small documents; a mask smaller than the table keeps a small document in a small, cached region of it. Spans of equal hash are
 compared byte by byte and pairs are their own key, so equal ids mean equal content: collisions cost time, never truth.
 """
