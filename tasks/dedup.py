@@ -244,7 +244,7 @@ def _write_sidecars(
             ids,
             documents.ids.take(column(survivor)),
             documents.ids.take(column(family)),
-            column(sizes, pa.int32()),
+            column(sizes[survivor], pa.int32()),
             pa.array(~absent & (survivor[document] == document)),
             names.take(column(reasons)),
         ]
