@@ -1,0 +1,142 @@
+"""Which tokens does a split hold? Token shards, opened as memory maps and read without copies.
+
+A shard is an Arrow IPC file with one record batch: `tokens` large_list<uint16 or uint32>, `id` binary(16),
+`source`, `language`, `num_bytes` int64, `continues` bool. A row is a document and ends with the end-of-text id.
+A document longer than a whole shard is cut into rows; `continues` says that it goes on in the next row (the
+first of the next shard). The schema metadata says what the split is made of and how many shards it has.
+
+Opening reads the footers only; tokens come from the page cache when they are touched.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+COLUMNS = ("tokens", "id", "source", "language", "num_bytes", "continues")
+
+
+class ShardError(ValueError):
+    """A shard that is missing, damaged or of another split; the message names the file."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a split: its token ids (end-of-text last) and where it comes from."""
+
+    tokens: np.ndarray
+    id: bytes
+    source: str | None
+    language: str | None
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One open file: `tokens` is a read-only view of the memory map."""
+
+    path: Path
+    batch: pa.RecordBatch
+    tokens: np.ndarray
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True)
+class TokenShards:
+    """All tokens of a split as one stream, shard after shard."""
+
+    split: str
+    shards: tuple[Shard, ...]
+    starts: tuple[int, ...]
+    """Place in the stream of each shard's first token, and the end of the stream."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.starts[-1]
+
+    @property
+    def num_documents(self) -> int:
+        return sum(shard.batch.num_rows - int(np.sum(_continues(shard))) for shard in self.shards)
+
+    @property
+    def eos_id(self) -> int:
+        return int(self.shards[0].metadata["eos_id"])
+
+    @property
+    def tokenizer_digest(self) -> str:
+        return self.shards[0].metadata["tokenizer_digest"]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens [start, stop) of the stream as int64, across shard borders."""
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"tokens [{start}, {stop}) are not in a stream of {self.num_tokens}")
+        out = np.empty(stop - start, np.int64)
+        k, place = bisect.bisect_right(self.starts, start) - 1, start
+        while place < stop:
+            end = min(stop, self.starts[k + 1])
+            out[place - start : end - start] = self.shards[k].tokens[place - self.starts[k] : end - self.starts[k]]
+            k, place = k + 1, end
+        return out
+
+    def documents(self) -> Iterator[Document]:
+        """Documents in stream order; tokens are views, except of a document that was cut over shards."""
+        pieces: list[np.ndarray] = []
+        num_bytes = 0
+        for shard in self.shards:
+            offsets = shard.batch["tokens"].offsets.to_numpy()
+            continues = _continues(shard)
+            sizes = shard.batch["num_bytes"].to_numpy()
+            for row in range(shard.batch.num_rows):
+                pieces.append(shard.tokens[offsets[row] - offsets[0] : offsets[row + 1] - offsets[0]])
+                num_bytes += int(sizes[row])
+                if continues[row]:
+                    continue
+                tokens = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+                id, source, language = (shard.batch[name][row].as_py() for name in ("id", "source", "language"))
+                yield Document(tokens, id, source, language, num_bytes)
+                pieces, num_bytes = [], 0
+
+
+def open_shards(folder: Path, split: str) -> TokenShards:
+    """Map every shard of a split. Raises ShardError that names the file that is missing or damaged."""
+    paths = sorted(Path(folder).glob(f"{split}-*.arrow"))
+    if not paths:
+        raise ShardError(f"no shards of split {split!r} in {folder}; rebuild them with force=[shards]")
+    shards = tuple(_open(path) for path in paths)
+    first = shards[0].metadata
+    for number in range(int(first["num_shards"])):
+        expected = f"{split}-{number:05d}.arrow"
+        if number >= len(paths) or paths[number].name != expected:
+            raise ShardError(f"shard {Path(folder) / expected} is missing; rebuild them with force=[shards]")
+    for shard in shards:
+        for name in ("split", "tokenizer_digest", "num_shards", "seed"):
+            if shard.metadata[name] != (split if name == "split" else first[name]):
+                raise ShardError(
+                    f"shard {shard.path} has {name} {shard.metadata[name]}, the others do not; rebuild with force=[shards]"
+                )
+    starts = np.cumsum([0] + [len(shard.tokens) for shard in shards])
+    return TokenShards(split, shards, tuple(int(s) for s in starts))
+
+
+def _open(path: Path) -> Shard:
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        metadata = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
+        batch = reader.get_batch(0)
+        batch.validate()
+        tokens = batch["tokens"].flatten().to_numpy(zero_copy_only=True)
+        damaged = set(COLUMNS) - set(batch.schema.names) or len(tokens) != int(metadata["num_tokens"])
+    except (pa.ArrowInvalid, OSError, KeyError, ValueError, IndexError) as error:
+        raise ShardError(f"shard {path} cannot be read ({error}); rebuild it with force=[shards]") from error
+    if damaged:
+        raise ShardError(f"shard {path} does not hold what its metadata says; rebuild it with force=[shards]")
+    return Shard(path, batch, tokens, metadata)
+
+
+def _continues(shard: Shard) -> np.ndarray:
+    return shard.batch["continues"].to_numpy(zero_copy_only=False)

@@ -1,0 +1,166 @@
+"""Which tokens should text be made of? Train a tokenizer on the training documents, and measure it.
+
+Methods: byte-level BPE (`tasks.bpe`) and Unigram (`tasks.unigram`). Both are lossless, keep end-of-text at id 0 and
+padding at id 1, and never read special tokens from text. Columns in: `id`, `text`, `language`, `split`; only rows of split
+`train` are trained on. Out: `tokenizer.json` (and sentencepiece's own `tokenizer.model` for Unigram),
+`tokenizer_config.json`, `bytes_per_token.npy`.
+
+Cost: a corpus larger than `sample_bytes` is sampled, by documents, by a keyed hash of their ids. Measured on at most
+MEASURED_BYTES of each split: bytes per token, tokens per word (a run of non-space), share of byte tokens, round trip.
+Leaves out: normalisation of text, and a sample balanced over languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from llm_core.config import ConfigError
+from llm_core.order import hash_ids
+from tasks.artifact import Artifact
+from tasks.encoder import BYTES_FILE, CONFIG_FILE, TOKENIZER_FILE, Tokenizer, export_hugging_face, load_tokenizer, save_tokenizer
+from tasks.parts import RunParts, serial
+from tasks.stage import StageFailure
+
+__all__ = [
+    "BYTES_FILE",
+    "CONFIG_FILE",
+    "TOKENIZER_FILE",
+    "Tokenizer",
+    "TokenizerConfig",
+    "export_hugging_face",
+    "load_tokenizer",
+    "train_tokenizer",
+]
+
+MEASURED_BYTES = 8_000_000
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    kind: Literal["bpe", "unigram"] = "bpe"
+    """Byte-level byte-pair encoding, or Unigram with byte fallback."""
+    vocab_size: int = 4096
+    """Tokens, special tokens included. BPE gives fewer when the text has no more pairs to merge."""
+    sample_bytes: int = 200_000_000
+    """Train on at most about this much text (UTF-8)."""
+    seed: int = 0
+    """Chooses the documents of the sample."""
+
+    def __post_init__(self) -> None:
+        smallest = {"bpe": 258, "unigram": 360}[self.kind]
+        if not smallest <= self.vocab_size <= 1 << 20:
+            raise ConfigError(
+                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest} (all bytes and special tokens) "
+                f"to {1 << 20}; try 4096"
+            )
+        if self.sample_bytes < 1:
+            raise ConfigError(f"sample_bytes ({self.sample_bytes}) must be at least 1; try 200000000")
+
+
+def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig, run_parts: RunParts = serial) -> Artifact:
+    """Train a tokenizer on documents of split `train`.
+
+    Deterministic for equal documents and config. Raises StageFailure when there is no text to train on, or
+    less than a Unigram vocabulary of this size needs.
+    """
+    rows = _list_rows(documents)
+    chosen = _sample(rows, rows["split"] == "train", config.sample_bytes, config.seed)
+    texts = [text for text, _ in _texts(documents, chosen)]
+    if not any(texts):
+        raise StageFailure("tokenizer found no text in split train; loosen the filters or give more documents")
+    metrics: dict[str, Any] = {"kind": config.kind}
+    if config.kind == "bpe":
+        from tasks.bpe import train_bpe
+
+        model = train_bpe(texts, config.vocab_size)
+    else:
+        from tasks.unigram import train_unigram
+
+        model, model_file, metrics["training"] = train_unigram(texts, config.vocab_size)
+        (out_dir / "tokenizer.model").write_bytes(model_file)
+    tokenizer = save_tokenizer(model, out_dir)
+    metrics |= {"vocab_size": tokenizer.vocab_size} | _measure(documents, rows, tokenizer, config.seed)
+    trained_bytes = int(rows["num_bytes"][chosen].sum())
+    counters = {
+        "documents": int(chosen.sum()),
+        "bytes": trained_bytes,
+        "skipped_bytes": trained_bytes - metrics.get("training", {}).get("used_bytes", trained_bytes),
+        "vocab_size": tokenizer.vocab_size,
+    }
+    return Artifact(out_dir, "tokenizer", counters, metrics)
+
+
+def _list_rows(documents: Artifact) -> dict[str, np.ndarray]:
+    """split, hash-ready id, UTF-8 length and language of every document, in file order."""
+    ids, splits, sizes, languages = [], [], [], []
+    for file in documents.files("part-*.parquet"):
+        for batch in pq.ParquetFile(file).iter_batches(columns=["id", "text", "language", "split"], use_threads=False):
+            ids.append(np.frombuffer(b"".join(batch["id"].to_pylist()), np.uint8).reshape(-1, 16))
+            sizes.append(pc.binary_length(batch["text"]).to_numpy().astype(np.int64))
+            splits.append(np.array(batch["split"].to_pylist(), object))
+            languages.append(np.array(batch["language"].to_pylist(), object))
+    if not ids:
+        raise StageFailure("tokenizer got no documents; loosen the filters or give more documents")
+    columns = {"id": ids, "num_bytes": sizes, "split": splits, "language": languages}
+    return {name: np.concatenate(chunks) for name, chunks in columns.items()}
+
+
+def _sample(rows: dict[str, np.ndarray], allowed: np.ndarray, max_bytes: int, seed: int) -> np.ndarray:
+    """Mask of allowed documents, in the order of their keyed hash until `max_bytes` are reached."""
+    hashes = hash_ids(rows["id"], seed)
+    order = np.flatnonzero(allowed)
+    order = order[np.argsort(hashes[order], kind="stable")]
+    before = np.cumsum(rows["num_bytes"][order]) - rows["num_bytes"][order]
+    mask = np.zeros(len(allowed), bool)
+    mask[order[before < max_bytes]] = True
+    return mask
+
+
+def _texts(documents: Artifact, mask: np.ndarray) -> Iterator[tuple[str, str]]:
+    """(text, language) of the masked documents, in file order."""
+    row = 0
+    for file in documents.files("part-*.parquet"):
+        for batch in pq.ParquetFile(file).iter_batches(columns=["text", "language"], use_threads=False):
+            chosen = mask[row : row + batch.num_rows]
+            row += batch.num_rows
+            if chosen.any():
+                kept = batch.filter(chosen)
+                yield from zip(kept["text"].to_pylist(), (x or "und" for x in kept["language"].to_pylist()), strict=True)
+
+
+def _measure(documents: Artifact, rows: dict[str, np.ndarray], tokenizer: Tokenizer, seed: int) -> dict[str, Any]:
+    is_byte = np.zeros(tokenizer.vocab_size, bool)
+    totals: dict[str, dict[str, int]] = {}
+    languages: dict[str, dict[str, int]] = {}
+    good = documents_seen = byte_tokens = 0
+    for split in sorted(set(rows["split"])):
+        mask = _sample(rows, rows["split"] == split, MEASURED_BYTES, seed)
+        for text, language in _texts(documents, mask):
+            ids = tokenizer.encode(text)
+            raw = text.encode()
+            good += tokenizer.decode_bytes(ids) == raw
+            documents_seen += 1
+            byte_tokens += int(is_byte[ids].sum())
+            for group in (totals.setdefault(split, {}), languages.setdefault(language, {})):
+                for name, value in (("tokens", len(ids)), ("bytes", len(raw)), ("words", len(text.split())), ("documents", 1)):
+                    group[name] = group.get(name, 0) + value
+    tokens = sum(t["tokens"] for t in totals.values())
+    longest = sorted(range(tokenizer.vocab_size), key=lambda id: (-int(tokenizer.bytes_per_token[id]), id))[:30]
+    return {
+        "bytes_per_token": {split: t["bytes"] / max(1, t["tokens"]) for split, t in totals.items()},
+        "fertility": tokens / max(1, sum(t["words"] for t in totals.values())),
+        "unknown_frac": 0.0,
+        "round_trip_frac": good / documents_seen,
+        "by_language": {
+            language: {"bytes_per_token": t["bytes"] / max(1, t["tokens"]), "documents": t["documents"]}
+            for language, t in sorted(languages.items())
+        },
+        "sample_tokens": [tokenizer.token_text(id) for id in longest],
+    }
