@@ -18,7 +18,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -47,8 +46,8 @@ class ChunkCount:
     reserved_bytes: int = 0
 
 
-def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, dict[str, Any]]:
-    """(tokenizer, sentencepiece model file, training counts).
+def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, ChunkCount]:
+    """(tokenizer, sentencepiece model file, what went into training).
 
     Raises StageFailure with the largest possible size when the text is too small for `vocab_size`.
     """
@@ -57,7 +56,7 @@ def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, 
     characters = Counter[str]()
     for text in texts:
         characters.update(text)
-    coverage, num_characters = choose_coverage(characters, vocab_size)
+    coverage = choose_coverage(characters, vocab_size)
     count, model = ChunkCount(), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -86,8 +85,7 @@ def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, 
         )
     except RuntimeError as error:
         raise _explain(error, vocab_size) from error
-    counts = {"used_bytes": count.used_bytes, "reserved_bytes": count.reserved_bytes, "characters": num_characters}
-    return from_sentencepiece(model.getvalue()), model.getvalue(), counts
+    return from_sentencepiece(model.getvalue()), model.getvalue(), count
 
 
 def from_sentencepiece(model: bytes) -> Tokenizer:
@@ -107,11 +105,8 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     return tokenizer
 
 
-def choose_coverage(characters: Counter[str], vocab_size: int) -> tuple[float, int]:
-    """(share of the text's characters that get pieces, their number).
-
-    The usual share, or less where it would leave longer pieces less than half of the vocabulary.
-    """
+def choose_coverage(characters: Counter[str], vocab_size: int) -> float:
+    """Share of the text's characters that get pieces: the usual one, or less to leave half of the vocabulary to longer pieces."""
     ranked = sorted(((n, c) for c, n in characters.items() if not RESERVED.match(c)), key=lambda x: (-x[0], x[1]))
     total = sum(n for n, _ in ranked)
     budget = max(1, (vocab_size - MIN_VOCAB_SIZE) // 2)
@@ -119,8 +114,10 @@ def choose_coverage(characters: Counter[str], vocab_size: int) -> tuple[float, i
     while number < min(budget, len(ranked)) and covered < CHARACTER_COVERAGE * total:
         covered += ranked[number][0]
         number += 1
+    if not total:
+        return CHARACTER_COVERAGE
     # Half a character less than the exact share: rounding must not let one more in.
-    return min(CHARACTER_COVERAGE, max(0.0, (covered - 0.5) / total)) if total else CHARACTER_COVERAGE, number
+    return min(CHARACTER_COVERAGE, max(0.0, (covered - 0.5) / total))
 
 
 def split_chunks(text: str, count: ChunkCount) -> Iterator[str]:
