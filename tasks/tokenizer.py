@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError
 from llm_core.order import hash_ids
+from tasks import bpe, unigram
 from tasks.artifact import Artifact
 from tasks.encoder import BYTES_FILE, CONFIG_FILE, TOKENIZER_FILE, Tokenizer, export_hugging_face, load_tokenizer, save_tokenizer
 from tasks.parts import RunParts, serial
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 MEASURED_BYTES = 8_000_000
+MAX_VOCAB_SIZE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,11 @@ class TokenizerConfig:
     """Chooses the documents of the sample."""
 
     def __post_init__(self) -> None:
-        smallest = {"bpe": 258, "unigram": 360}[self.kind]
-        if not smallest <= self.vocab_size <= 1 << 20:
+        smallest = {"bpe": bpe.MIN_VOCAB_SIZE, "unigram": unigram.MIN_VOCAB_SIZE}[self.kind]
+        if not smallest <= self.vocab_size <= MAX_VOCAB_SIZE:
             raise ConfigError(
-                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest} (all bytes and special tokens) "
-                f"to {1 << 20}; try 4096"
+                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest}, what bytes and special tokens take, "
+                f"to {MAX_VOCAB_SIZE}; try 4096"
             )
         if self.sample_bytes < 1:
             raise ConfigError(f"sample_bytes ({self.sample_bytes}) must be at least 1; try 100000000")
@@ -81,16 +83,12 @@ def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig,
     metrics: dict[str, Any] = {"kind": config.kind}
     counters: dict[str, Any] = {"documents": int(chosen.sum()), "bytes": trained_bytes, "skipped_bytes": 0}
     if config.kind == "bpe":
-        from tasks.bpe import train_bpe
-
-        model = train_bpe(texts, config.vocab_size)
+        model = bpe.train_bpe(texts, config.vocab_size)
     else:
-        from tasks.unigram import train_unigram
-
-        model, model_file, training = train_unigram(list(texts), config.vocab_size)
+        model, model_file, training = unigram.train_unigram(list(texts), config.vocab_size)
         (out_dir / "tokenizer.model").write_bytes(model_file)
-        counters["reserved_bytes"] = training.reserved_bytes
-        counters["skipped_bytes"] = trained_bytes - training.used_bytes - training.reserved_bytes
+        counters["uncovered_bytes"] = training.uncovered_bytes
+        counters["skipped_bytes"] = trained_bytes - training.used_bytes - training.uncovered_bytes
     tokenizer = save_tokenizer(model, out_dir)
     metrics |= {"vocab_size": tokenizer.vocab_size} | _measure(documents, rows, tokenizer, config.seed)
     if metrics["round_trip_frac"] < 1.0:
