@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, write_json
 from tasks.documentset import read_table
 from tasks.generate import generate_text, generate_texts
-from tasks.keys import NOT_IN_KEY
 from tasks.parts import RunParts, serial
 from tasks.stage import StageFailure
 from tasks.statistics import ratio_bootstrap

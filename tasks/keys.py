@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_core.config import NOT_IN_KEY as NOT_IN_KEY
-
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_PARTY = ("tasks", "llm_core")
 
