@@ -137,16 +137,25 @@ def _accepted(values: np.ndarray, candidates: np.ndarray, config: PiiConfig) -> 
     borders = np.flatnonzero(np.diff(candidates[:, 0])) + 1
     for group in np.split(candidates, borders):
         spans: list[Span] = []
-        rows = sorted((TYPES.index(types[kind]), start, end, kind) for _, start, end, kind in group.tolist())
-        for _, start, end, kind in rows:
-            if types[kind] not in config.types or any(start < e and s < end for s, e, _ in spans):
+        for name in TYPES:
+            if name not in config.types:
                 continue
-            if kind in (PHONE, LOCAL_PHONE):
-                end = _phone_end(values, start, end, config.regions if kind == LOCAL_PHONE else ())
-            elif kind == IP6 and not _is_ip6(values[start:end].tobytes()):
-                continue
-            if end > start:
-                spans.append((start, end, types[kind]))
+            # One walk over what is taken and what is offered, both in order: linear, however many spans there are.
+            mine: list[Span] = []
+            taken, last_end = 0, 0
+            for start, end, kind in sorted((s, e, k) for _, s, e, k in group.tolist() if types[k] == name):
+                while taken < len(spans) and spans[taken][1] <= start:
+                    taken += 1
+                if start < last_end or (taken < len(spans) and spans[taken][0] < end):
+                    continue
+                if kind in (PHONE, LOCAL_PHONE):
+                    end = _phone_end(values, start, end, config.regions if kind == LOCAL_PHONE else ())
+                elif kind == IP6 and not _is_ip6(values[start:end].tobytes()):
+                    continue
+                if end > start:
+                    mine.append((start, end, name))
+                    last_end = end
+            spans = sorted(spans + mine)
         if spans:
             yield int(group[0, 0]), spans
 
@@ -183,7 +192,11 @@ def _phone_end(values: np.ndarray, start: int, end: int, regions: Sequence[str])
                 return start + stop
         elif sum(map(len, digits)) < 9:
             break
-        elif not _goes_on(text[:stop], text[stop:] + after) and any(_is_national(digits, region) for region in regions):
+        elif (
+            not _goes_on(text[:stop], text[stop:] + after)
+            and not (b"." in text[:stop] and b"-" in text[:stop])  # 252.227-7014 is a clause of some law
+            and any(_is_national(digits, region) for region in regions)
+        ):
             return start + stop
     return start
 
