@@ -110,14 +110,16 @@ def open_shards(folder: Path, split: str) -> TokenShards:
     shards = tuple(_open(path) for path in paths)
     first = shards[0].metadata
     for number in range(int(first["num_shards"])):
-        expected = f"{split}-{number:05d}.arrow"
-        if number >= len(paths) or paths[number].name != expected:
-            raise ShardError(f"shard {Path(folder) / expected} is missing; rebuild them with force=[shards]")
+        name = f"{split}-{number:05d}.arrow"
+        if number >= len(paths) or paths[number].name != name:
+            raise ShardError(f"shard {Path(folder) / name} is missing; rebuild them with force=[shards]")
+    expected = {"split": split} | {name: first[name] for name in ("tokenizer_digest", "config_digest", "seed", "num_shards")}
     for shard in shards:
-        for name in ("split", "tokenizer_digest", "num_shards", "seed"):
-            if shard.metadata[name] != (split if name == "split" else first[name]):
+        for name, value in expected.items():
+            if shard.metadata.get(name) != value:
                 raise ShardError(
-                    f"shard {shard.path} has {name} {shard.metadata[name]}, the others do not; rebuild with force=[shards]"
+                    f"shard {shard.path} has {name} {shard.metadata.get(name)}, the others have {value}; "
+                    f"rebuild them with force=[shards]"
                 )
     starts = np.cumsum([0] + [len(shard.tokens) for shard in shards])
     return TokenShards(split, shards, tuple(int(s) for s in starts))
