@@ -18,9 +18,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
-"""Dataclass field metadata for settings that change how a result is made, never what it is."""
-
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_PARTY = ("tasks", "llm_core")
 

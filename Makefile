@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done || true)
+PYTHON := $(or $(PYTHON),python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup test check test-slow down lock clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: $(VENV)/.installed ## Set up, run the whole pipeline on the embedded corpus, print the result
+	@$(BIN)/textmill run run=demo $(ARGS)
+
+setup: $(VENV)/.installed ## Make .venv and install the locked requirements
+
+test: $(VENV)/.installed-dev ## Set up with development tools; lint, types, architecture, CPU tests
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev ## Lint, types and architecture contracts only
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+test-slow: $(VENV)/.installed-dev ## The tests that take minutes
+	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
+
+down: ## Stop the local services that a run has started
+	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi
+
+lock: ## Resolve requirements.lock and requirements-dev.lock again (needs uv)
+	@sh docs/lock.sh
+
+clean: down ## Remove the environment; results under data/ stay
+	rm -rf $(VENV) *.egg-info
+
+# torch goes first and with its own dependencies: which of them it needs depends on the build (CPU or CUDA).
+# The lock is complete, so nothing else is resolved again. Byte code is compiled on first import, not for
+# thousands of modules that are never loaded.
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) flows/prerequisites.py
+	@echo 'textmill: installing into $(VENV) (some minutes the first time; fasttext is compiled here)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --no-compile torch==2.13.0 -c requirements.lock
+	@$(PIP) install --no-compile --no-deps -r requirements.lock
+	@$(PIP) install --no-compile --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
+	@$(PIP) install --no-compile --no-deps -r requirements-dev.lock
+	@touch $@

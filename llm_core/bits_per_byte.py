@@ -1,0 +1,111 @@
+"""How many bits does the model need for each token of each document? Scored from the document's own start.
+
+A document is predicted from the end-of-text id alone, never from another document. One longer than the window is
+scored in windows that overlap: each later window begins with `context_tokens` tokens that were scored before, so a
+token far inside has at least that much context, and every token is scored exactly once. Windows are sorted by
+length and padded on the right, where causal attention never looks.
+
+Bits are −log2 p in float64 from the model's own logits; divided by UTF-8 bytes they compare across tokenizers.
+Cost: one forward over window / (window - context) times the tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from llm_core.config import ConfigError
+from llm_core.model.transformer import Transformer
+
+# B batch (windows) · T token places of a window · N scored places of a batch · V vocabulary
+LOGIT_ROWS = 1024
+"""Places whose logits are in memory at once."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Inputs [begin, end) of a document's shifted sequence; places from `score_from` on are scored."""
+
+    document: int
+    begin: int
+    end: int
+    score_from: int
+
+
+def plan_windows(num_tokens: Sequence[int], window_tokens: int, context_tokens: int) -> list[Window]:
+    """Windows that score every token of every document once. Raises ConfigError unless 0 <= context < window."""
+    if not 0 <= context_tokens < window_tokens:
+        rule = f"must be at least 0 and less than the window of {window_tokens} tokens"
+        raise ConfigError(f"context_tokens ({context_tokens}) {rule}; try {window_tokens // 2}")
+    windows = []
+    for document, count in enumerate(num_tokens):
+        begin, scored = 0, 0
+        while scored < count:
+            end = min(begin + window_tokens, count)
+            windows.append(Window(document, begin, end, scored))
+            scored, begin = end, end - context_tokens
+    return windows
+
+
+@torch.inference_mode()
+def score_documents(
+    model: Transformer,
+    documents: Sequence[np.ndarray],
+    start_id: int,
+    window_tokens: int,
+    context_tokens: int,
+    batch_tokens: int,
+) -> list[np.ndarray]:
+    """Bits (float64) of every token of every document, in the order given.
+
+    start_id: the context of a document's first token.
+    batch_tokens: token places of one forward pass, padding included; at least one window is taken.
+    """
+    bits = [np.zeros(len(tokens)) for tokens in documents]
+    device = model.head.weight.device
+    windows = plan_windows([len(tokens) for tokens in documents], window_tokens, context_tokens)
+    for batch in _batches(windows, batch_tokens):
+        longest = batch[0].end - batch[0].begin
+        inputs_BT = np.full((len(batch), longest), start_id, np.int64)
+        targets_BT = np.full((len(batch), longest), -1, np.int64)
+        for row, window in enumerate(batch):
+            tokens, size = documents[window.document], window.end - window.begin
+            # The shifted sequence is start_id, then the tokens: input i predicts token i.
+            inputs_BT[row, max(0, 1 - window.begin) : size] = tokens[max(0, window.begin - 1) : window.end - 1]
+            skipped = window.score_from - window.begin
+            targets_BT[row, skipped:size] = tokens[window.score_from : window.end]
+        places_N = torch.from_numpy(np.flatnonzero(targets_BT >= 0)).to(device)
+        targets_N = torch.from_numpy(targets_BT[targets_BT >= 0]).to(device)
+        hidden_BTD = model.hidden(torch.from_numpy(inputs_BT).to(device))
+        scored = _token_bits(model, hidden_BTD.flatten(0, 1)[places_N], targets_N)
+        begin = 0
+        for window in batch:
+            count = window.end - window.score_from
+            bits[window.document][window.score_from : window.end] = scored[begin : begin + count]
+            begin += count
+    return bits
+
+
+def _batches(windows: Sequence[Window], batch_tokens: int) -> Iterator[list[Window]]:
+    """Windows of similar length together, longest first: little padding, and memory runs out early or never."""
+    ordered = sorted(windows, key=lambda w: (w.begin - w.end, w.document, w.begin))
+    begin = 0
+    while begin < len(ordered):
+        longest = ordered[begin].end - ordered[begin].begin
+        size = max(1, batch_tokens // longest)
+        yield ordered[begin : begin + size]
+        begin += size
+
+
+def _token_bits(model: Transformer, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> np.ndarray:
+    pieces = []
+    for begin in range(0, len(targets_N), LOGIT_ROWS):
+        logits_NV = model.logits(hidden_ND[begin : begin + LOGIT_ROWS]).double()
+        targets = targets_N[begin : begin + LOGIT_ROWS, None]
+        nats_N = logits_NV.logsumexp(-1) - logits_NV.gather(-1, targets)[:, 0]
+        pieces.append(nats_N.cpu().numpy() / math.log(2))
+    return np.concatenate(pieces)

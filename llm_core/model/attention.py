@@ -1,0 +1,56 @@
+"""Causal grouped-query attention (Ainslie et al., 2023) over one fused query-key-value projection."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from llm_core.model.config import ModelConfig
+from llm_core.model.rope import apply_rope
+
+# B batch · T tokens of this pass (queries) · K key positions · H heads · D width: of the model in BTD, of a head in BHTD
+
+
+class KeyValueCache(Protocol):
+    """What a forward pass needs from a cache of earlier keys and values.
+
+    `mask` is asked once per pass, before the first `update`; `update` once per layer.
+    """
+
+    def mask(self, num_queries: int) -> Tensor | None:
+        """Boolean, broadcastable to B1TK, True where a query of the coming pass may attend; None: everywhere."""
+
+    def update(self, layer: int, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of this pass, and give back all of the layer as k_BHKD, v_BHKD."""
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        # Rows: all query heads, then all key heads, then all value heads.
+        self.qkv = nn.Linear(config.dim, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim, bias=False)
+        self.out = nn.Linear(config.dim, config.dim, bias=False)
+
+    def forward(
+        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor], mask_B1TK: Tensor | None = None, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        batch, tokens, _ = x_BTD.shape
+        heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        qkv_BHTD = self.qkv(x_BTD).view(batch, tokens, sum(heads), self.head_dim).transpose(1, 2)
+        q_BHTD, k_BHTD, v_BHTD = qkv_BHTD.split(heads, dim=1)
+        q_BHTD, k_BHTD = apply_rope(q_BHTD, *rope), apply_rope(k_BHTD, *rope)
+        if cache is not None:
+            k_BHTD, v_BHTD = cache.update(self.layer, k_BHTD, v_BHTD)
+        mixed_BHTD = F.scaled_dot_product_attention(
+            q_BHTD,
+            k_BHTD,
+            v_BHTD,
+            attn_mask=mask_B1TK,
+            is_causal=cache is None,
+            enable_gqa=self.num_kv_heads != self.num_heads,
+        )
+        return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))

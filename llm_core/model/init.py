@@ -1,0 +1,44 @@
+"""Initial weights that do not depend on the layout: each parameter has a random stream of its own.
+
+The stream is seeded by the run's seed and the parameter's name, and always draws the whole tensor, so one
+process and any sharding start from the same numbers, whatever the order of modules. Normal weights of
+one standard deviation; projections back into the residual stream are smaller by sqrt(2 x layers), so that its
+variance does not grow with depth (GPT-2). Norm weights are ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from llm_core.model.transformer import Transformer
+
+WEIGHT_STD = 0.02
+
+Write = Callable[[torch.nn.Parameter, Tensor], None]
+"""Puts the whole initial value into a parameter, or this rank's piece of it."""
+
+
+def init_weights(model: Transformer, seed: int, write: Write | None = None) -> None:
+    """Give every parameter its initial value. Costs one whole parameter of extra memory at a time."""
+    residual_std = WEIGHT_STD / math.sqrt(2 * model.config.num_layers)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            std = residual_std if name.endswith(("attention.out.weight", "ffn.down.weight")) else WEIGHT_STD
+            value = initial_value(name, parameter.shape, std, seed)
+            if write is None:
+                parameter.copy_(value)
+            else:
+                write(parameter, value)
+
+
+def initial_value(name: str, shape: torch.Size, std: float, seed: int) -> Tensor:
+    """The whole float32 value of one parameter, made on the CPU so that devices agree."""
+    if len(shape) == 1:
+        return torch.ones(shape)
+    stream = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "little", signed=True)
+    return torch.empty(shape).normal_(std=std, generator=torch.Generator().manual_seed(stream))

@@ -1,0 +1,17 @@
+"""Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per channel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return F.rms_norm(x_BTD, self.weight.shape, self.weight, self.eps)

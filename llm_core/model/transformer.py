@@ -1,0 +1,79 @@
+"""A Llama-type decoder: pre-norm blocks of attention and SwiGLU on a residual stream (Touvron et al., 2023)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from llm_core.model.attention import Attention, KeyValueCache
+from llm_core.model.config import ModelConfig
+from llm_core.model.norm import RMSNorm
+from llm_core.model.rope import rope_tables
+
+# B batch · T tokens · K key positions · D model width · V vocabulary
+
+
+class SwiGLU(nn.Module):
+    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=False)
+        self.down = nn.Linear(config.ffn_dim, config.dim, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        gate, up = self.gate_up(x_BTD).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
+        self.attention = Attention(config, layer)
+        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+        self.ffn = SwiGLU(config)
+
+    def forward(
+        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor], mask_B1TK: Tensor | None = None, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope, mask_B1TK, cache)
+        return x_BTD + self.ffn(self.ffn_norm(x_BTD))
+
+
+class Transformer(nn.Module):
+    """Ids in, next-token logits out. `hidden` and `logits` are separate, so that a caller chooses the positions it pays for."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.vocab_size > 0, "vocab_size must be resolved before a model is built"
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.head = nn.Linear(config.dim, config.vocab_size, bias=False)
+        if config.tied_embeddings:
+            self.head.weight = self.embedding.weight
+
+    def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
+        """The normed last residual stream, hidden_BTD.
+
+        positions_BT: place of each token in its sequence; 0, 1, 2 … when None.
+        cache: keys and values of earlier tokens; without one, attention is causal over `ids_BT` alone.
+        """
+        if positions_BT is None:
+            positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
+        x_BTD = self.embedding(ids_BT)
+        rope = rope_tables(positions_BT, self.config.head_dim, self.config.rope_theta, x_BTD.dtype)
+        mask_B1TK = None if cache is None else cache.mask(ids_BT.shape[1])
+        for block in self.blocks:
+            x_BTD = block(x_BTD, rope, mask_B1TK, cache)
+        return self.norm(x_BTD)
+
+    def logits(self, hidden_BTD: Tensor) -> Tensor:
+        return self.head(hidden_BTD)
+
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
+        """logits_BTV: scores of the token that follows each token."""
+        return self.logits(self.hidden(ids_BT, positions_BT, cache))

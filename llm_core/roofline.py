@@ -1,0 +1,92 @@
+"""How fast could a forward pass be at best? Bytes that must be read and FLOPs that must be done, from the shape alone.
+
+A decode step reads every matmul weight once (a tied head is the embedding; of an untied embedding only the rows asked
+for) and the keys and values of every earlier token. FLOPs count 2 per multiply-add; attention counts the causal half.
+Norms, activations and softmax are left out. Peaks are measured on the machine, not taken from a data sheet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from llm_core.infer.device import synchronize
+from llm_core.model.config import ModelConfig
+
+OVERHEAD_FACTOR = 3.0
+"""A pass that takes more than this many times its limit is bound by neither bandwidth nor arithmetic."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one forward pass cannot avoid."""
+
+    num_bytes: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What the device was seen to do: reading a large array, multiplying large matrices."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+
+def kv_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_number
+
+
+def cached_step(config: ModelConfig, batch: int, context_tokens: int, bytes_per_number: int) -> Work:
+    """One decode step of `batch` rows that each attend to `context_tokens` tokens, the new one included."""
+    embedding_rows = 0 if config.tied_embeddings else batch * config.dim
+    weights = (config.matmul_parameters() + embedding_rows) * bytes_per_number
+    cache = batch * context_tokens * kv_bytes_per_token(config, bytes_per_number)
+    attention = 4 * config.num_layers * config.dim * context_tokens
+    return Work(weights + cache, batch * (2 * config.matmul_parameters() + attention))
+
+
+def full_pass(config: ModelConfig, batch: int, num_tokens: int, bytes_per_number: int) -> Work:
+    """A causal pass over `num_tokens` tokens per row with logits of the last one only: prefill, or a step without a cache."""
+    embedding_rows = 0 if config.tied_embeddings else batch * num_tokens * config.dim
+    head = config.vocab_size * config.dim
+    attention = 2 * config.num_layers * config.dim * num_tokens * (num_tokens + 1)
+    flops = 2 * (config.matmul_parameters() - head) * num_tokens + 2 * head + attention
+    return Work((config.matmul_parameters() + embedding_rows) * bytes_per_number, batch * flops)
+
+
+def limits(work: Work, elapsed_s: float, peaks: Peaks) -> dict[str, float | str]:
+    """Shares of the measured peaks, and what binds the pass."""
+    bandwidth_frac = work.num_bytes / elapsed_s / peaks.bytes_per_s
+    compute_frac = work.flops / elapsed_s / peaks.flops_per_s
+    bound = "bandwidth" if bandwidth_frac >= compute_frac else "compute"
+    if max(bandwidth_frac, compute_frac) * OVERHEAD_FACTOR < 1:
+        bound = "overhead"
+    return {"mbu": round(bandwidth_frac, 4), "mfu": round(compute_frac, 4), "bound": bound}
+
+
+def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
+    """Best of some repetitions, after a warm-up: a peak is a limit, so noise may only lower it. About half a second on a CPU."""
+    on_gpu = device.type == "cuda"
+    array = torch.ones((1 << 29 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device)
+    size = 8192 if on_gpu else 768
+    left = torch.ones(size, size, dtype=dtype, device=device)
+    read_s = best_time(array.sum, device)
+    multiply_s = best_time(lambda: left @ left, device)
+    return Peaks(array.numel() * array.element_size() / read_s, 2 * size**3 / multiply_s)
+
+
+def best_time(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    times = np.empty(repeats)
+    work()
+    for repeat in range(repeats):
+        synchronize(device)
+        started = time.perf_counter()
+        work()
+        synchronize(device)
+        times[repeat] = time.perf_counter() - started
+    return float(times.min())

@@ -1,0 +1,303 @@
+"""Where documents came from and where they went: funnel, reasons, sources, lengths, languages, quality rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tasks.reporting.charts import Bar, bars, heat, histogram
+from tasks.reporting.markup import Markup, foreign, join, tag
+from tasks.reporting.page import Section, absent, amount, code, figure, folded, legend, table
+from tasks.reporting.quantities import (
+    NARROW,
+    NOT_MEASURED,
+    Facts,
+    count,
+    number,
+    numbers,
+    percent,
+    plural,
+    share,
+    significant,
+    size,
+)
+from tasks.reporting.run import Run
+from tasks.reporting.scales import tick_text
+
+LARGEST = 15
+"""Rows drawn of a long distribution; the table below it has all."""
+MOST_RULES_IN_MATRIX = 24
+STAGE_WORDS = {
+    "read": "read",
+    "ingest": "readable, not empty",
+    "language": "language known",
+    "quality": "passed quality rules",
+    "dedup": "distinct",
+    "pii": "scrubbed",
+    "documents": "kept",
+}
+REPAIRS = {"NUL": "NUL byte", "BOM": "byte order mark", "CRLF": "Windows line end", "LONE_SURROGATE": "lone surrogate"}
+
+
+def documents_section(run: Run) -> Section:
+    reasons = _reasons(run)
+    kept = share(run.documents_kept, run.documents_read)
+    finding: list[object] = [f"Of {plural(run.documents_read, 'record')} read, {count(run.documents_kept)} ({kept}) were kept."]
+    if reasons:
+        stage, reason, lost = max(reasons, key=lambda r: r[2])
+        finding.append([" The largest loss is ", code(reason), f" in {stage}: {plural(lost, 'document')}."])
+    pieces = [_funnel(run), _reason_table(run, reasons), _sources(run), _lengths(run), _input_state(run), _licences(run)]
+    return Section("documents", "Documents", finding, pieces)
+
+
+def rules_section(run: Run) -> Section:
+    quality = run.metrics("quality")
+    hits = {row.text("rule"): row for row in quality.rows("funnel")}
+    dropped = sum(numbers(run.counters("quality").group("dropped")).values())
+    struck = sum(1 for row in hits.values() if row.number("dropped"))
+    finding = (
+        f"{plural(struck, 'rule')} of {len(quality.rows('rules'))} had something to drop; together they dropped "
+        f"{plural(dropped, 'document')}. A document may break several rules: its first is the one it is counted under."
+    )
+    pieces = [_rule_table(quality, hits), _overlap(quality), _dropped_by_language(quality)]
+    return Section("quality", "Quality rules", finding, pieces)
+
+
+def languages_section(run: Run) -> Section:
+    found, kept = run.metrics("language").items("languages"), run.metrics("documents").group("by_language")
+    if not found:
+        return Section("languages", "Languages", "Languages were not measured in this run.", [])
+    total = sum(facts.number("documents") or 0 for _, facts in found)
+    largest, facts = max(found, key=lambda item: item[1].number("documents") or 0)
+    unknown = next((f.number("documents") for name, f in found if name == "und"), None)
+    finding: list[object] = [
+        f"{plural(sum(name != 'und' for name, _ in found), 'language')} identified; the largest is ",
+        foreign(largest),
+        f" with {share(facts.number('documents'), total)} of the documents.",
+        f" {plural(unknown, 'document')} could not be assigned (und)." if unknown else None,
+    ]
+    note = (
+        "Documents by identified language (ISO code; und: undetermined). Pale: identified among all read. "
+        "Solid: still there after filtering and deduplication."
+    )
+    return Section("languages", "Languages", finding, _distribution("Documents by language", "language", found, kept, note))
+
+
+def _funnel(run: Run) -> Markup:
+    rows = run.metrics("documents").rows("funnel")
+    if not rows:
+        return absent("What is left after each stage", "The funnel")
+    read = run.documents_read or max(row.number("documents") or 0 for row in rows)
+    marks, before = [], None
+    for row in rows:
+        left, name = row.number("documents") or 0, row.text("stage") or ""
+        if name == "documents" and left == before:
+            continue  # writing what is kept loses nothing
+        lost = f", {count(before - left)} fewer than before" if before is not None and before > left else ""
+        title = f"{name}: {plural(left, 'document')}, {share(left, read)} of those read{lost}"
+        marks.append(Bar(STAGE_WORDS.get(name, name), left, f"{count(left)} · {share(left, read)}", title, whole=max(read, left)))
+        before = left
+    note = "Documents left after each stage, with their share of all records read. Pale: everything that was read."
+    return figure("What is left after each stage", lambda width: bars(marks, width), note)
+
+
+def _reasons(run: Run) -> list[tuple[str, str, float]]:
+    """(stage, reason, documents), by stage in order of the run, largest first within."""
+    found: list[tuple[str, str, float]] = []
+    order = {stage: i for i, stage in enumerate(run.artifacts)}
+    for stage, group in sorted(
+        run.metrics("documents").group("dropped").items(), key=lambda item: (order.get(item[0], len(order)), item[0])
+    ):
+        by_size = sorted(numbers(group if isinstance(group, Mapping) else {}).items(), key=lambda item: (-item[1], item[0]))
+        found.extend((str(stage), reason, lost) for reason, lost in by_size if lost)
+    return found
+
+
+def _reason_table(run: Run, reasons: Sequence[tuple[str, str, float]]) -> Markup | None:
+    if not reasons:
+        return None
+    largest = max(lost for _, _, lost in reasons)
+    rows = [(code(reason), stage, amount(lost, largest), share(lost, run.documents_read)) for stage, reason, lost in reasons]
+    note = (
+        "Each dropped document is counted once, under the first reason that met it. Kept, dropped and quarantined add up to read."
+    )
+    return table("Why documents were dropped", ("reason", "stage", "documents", "of read"), rows, note, left=2)
+
+
+def _sources(run: Run) -> list[Markup]:
+    note = "Pale: documents read. Solid: documents kept. A source that is all pale was dropped entirely."
+    read, kept = run.metrics("ingest").items("by_source"), run.metrics("documents").group("by_source")
+    return _distribution("Documents by source", "source", read, kept, note)
+
+
+def _distribution(
+    title: str, what: str, read: Sequence[tuple[str, Facts]], kept: Mapping[str, object], note: str
+) -> list[Markup]:
+    """Kept of read by name: the largest as bars, all in a table."""
+    if not read:
+        return [absent(title, f"The distribution by {what}")]
+    ordered = sorted(read, key=lambda item: (-(item[1].number("documents") or 0), item[0]))
+    marks, rows = [], []
+    for name, facts in ordered:
+        there, left = facts.number("documents") or 0, Facts(kept.get(name)).number("documents") or 0
+        title_text = f"{name}: {count(left)} of {plural(there, 'document')} kept, {size(facts.number('bytes'))} read"
+        marks.append(Bar(name, left, f"{count(left)} of {count(there)}", title_text, whole=there))
+        kept_bytes = size(Facts(kept.get(name)).number("bytes") or 0)
+        rows.append((foreign(name), count(there), size(facts.number("bytes")), count(left), kept_bytes, share(left, there)))
+    more = f" The {LARGEST} largest of {len(marks)}; the table has all." if len(marks) > LARGEST else ""
+    chart = figure(
+        title,
+        lambda width: bars(marks[:LARGEST], width),
+        note + more,
+        legend(("a", "kept"), ("pale", "read")),
+    )
+    columns = (what, "documents read", "bytes read", "kept", "bytes kept", "kept of read")
+    return [chart, folded(f"All {len(rows)} rows by {what}", table(None, columns, rows))]
+
+
+def _lengths(run: Run) -> Markup:
+    lengths = run.metrics("ingest")
+    edges = [n for v in lengths.sequence("length_histogram", "edges_bytes") if (n := number(v)) is not None]
+    counts = [n for v in lengths.sequence("length_histogram", "counts") if (n := number(v)) is not None]
+    if len(edges) == len(counts) and edges:
+        edges.append(edges[-1] * 2 or 1.0)  # the last bin has no upper end
+    if len(edges) != len(counts) + 1 or not any(counts):
+        return absent("Document length", "The length distribution")
+    note = "Documents read, by UTF-8 bytes of text, on a logarithmic axis: equal steps are equal ratios."
+    return figure(
+        "Document length",
+        lambda width: histogram(
+            edges,
+            counts,
+            width,
+            x_label="bytes of text",
+            noun="documents",
+            log=True,
+            shown=size,
+            tick=_byte_tick,
+        ),
+        note,
+    )
+
+
+def _byte_tick(value: float) -> str:
+    text = tick_text(value)
+    return f"{text}B" if text[-1].isalpha() else f"{text}{NARROW}B"
+
+
+def _input_state(run: Run) -> list[Markup]:
+    """What was wrong with the input: records set aside and texts repaired."""
+    counters, examples = run.counters("ingest"), run.metrics("ingest").rows("quarantine_examples")
+    repaired = numbers(counters.group("repaired"))
+    quarantined = counters.number("quarantined")
+    mended = ", ".join(f"{REPAIRS.get(k, k)} in {plural(v, 'document')}" for k, v in repaired.items() if v)
+    text = f"Quarantined: {plural(quarantined, 'record')}. Repaired: {mended or 'none'}."
+    pieces = [tag("p", text, class_="note")]
+    if examples:
+        rows = [
+            (
+                foreign(e.text("file") or "–"),
+                foreign(e.text("error") or "–"),
+                count(e.number("line")),
+                count(e.number("byte_offset")),
+            )
+            for e in examples
+        ]
+        note = "The first records that are no document: broken JSON, invalid UTF-8, a wrong type. quarantine.jsonl lists all."
+        pieces.append(table("Records in quarantine", ("file", "error", "line", "byte"), rows, note, left=2))
+    return [tag("div", tag("h3", "State of the input"), pieces, class_="tabled")]
+
+
+def _licences(run: Run) -> Markup:
+    licences = numbers(run.metrics("ingest").group("licenses"))
+    if not licences:
+        return absent("Licences", "The licence of each document")
+    total = sum(licences.values())
+    ordered = sorted(licences.items(), key=lambda item: (-item[1], item[0]))
+    rows = [(foreign(name), amount(n, ordered[0][1]), share(n, total)) for name, n in ordered]
+    note = "As declared by each record that was read. Whether a use is allowed is for a person to decide."
+    return table("Licences", ("licence", "documents", "share"), rows, note)
+
+
+def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
+    rules = quality.rows("rules")
+    if not rules:
+        return absent("Rules", "The rule table")
+    largest = max((row.number("dropped") or 0 for row in hits.values()), default=0) or 1
+    rows, observed = [], 0
+    for i, rule in enumerate(rules):
+        name = rule.text("name") or f"rule {i + 1}"
+        hit = hits.get(name, Facts({}))
+        every, first = hit.number("dropped"), hit.number("dropped_first")
+        if every is None and rule.value("drops") is False:
+            every, first = _hits_of_all(quality, i), 0.0
+            observed += 1
+        numbered = [tag("span", f"{i + 1}", class_="index"), code(name)]
+        rows.append((numbered, rule.text("preset") or "–", _criterion(rule), amount(every, largest), count(first)))
+    note = (
+        "Hits: documents the rule would drop on its own. First: documents for which it is the first rule broken, in this order; "
+        "these add up to all documents dropped. A rule with many hits and few firsts repeats what earlier rules found."
+    )
+    if observed:
+        note += f" {plural(observed, 'rule')} only observed: hits counted, nothing dropped."
+    return table("Rules", ("rule", "preset", "keeps documents with", "hits", "first"), rows, note, left=3)
+
+
+def _criterion(rule: Facts) -> Markup:
+    sign = {"min": "≥", "low": "≥", "below": "≥", "max": "≤", "high": "≤", "above": "≤"}.get(
+        rule.text("side") or "", rule.text("side")
+    )
+    threshold = rule.number("threshold")
+    limit = significant(threshold) if threshold is not None else rule.text("threshold")
+    criterion = code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
+    scope = rule.text("applies_to") or "all"
+    return criterion if scope == "all" else join([criterion, tag("span", f"{scope} only", class_="aside")])
+
+
+def _hits_of_all(quality: Facts, rule: int) -> float | None:
+    """Hits of a rule that only observes: the diagonal of the overlap."""
+    matrix = quality.sequence("overlap")
+    row = matrix[rule] if rule < len(matrix) and isinstance(matrix[rule], (list, tuple)) else ()
+    return number(row[rule]) if rule < len(row) else None
+
+
+def _overlap(quality: Facts) -> Markup:
+    names = [rule.text("name") or f"rule {i + 1}" for i, rule in enumerate(quality.rows("rules"))]
+    matrix = [[number(v) or 0.0 for v in row] for row in quality.sequence("overlap") if isinstance(row, (list, tuple))]
+    if not names or len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
+        return absent("How rules overlap", "The overlap of rules")
+    by_hits = sorted((i for i in range(len(names)) if matrix[i][i] > 0), key=lambda i: -matrix[i][i])[:MOST_RULES_IN_MATRIX]
+    used = sorted(by_hits)
+    if len(used) < 2:
+        return tag("p", "Fewer than two rules had hits, so there is no overlap to show.", class_="note")
+    drawn, numbered = [names[i] for i in used], [i + 1 for i in used]
+    small = [[matrix[i][j] for j in used] for i in used]
+    note = (
+        "Documents that break both rules; the darker, the larger their share of the row. Grey: all hits of the rule itself. "
+        f"Numbers as in the table above{_only(len(used), names, matrix)}."
+    )
+    return figure("How rules overlap", lambda width: heat(drawn, numbered, small, width, noun="documents"), note)
+
+
+def _only(drawn: int, names: Sequence[str], matrix: Sequence[Sequence[float]]) -> str:
+    with_hits = sum(1 for i in range(len(names)) if matrix[i][i] > 0)
+    return (
+        f"; the {drawn} rules with most hits of {with_hits} that have any"
+        if drawn < with_hits
+        else "; rules without hits are left out"
+    )
+
+
+def _dropped_by_language(quality: Facts) -> Markup | None:
+    dropped = sorted(numbers(quality.group("dropped_by_language")).items(), key=lambda item: (-item[1], item[0]))
+    dropped = [(name, n) for name, n in dropped if n]
+    if not dropped:
+        return None
+    total = sum(n for _, n in dropped)
+    marks = [
+        Bar(name, n, count(n), f"{name}: {plural(n, 'document')} dropped, {percent(n / total)} of all dropped")
+        for name, n in dropped
+    ]
+    note = "Documents that quality rules dropped, by identified language. Rules made for one language can be unfair to others."
+    if len(marks) > LARGEST:
+        note += f" The {LARGEST} largest of {len(marks)}."
+    return figure("Dropped by language", lambda width: bars(marks[:LARGEST], width), note)

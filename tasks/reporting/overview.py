@@ -1,0 +1,94 @@
+"""The page from above: its title, headline cards and warnings, and the order of its sections."""
+
+from __future__ import annotations
+
+from tasks.reporting.data_sections import documents_section, languages_section, rules_section
+from tasks.reporting.evaluation_section import evaluation_section, samples_section
+from tasks.reporting.lineage_sections import configuration_section, lineage_section
+from tasks.reporting.markup import foreign, join, tag
+from tasks.reporting.model_card import model_card_section
+from tasks.reporting.page import Card, page
+from tasks.reporting.quantities import NOT_MEASURED, compact, count, fixed, plural, share, significant, size, span
+from tasks.reporting.run import Run
+from tasks.reporting.speed_section import headline_cell, speed_section
+from tasks.reporting.text_sections import duplicates_section, privacy_section, tokenizer_section
+from tasks.reporting.training_section import training_section
+
+
+def render(run: Run, title: str) -> str:
+    """The whole page as text."""
+    sections = (
+        documents_section(run),
+        rules_section(run),
+        languages_section(run),
+        duplicates_section(run),
+        privacy_section(run),
+        tokenizer_section(run),
+        training_section(run),
+        evaluation_section(run),
+        speed_section(run),
+        samples_section(run),
+        model_card_section(run),
+        configuration_section(run),
+        lineage_section(run),
+    )
+    return page(title, _subtitle(run), _cards(run), run.warnings, sections)
+
+
+def _subtitle(run: Run) -> object:
+    sources = run.metrics("documents").group("by_source") or run.metrics("ingest").group("by_source")
+    languages = list(run.metrics("documents").group("by_language"))
+    parameters = run.metrics("train").number("num_parameters")
+    model = f"A model of {compact(parameters)} parameters" if parameters is not None else "A model"
+    kept = plural(run.documents_kept, "document")
+    tongues = f" in {plural(len(languages), 'language')}" if languages else ""
+    which: list[object] = [": ", foreign(languages[0])] if len(languages) == 1 else []
+    return join([f"{model} trained on {kept} from {plural(len(sources) or None, 'source')}{tongues}", *which, "."])
+
+
+def _cards(run: Run) -> list[Card]:
+    return [_bpb_card(run), _documents_card(run), _tokens_card(run), _vocabulary_card(run), _speed_card(run)]
+
+
+def _bpb_card(run: Run) -> Card:
+    evaluate = run.metrics("evaluate")
+    value, low, high = (evaluate.number("val_bpb", key) for key in ("value", "low", "high"))
+    baselines = [f"{name} {fixed(evaluate.number(f'{name}_bpb'))}" for name in ("bigram", "unigram")]
+    interval = f"{run.interval_name} {span(low, high)}" if low is not None else "interval not measured"
+    return Card(
+        "Validation bits per byte",
+        fixed(value),
+        [tag("span", interval), tag("span", " · ".join(baselines))],
+        "Bits the model needs for a byte of unseen text; lower is better. The baselines only know token frequencies.",
+    )
+
+
+def _documents_card(run: Run) -> Card:
+    of_read = f"{share(run.documents_kept, run.documents_read)} of {count(run.documents_read)} read"
+    return Card("Documents kept", count(run.documents_kept), of_read, "Distinct documents that passed every rule.")
+
+
+def _tokens_card(run: Run) -> Card:
+    train = run.metrics("shards").group("splits").get("train")
+    num_bytes = run.metrics("shards").number("splits", "train", "bytes")
+    detail = f"{size(num_bytes)} of text" if train else NOT_MEASURED
+    return Card("Training tokens", compact(run.train_tokens), detail, "Pieces of text the model can learn from in one pass.")
+
+
+def _vocabulary_card(run: Run) -> Card:
+    tokenizer = run.metrics("tokenizer")
+    per_token = tokenizer.number("bytes_per_token", "validation")
+    return Card(
+        "Vocabulary",
+        count(tokenizer.number("vocab_size")),
+        f"{significant(per_token)} bytes per token",
+        "Different tokens; bytes per token says how far one reaches in held-out text.",
+    )
+
+
+def _speed_card(run: Run) -> Card:
+    meaning = "New tokens per second with the key-value cache, after the prompt was read."
+    if run.speed_withheld:
+        return Card("Decode speed", "withheld", f"because {run.speed_withheld}", meaning)
+    speed = run.metrics("bench").number("decode_tok_s")
+    return Card("Decode speed", compact(speed), f"tokens per second, median{headline_cell(run.metrics('bench'))}", meaning)

@@ -1,0 +1,33 @@
+"""A small decoder with weights large enough that every position and head changes the logits."""
+
+from __future__ import annotations
+
+import torch
+
+from llm_core.model.config import ModelConfig
+from llm_core.model.init import init_weights
+from llm_core.model.transformer import Transformer
+
+
+def make_model(num_kv_heads: int = 2, dtype: torch.dtype = torch.float64, vocab_size: int = 61, tied: bool = True) -> Transformer:
+    config = ModelConfig(
+        vocab_size=vocab_size,
+        dim=32,
+        num_layers=3,
+        num_heads=4,
+        num_kv_heads=num_kv_heads,
+        ffn_dim=48,
+        max_seq_len=64,
+        tied_embeddings=tied,
+    )
+    model = Transformer(config)
+    init_weights(model, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(12)
+    return model.to(dtype).eval()
+
+
+def random_ids(count: int, seed: int, vocab_size: int = 61) -> list[int]:
+    return torch.randint(0, vocab_size, (count,), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -1,0 +1,75 @@
+"""The strict builder: unknown keys, wrong types and broken rules are one clear error each."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_core.config import ConfigError, build, to_plain
+
+
+@dataclass(frozen=True)
+class Inner:
+    num_perms: int = 112
+    ratio: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.num_perms % 2:
+            raise ConfigError(f"num_perms ({self.num_perms}) must be even; try {self.num_perms + 1}")
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    inner: Inner = Inner()
+    kind: Literal["bpe", "unigram"] = "bpe"
+    path: Path | None = None
+    sizes: tuple[int, ...] = ()
+    flag: bool = False
+    table: dict[str, float] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"name": "x", "knid": "bpe"}, "knid is not a known setting; did you mean kind?"),
+        ({"name": "x", "inner": {"num_prems": 3}}, "inner.num_prems is not a known setting; did you mean num_perms?"),
+        ({"name": "x", "inner": {"num_perms": 2.5}}, r"inner.num_perms \(2.5\) must be a whole number"),
+        ({"name": "x", "inner": {"num_perms": True}}, "must be a whole number"),
+        ({"name": "x", "inner": {"num_perms": 3}}, r"inner: num_perms \(3\) must be even; try 4"),
+        ({"name": "x", "kind": "bpee"}, r"kind \(bpee\) is not a choice; did you mean bpe"),
+        ({"name": "x", "sizes": 3}, "sizes .* must be a list"),
+        ({"name": "x", "sizes": ["a"]}, r"sizes\[0\] .* must be a whole number"),
+        ({"name": "x", "flag": "yes"}, "flag .* must be true or false"),
+        ({"name": None}, "name must not be null"),
+        ({"name": "x", "inner": 4}, "inner must be a group of values"),
+        ({"name": "x", "table": {"a": "b"}}, "table.a .* must be a number"),
+        ({}, "name has no value; set it"),
+    ],
+)
+def test_bad_config_names_place_rule_and_way_out(mapping: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(Outer, mapping)
+
+
+@given(
+    st.builds(
+        Outer,
+        name=st.text(),
+        inner=st.builds(Inner, num_perms=st.integers().map(lambda n: 2 * n), ratio=st.floats(allow_nan=False)),
+        kind=st.sampled_from(["bpe", "unigram"]),
+        path=st.none() | st.just(Path("a/b")),
+        sizes=st.lists(st.integers()).map(tuple),
+        flag=st.booleans(),
+        table=st.dictionaries(st.text(), st.floats(allow_nan=False)),
+    )
+)
+def test_plain_form_builds_back_to_the_same_config(config: Outer) -> None:
+    assert build(Outer, to_plain(config)) == config
+
+
+def test_whole_number_written_as_float_is_a_count() -> None:
+    assert build(Inner, {"num_perms": 1e3}).num_perms == 1000

@@ -1,0 +1,115 @@
+"""Keys: equal for equal work on every machine and process, different for anything that changes bytes."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_core.config import NOT_IN_KEY
+from tasks.keys import ROOT, canonical_json, code_digest, digest, explain_change, import_closure, key_config
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), values))
+def test_key_order_does_not_change_the_digest(mapping: dict) -> None:
+    assert digest(mapping) == digest(dict(reversed(mapping.items())))
+
+
+@given(values, values)
+def test_different_values_have_different_texts(a: object, b: object) -> None:
+    # repr tells 1 from 1.0 and 0.0 from -0.0, as a key must; lists and tuples are the same JSON.
+    assert (canonical_json(a) == canonical_json(b)) == (repr(a) == repr(b)) or json.dumps(a, sort_keys=True) == json.dumps(
+        b, sort_keys=True
+    )
+
+
+@pytest.mark.parametrize("value", [{1: "x"}, {"x": {1, 2}}, {"x": Path("p")}, {"x": b"bytes"}, {"x": object()}, lambda: None])
+def test_values_without_one_text_are_refused(value: object) -> None:
+    with pytest.raises(TypeError):
+        digest(value)
+
+
+def test_digest_is_the_same_in_every_process() -> None:
+    code = "from tasks.keys import digest; print(digest({'b': [1, 2.5, None], 'a': {'ü': True}}))"
+    outputs = set()
+    for seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        outputs.add(
+            subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+        )
+    assert outputs == {digest({"a": {"ü": True}, "b": [1, 2.5, None]}) + "\n"}
+
+
+@pytest.fixture
+def source_tree(tmp_path: Path) -> Path:
+    (tmp_path / "tasks" / "kernels").mkdir(parents=True)
+    for name, text in {
+        "tasks/__init__.py": "",
+        "tasks/kernels/__init__.py": "",
+        "tasks/stage_a.py": "def run():\n    from tasks.kernels import words\n    return words.count()\n",
+        "tasks/kernels/words.py": "from .chars import fold\ndef count(): return fold()\n",
+        "tasks/kernels/chars.py": "def fold(): return 1\n",
+        "tasks/unrelated.py": "x = 1\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_an_edited_kernel_changes_the_code_of_stages_that_reach_it(source_tree: Path) -> None:
+    before = code_digest(["tasks.stage_a"], source_tree)
+    (source_tree / "tasks/unrelated.py").write_text("x = 2\n")
+    assert code_digest(["tasks.stage_a"], source_tree) == before
+    (source_tree / "tasks/kernels/chars.py").write_text("def fold(): return 2\n")
+    assert code_digest(["tasks.stage_a"], source_tree) != before
+
+
+def test_imports_inside_functions_and_relative_imports_are_followed(source_tree: Path) -> None:
+    assert set(import_closure(["tasks.stage_a"], source_tree)) == {
+        "tasks",
+        "tasks.stage_a",
+        "tasks.kernels",
+        "tasks.kernels.words",
+        "tasks.kernels.chars",
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    threshold: float = 0.8
+    num_workers: int = dataclasses.field(default=1, metadata=NOT_IN_KEY)
+
+
+def test_how_a_result_is_made_stays_out_of_its_key() -> None:
+    assert key_config(Config(num_workers=1)) == key_config(Config(num_workers=8)) == {"threshold": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        ({"code": "2"}, "code changed"),
+        ({"config": {"lr": 0.003}}, "changed lr: 0.001 → 0.003"),
+        ({"parents": {"ingest": "b"}}, "after ingest"),
+        ({"inputs": {"x.jsonl": "2"}}, "changed inputs.x.jsonl: 1 → 2"),
+        ({"libraries": {"torch": "2.13.0"}}, "changed libraries.torch: 2.11.0 → 2.13.0"),
+    ],
+)
+def test_a_plan_names_the_field_that_changed(new: dict, reason: str) -> None:
+    old = {
+        "code": "1",
+        "config": {"lr": 0.001},
+        "parents": {"ingest": "a"},
+        "inputs": {"x.jsonl": "1"},
+        "libraries": {"torch": "2.11.0"},
+    }
+    assert explain_change(old, old | new) == reason

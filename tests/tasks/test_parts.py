@@ -1,0 +1,96 @@
+"""Parts: the same results for every executor, and a killed stage goes on at the missing part."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.keys import ROOT
+from tasks.parts import Part, PartRunner, process_executor, scratch_dir, serial, thread_executor
+
+PARTS = [Part(f"p{i}", f"d{i}", {"n": i}) for i in range(7)]
+
+
+def square(part: Part, directory: Path, config: dict) -> dict:
+    (directory / "value.txt").write_text(str(part.payload["n"] ** 2))
+    with Path(config["log"]).open("a") as log:
+        log.write(part.name + "\n")
+    if part.name == config.get("fail"):
+        raise ValueError("this part is broken")
+    time.sleep(config.get("sleep", 0))
+    return {"n": part.payload["n"]}
+
+
+def results(runner: PartRunner, out: Path, config: dict) -> list:
+    return [(r.name, (r.path / "value.txt").read_text(), r.counters["n"]) for r in runner(square, PARTS, config, out)]
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [serial, PartRunner(make_executor=thread_executor(3)), PartRunner(make_executor=process_executor(2))],
+    ids=["serial", "thread", "process"],
+)
+def test_every_executor_gives_the_same_results_in_the_order_of_the_parts(runner: PartRunner, tmp_path: Path) -> None:
+    config = {"log": str(tmp_path / "log")}
+    assert results(runner, tmp_path / "out", config) == [(f"p{i}", str(i * i), i) for i in range(7)]
+
+
+def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
+    config = {"log": str(tmp_path / "log")}
+    first = results(serial, tmp_path / "out", config)
+    assert results(serial, tmp_path / "out", config) == first
+    assert (tmp_path / "log").read_text().split() == [p.name for p in PARTS]
+
+
+@pytest.mark.parametrize("damage", [b"", b"8", b"99999"])
+def test_a_damaged_part_is_made_again_and_no_other(damage: bytes, tmp_path: Path) -> None:
+    config = {"log": str(tmp_path / "log")}
+    first = results(serial, tmp_path / "out", config)
+    (tmp_path / "out.work" / "d3" / "value.txt").write_bytes(damage)
+    assert results(serial, tmp_path / "out", config) == first
+    assert (tmp_path / "log").read_text().split()[7:] == ["p3"]
+
+
+def test_an_error_in_a_part_is_raised_and_finished_parts_stay(tmp_path: Path) -> None:
+    config = {"log": str(tmp_path / "log"), "fail": "p4"}
+    with pytest.raises(ValueError, match="this part is broken"):
+        serial(square, PARTS, config, tmp_path / "out")
+    results(serial, tmp_path / "out", {"log": str(tmp_path / "log")})
+    assert (tmp_path / "log").read_text().split() == ["p0", "p1", "p2", "p3", "p4", "p4", "p5", "p6"]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tasks.parts import PartRunner, process_executor, serial
+from tests.tasks.test_parts import PARTS, square
+if __name__ == "__main__":
+    out, workers = Path(sys.argv[1]), int(sys.argv[2])
+    runner = PartRunner(make_executor=process_executor(workers)) if workers > 1 else serial
+    runner(square, PARTS, {"log": str(out.parent / "log"), "sleep": 0.15}, out)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_stage_goes_on_at_the_missing_part_and_its_workers_die_with_it(workers: int, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(SCRIPT)
+    out = tmp_path / "out"
+    command = [sys.executable, str(script), str(out), str(workers)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(list(scratch_dir(out).glob("d*"))) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(0.5)
+    done = len(list(scratch_dir(out).glob("d*")))
+    time.sleep(0.5)
+    assert 2 <= done < 7, "killed too early or too late to tell"
+    assert len(list(scratch_dir(out).glob("d*"))) == done, "a worker went on after its parent was killed"
+    assert results(serial, out, {"log": str(tmp_path / "log2")}) == [(f"p{i}", str(i * i), i) for i in range(7)]
+    assert len((tmp_path / "log2").read_text().split()) == 7 - done

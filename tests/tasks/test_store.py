@@ -1,0 +1,180 @@
+"""The store: complete or absent, one holder per key, damage noticed, nothing rewritten."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.artifact import Artifact, ArtifactMismatch, check_accounting, load_artifact
+from tasks.keys import ROOT
+from tasks.stage import StageFailure
+from tasks.store import Node, Store
+
+
+def node(key: str = "k1") -> Node:
+    return Node("ingest", key, "p1", {"stage": "ingest", "config": {"x": 1}}, {"x": 1})
+
+
+def make(store: Store, n: Node, text: str = "hello") -> Artifact:
+    with store.hold(n, print) as out:
+        (out / "data").mkdir()
+        (out / "data" / "a.txt").write_text(text)
+        return store.publish(n, Artifact(out, "ingest", {"read": 1, "kept": 1}, {"m": 0.5}), 1.0, 0.5, "2026-01-01")
+
+
+def test_published_artifact_says_how_it_was_made(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    artifact = make(store, node())
+    assert artifact == store.find("ingest", "k1")
+    assert artifact.key == "k1" and artifact.config == {"x": 1} and artifact.counters == {"read": 1, "kept": 1}
+    assert [f["path"] for f in artifact.record["files"]] == ["data/a.txt"]
+    assert {"identity", "host", "elapsed_s", "peak_memory_bytes", "started_at", "finished_at"} <= artifact.record.keys()
+    assert not store.work_dir("ingest", "k1").exists()
+
+
+def test_unfinished_work_is_not_an_artifact(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.hold(node(), print) as out:
+        (out / "a.txt").write_text("half")
+    assert store.find("ingest", "k1") is None
+    with store.hold(node(), print) as out:
+        assert list(out.iterdir()) == [], "left-overs of a killed holder must not slip into the artifact"
+
+
+@pytest.mark.parametrize(
+    ("harm", "named"),
+    [
+        (lambda p: (p / "data/a.txt").unlink(), "damaged: data/a.txt is gone"),
+        (lambda p: (p / "data/a.txt").write_text("hell"), "damaged: data/a.txt has 4 bytes, not 5"),
+        (lambda p: (p / "artifact.json").write_text("{"), "damaged: .*artifact.json is not a readable"),
+        (lambda p: (p / "artifact.json").write_text("[]"), "damaged: .*artifact.json is not a readable"),
+        (lambda p: (p / "artifact.json").write_bytes(b"\xff"), "damaged: .*artifact.json is not a readable"),
+        (lambda p: (p / "artifact.json").unlink(), "missing"),
+    ],
+)
+def test_damage_is_named_and_makes_a_miss(harm, named: str, tmp_path: Path) -> None:
+    import re
+
+    store = Store(tmp_path)
+    harm(make(store, node()).path)
+    assert re.match(named, store.damage("ingest", "k1") or "")
+    assert store.find("ingest", "k1") is None
+    make(store, node())
+    assert store.damage("ingest", "k1", check_digests=True) is None
+
+
+def test_changed_content_of_the_same_size_is_found_by_digest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (make(store, node()).path / "data/a.txt").write_text("HELLO")
+    assert store.damage("ingest", "k1") is None
+    assert store.damage("ingest", "k1", check_digests=True) == "damaged: data/a.txt has another content"
+
+
+def test_artifact_of_another_schema_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = make(store, node()).path
+    record = json.loads((path / "artifact.json").read_text())
+    (path / "artifact.json").write_text(json.dumps(record | {"schema_version": 99}))
+    with pytest.raises(ArtifactMismatch, match="schema 99"):
+        load_artifact(path)
+
+
+def test_second_holder_waits_and_says_so(tmp_path: Path) -> None:
+    store, said, order = Store(tmp_path), [], []
+    entered = threading.Event()
+
+    def first() -> None:
+        with store.hold(node(), print):
+            entered.set()
+            time.sleep(0.3)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait()
+    with store.hold(node(), said.append):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
+    assert f"process {os.getpid()}" in said[0]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from tasks.store import Store
+from tests.tasks.test_store import node
+with Store(Path(sys.argv[1])).hold(node(), print) as out:
+    (out / "junk").write_text("x")
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_killed_holder_frees_its_key(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    artifact = make(Store(tmp_path), node())
+    assert [f["path"] for f in artifact.record["files"]] == ["data/a.txt"]
+
+
+PUBLISHER = """
+import os, signal, sys
+from pathlib import Path
+from tests.tasks.test_store import make, node
+from tasks.store import Store
+calls = {"n": 0}
+def dying(function):
+    def call(*args, **kwargs):
+        calls["n"] += 1
+        if calls["n"] == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+for name in ("fsync", "rename", "replace"):
+    setattr(os, name, dying(getattr(os, name)))
+make(Store(Path(sys.argv[1])), node())
+"""
+
+
+def test_kill_at_any_step_of_publishing_leaves_a_whole_artifact_or_none(tmp_path: Path) -> None:
+    reference = make(Store(tmp_path / "reference"), node()).record["files"]
+    for step in range(1, 30):
+        root = tmp_path / str(step)
+        run = subprocess.run([sys.executable, "-c", PUBLISHER, str(root), str(step)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        store = Store(root)
+        if (found := store.find("ingest", "k1")) is None:
+            found = make(store, node())
+        assert found.record["files"] == reference
+        assert store.damage("ingest", "k1", check_digests=True) is None
+        if run.returncode == 0:
+            break
+    assert step > 5, "the program was never killed"
+
+
+def test_not_a_number_does_not_reach_a_record(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.hold(node(), print) as out, pytest.raises(ValueError, match="not JSON compliant"):
+        store.publish(node(), Artifact(out, "ingest", {}, {"loss": float("nan")}), 1.0, 0.5, "2026-01-01")
+    assert store.find("ingest", "k1") is None
+
+
+def test_full_disk_is_said_before_work_begins(tmp_path: Path) -> None:
+    with pytest.raises(StageFailure, match="needs about 1000000.0 GB free"):
+        Store(tmp_path).require_free_disk("ingest", 10**15)
+
+
+def test_lost_documents_are_noticed() -> None:
+    check_accounting("x", {"read": 5, "kept": 2, "dropped": {"A": 1, "B": 1}, "quarantined": 1})
+    with pytest.raises(AssertionError, match="lost documents"):
+        check_accounting("x", {"read": 5, "kept": 2, "dropped": {"A": 1}, "quarantined": 1})

@@ -1,0 +1,99 @@
+"""Guards of the walls: imports flow one way, every wall stands where the documents say."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.keys import ROOT
+
+PACKAGES = ("flows", "tasks", "llm_core")
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess:
+    program = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run([program, "--no-cache"], cwd=root, capture_output=True, text=True, env={"PYTHONPATH": str(root)})
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_architecture_contracts_hold() -> None:
+    result = lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "statement"),
+    [
+        ("llm_core/config.py", "from tasks import keys"),
+        ("tasks/keys.py", "import flows"),
+        ("tasks/store.py", "import prefect"),
+        ("llm_core/config.py", "import hydra"),
+        ("tasks/plan.py", "from omegaconf import OmegaConf"),
+        ("flows/config.py", "import mlflow"),
+        ("llm_core/loader.py", "import tokenizers"),
+        ("llm_core/model/transformer.py", "import torch.distributed"),
+    ],
+)
+def test_an_import_against_the_architecture_is_refused(file: str, statement: str, tree: Path) -> None:
+    source = (tree / file).read_text()
+    (tree / file).write_text(f"{source}\n\n{statement}  # noqa\n")
+    result = lint_imports(tree)
+    assert result.returncode != 0 and "BROKEN" in result.stdout, result.stdout
+
+
+def test_readme_file_map_exists() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    block = re.search(r"## File map\n+```\n(.*?)```", readme, re.DOTALL)
+    assert block, "the README has no file map"
+    paths = [match for line in block[1].splitlines() if (match := line.split("  ")[0].strip())]
+    assert len(paths) > 10
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    assert not missing, f"in the README's file map but not in the tree: {missing}"
+
+
+def test_every_top_level_folder_is_in_the_file_map() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
+    for folder in sorted({path.split("/")[0] for path in tracked if "/" in path}):
+        assert re.search(rf"^{re.escape(folder)}/", readme, re.MULTILINE), f"{folder}/ is not in the README's file map"
+
+
+def test_no_module_has_a_name_without_a_subject() -> None:
+    vague = {"utils", "helpers", "misc", "common", "util", "helper"}
+    found = [p for package in (*PACKAGES, "tests") for p in (ROOT / package).rglob("*.py") if p.stem in vague]
+    assert not found
+
+
+def test_nothing_is_unpickled() -> None:
+    forbidden = re.compile(r"pickle\.loads?\(|torch\.load\((?![^)]*weights_only=True)|joblib\.load|allow_pickle=True")
+    found = [
+        f"{p.relative_to(ROOT)}: {m[0]}"
+        for package in PACKAGES
+        for p in (ROOT / package).rglob("*.py")
+        if (m := forbidden.search(p.read_text("utf-8")))
+    ]
+    assert not found
+
+
+def test_locks_pin_every_package_once_per_marker_and_torch_without_a_local_tag() -> None:
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        lines = (ROOT / name).read_text().split("\n")
+        pins = [line for line in lines if line]
+        assert len(pins) == len(set(pins)) and all("==" in pin for pin in pins)
+        assert "torch==2.13.0" in pins
+        assert not [pin for pin in pins if "--hash" in pin or pin.startswith("nvidia-") or pin.startswith("fasttext-predict=")]
+
+
+def test_development_lock_agrees_with_the_lock_of_users() -> None:
+    user, dev = (set((ROOT / n).read_text().split("\n")) for n in ("requirements.lock", "requirements-dev.lock"))
+    assert user <= dev
