@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 COLUMNS = ("tokens", "id", "source", "language", "num_bytes", "continues")
+METADATA = ("tokenizer_digest", "config_digest", "num_tokens", "seed", "split", "eos_id", "shard", "num_shards")
 
 
 class ShardError(ValueError):
@@ -132,7 +133,8 @@ def _open(path: Path) -> Shard:
         batch = reader.get_batch(0)
         batch.validate()
         tokens = batch["tokens"].flatten().to_numpy(zero_copy_only=True)
-        damaged = set(COLUMNS) - set(batch.schema.names) or len(tokens) != int(metadata["num_tokens"])
+        absent = (set(COLUMNS) - set(batch.schema.names)) | (set(METADATA) - set(metadata))
+        damaged = absent or len(tokens) != int(metadata["num_tokens"])
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, IndexError) as error:
         raise ShardError(f"shard {path} cannot be read ({error}); rebuild it with force=[shards]") from error
     if damaged:

@@ -46,7 +46,9 @@ _NO_TLD = _packed(
 _COMMON_TLD = _packed(
     "com org net edu gov mil int info biz io ai app dev cn de uk fr jp ru br in it nl eu es se ch au ca us kr tw hk at be pl"
 )
-_NO_IP = _packed("v ver version versions release released rel section sections sec sect chapter clause appendix oid build rev revision")
+_NO_IP = _packed(
+    "v ver version versions release released rel section sections sec sect chapter clause appendix oid build rev revision"
+)
 
 # Helpers are called from compiled code alone: without entry points for Python they compile in half the time.
 _njit = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -253,7 +255,9 @@ def _ip4(v, lo, hi, i):
     # 0.x, 127.x and 255.x are places on every machine and masks: they say nothing about anybody.
     if v[i + 1] == 46 and v[i] == 48:
         return -1
-    if v[i + 3] == 46 and ((v[i] == 49 and v[i + 1] == 50 and v[i + 2] == 55) or (v[i] == 50 and v[i + 1] == 53 and v[i + 2] == 53)):
+    if v[i + 3] == 46 and (
+        (v[i] == 49 and v[i + 1] == 50 and v[i + 2] == 55) or (v[i] == 50 and v[i + 1] == 53 and v[i + 2] == 53)
+    ):
         return -1
     if end < hi:
         c = v[end]
