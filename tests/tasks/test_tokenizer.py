@@ -93,6 +93,13 @@ def test_remembered_words_give_the_ids_of_the_whole_text(tokenizer: Tokenizer, t
     assert tokenizer.encode(text).tolist() == tokenizer._model.encode(text, add_special_tokens=False).ids
 
 
+def test_remembered_words_of_the_sample_give_the_ids_of_the_whole_text(tokenizer: Tokenizer) -> None:
+    texts = sample_texts(300, 1200)
+    encodings = tokenizer._model.encode_batch(texts, add_special_tokens=False)
+    for _ in range(2):  # the second time from memory
+        assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [encoding.ids for encoding in encodings]
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_come_back_without_special_ids(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
