@@ -97,31 +97,40 @@ def find_spans(text: bytes, config: PiiConfig) -> list[Span]:
 
 def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> list[list[Span]]:
     """Spans of each document in a buffer, relative to its beginning, ordered and disjoint."""
-    from tasks.kernels.pii import MAX_LOOK_BYTES, find_candidates
+    from tasks.kernels.pii import MAX_LOOK_BYTES
 
     found: list[list[Span]] = [[] for _ in range(len(begins) - 1)]
-    documents = np.arange(len(begins) - 1)
-    scan_lo, scan_hi = begins[:-1], begins[1:]
+    windows = np.stack([np.arange(len(begins) - 1), begins[:-1], begins[1:]], axis=1)
     masked = values
-    while len(documents):
-        candidates = find_candidates(masked, begins[documents], begins[documents + 1], scan_lo, scan_hi)
+    while len(windows):
         again: list[tuple[int, int, int]] = []
-        for number, spans in _accepted(masked, candidates, config):
+        for document, spans in _accepted(masked, _candidates(masked, begins, windows), config):
             if masked is values:
                 masked = values.copy()
-            document = int(documents[number])
+            low, high = int(begins[document]), int(begins[document + 1])
             for start, end, kind in spans:
                 masked[start:end] = MASK
-                found[document].append((start - int(begins[document]), end - int(begins[document]), kind))
-                low, high = int(begins[document]), int(begins[document + 1])
+                found[document].append((start - low, end - low, kind))
                 again.append((document, max(low, start - MAX_LOOK_BYTES), min(high, end + MAX_LOOK_BYTES)))
         windows = np.array(_merged(again), np.int64).reshape(-1, 3)
-        documents, scan_lo, scan_hi = windows[:, 0], windows[:, 1], windows[:, 2]
     return [sorted(spans) for spans in found]
 
 
+def _candidates(values: np.ndarray, begins: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Rows of (document, start, end, kind) for windows of (document, start, end)."""
+    from tasks.kernels.pii import find_candidates
+
+    # Always the same array types, read-only and writable alike, so that the kernel is compiled once.
+    readonly = values.view()
+    readonly.flags.writeable = False
+    documents, scan_lo, scan_hi = (np.array(windows[:, i], np.int64) for i in range(3))
+    found = find_candidates(readonly, begins[documents], begins[documents + 1], scan_lo, scan_hi).reshape(-1, 4)
+    found[:, 0] = documents[found[:, 0]]
+    return found
+
+
 def _accepted(values: np.ndarray, candidates: np.ndarray, config: PiiConfig) -> Iterator[tuple[int, list[Span]]]:
-    """(range number, disjoint spans that are what they look like), for each range that has candidates."""
+    """(document, disjoint spans that are what they look like), for each document that has candidates."""
     from tasks.kernels.pii import CARD, EMAIL, IP4, IP6, LOCAL_PHONE, PHONE
 
     types = {EMAIL: "EMAIL", CARD: "CARD", IP4: "IP", IP6: "IP", PHONE: "PHONE", LOCAL_PHONE: "PHONE"}

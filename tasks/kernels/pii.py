@@ -34,8 +34,8 @@ for _c in "._%+-'":
 
 
 def _packed(words: str) -> np.ndarray:
-    """Words of at most eight letters as sorted integers, to be found without strings."""
-    return np.array(sorted(int.from_bytes(word.encode(), "big") for word in words.split()), np.uint64)
+    """Words of at most eight letters as integers, to be found without strings."""
+    return np.array([int.from_bytes(word.encode(), "big") for word in words.split()], np.uint64)
 
 
 # What follows an @ but ends in one of these is a file or a systemd unit.
@@ -48,7 +48,8 @@ _COMMON_TLD = _packed(
 )
 _NO_IP = _packed("v ver version versions release released rel section sections sec sect chapter clause appendix oid build rev revision")
 
-_njit = numba.njit(cache=True, nogil=True)
+# Helpers are called from compiled code alone: without entry points for Python they compile in half the time.
+_njit = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @_njit
@@ -58,8 +59,10 @@ def _is(c, mask):
 
 @_njit
 def _contains(words, word):
-    i = np.searchsorted(words, word)
-    return i < len(words) and words[i] == word
+    for known in words:  # a few dozen, and asked for once in a candidate
+        if known == word:
+            return True
+    return False
 
 
 @_njit
@@ -284,17 +287,15 @@ def _quad_before(v, lo, end):
 @_njit
 def _is_numbering(v, lo, i):
     """Is what stands before i a word or sign that counts versions, sections or objects?"""
-    j = i
-    limit = max(lo, i - 4)
-    while j > limit and (v[j - 1] == 32 or v[j - 1] == 58 or v[j - 1] == 40 or v[j - 1] == 61 or v[j - 1] == 34 or v[j - 1] == 39):
-        j -= 1
+    j = _skip_back(v, i, lo, False)
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
         return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
     # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their places act alike.
-    if j < i and v[j] == 61 and (j + 1 < i and v[j + 1] == 61):
-        return True
-    if j > lo and j < i and v[j] == 61 and (v[j - 1] == 60 or v[j - 1] == 62 or v[j - 1] == 126 or v[j - 1] == 33):
-        return True
+    if j - 2 >= lo and v[j - 1] == 61:
+        b = v[j - 2]
+        if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
+            return True
+    j = _skip_back(v, i, lo, True)
     k = j
     if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
         k -= 1
@@ -302,6 +303,18 @@ def _is_numbering(v, lo, i):
     while start > lo and k - start <= 9 and _is(v[start - 1], _ALPHA):
         start -= 1
     return start < k and _contains(_NO_IP, _pack(v, start, k))
+
+
+@_njit
+def _skip_back(v, i, lo, signs):
+    """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where asked."""
+    limit = max(lo, i - 4)
+    while i > limit:
+        c = v[i - 1]
+        if not (c == 32 or c == 40 or c == 34 or c == 39 or (signs and (c == 58 or c == 61))):
+            break
+        i -= 1
+    return i
 
 
 @_njit
@@ -499,13 +512,13 @@ def _blank_follows(v, i, hi):
     return j < hi and v[j] == 32
 
 
-@_njit
+@numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def find_candidates(values, lo, hi, scan_lo, scan_hi):
-    """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi): one row per candidate.
+    """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi), in order of triggers.
 
-    Columns of the int64 result: range number, start, end, kind. Rows are in order of their triggers.
+    A flat int64 array, four numbers a candidate: range number, start, end, kind.
     """
-    found = np.empty((256, 4), np.int64)
+    found = np.empty(1024, np.int64)
     count = 0
     for r in range(len(lo)):
         low, high = lo[r], hi[r]
@@ -513,36 +526,38 @@ def find_candidates(values, lo, hi, scan_lo, scan_hi):
             c = values[i]
             if c > 64 or c < 48 or (58 < c < 64):
                 continue
-            if count + 4 > len(found):
-                grown = np.empty((2 * len(found), 4), np.int64)
-                grown[:count] = found[:count]
-                found = grown
+            if count + 16 > len(found):
+                found = _grown(found, count)
             if c == 64:
                 start, end = _email(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, start, end, EMAIL)
-                    count += 1
+                count = _put(found, count, r, start, end, EMAIL)
             elif c == 58:
                 start, end = _ip6(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, start, end, IP6)
-                    count += 1
+                count = _put(found, count, r, start, end, IP6)
             elif i == low or not _is(values[i - 1], _DIGIT):
-                end = _ip4(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, i, end, IP4)
-                    count += 1
-                end = _card(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, i, end, CARD)
-                    count += 1
+                count = _put(found, count, r, i, _ip4(values, low, high, i), IP4)
+                count = _put(found, count, r, i, _card(values, low, high, i), CARD)
                 if i > low and values[i - 1] == 43:
                     start, end = _phone(values, low, high, i)
-                    kind = PHONE
+                    count = _put(found, count, r, start, end, PHONE)
                 else:
                     start, end = _local_phone(values, low, high, i)
-                    kind = LOCAL_PHONE
-                if end > 0:
-                    found[count] = (r, start, end, kind)
-                    count += 1
+                    count = _put(found, count, r, start, end, LOCAL_PHONE)
     return found[:count]
+
+
+@_njit
+def _put(found, count, number, start, end, kind):
+    if end < 0:
+        return count
+    found[count], found[count + 1], found[count + 2], found[count + 3] = number, start, end, kind
+    return count + 4
+
+
+@_njit
+def _grown(found, count):
+    # By element: assigning slices would compile the formatting of shape errors, for seconds.
+    grown = np.empty(2 * len(found), np.int64)
+    for i in range(count):
+        grown[i] = found[i]
+    return grown

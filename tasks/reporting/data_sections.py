@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tasks.reporting.charts import Bar, bars, heat, histogram
-from tasks.reporting.markup import Markup, foreign, tag
+from tasks.reporting.markup import Markup, foreign, join, tag
 from tasks.reporting.page import Section, absent, amount, code, figure, folded, legend, table
 from tasks.reporting.quantities import (
     NARROW,
@@ -28,7 +28,7 @@ LARGEST = 15
 MOST_RULES_IN_MATRIX = 24
 STAGE_WORDS = {
     "read": "read",
-    "ingest": "readable",
+    "ingest": "readable, not empty",
     "language": "language known",
     "quality": "passed quality rules",
     "dedup": "distinct",
@@ -90,6 +90,8 @@ def _funnel(run: Run) -> Markup:
     marks, before = [], None
     for row in rows:
         left, name = row.number("documents") or 0, row.text("stage") or ""
+        if name == "documents" and left == before:
+            continue  # writing what is kept loses nothing
         lost = f", {count(before - left)} fewer than before" if before is not None and before > left else ""
         title = f"{name}: {plural(left, 'document')}, {share(left, read)} of those read{lost}"
         marks.append(Bar(STAGE_WORDS.get(name, name), left, f"{count(left)} · {share(left, read)}", title, whole=max(read, left)))
@@ -221,17 +223,22 @@ def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
     if not rules:
         return absent("Rules", "The rule table")
     largest = max((row.number("dropped") or 0 for row in hits.values()), default=0) or 1
-    rows = []
+    rows, observed = [], 0
     for i, rule in enumerate(rules):
         name = rule.text("name") or f"rule {i + 1}"
         hit = hits.get(name, Facts({}))
         every, first = hit.number("dropped"), hit.number("dropped_first")
+        if every is None and rule.value("drops") is False:
+            every, first = _hits_of_all(quality, i), 0.0
+            observed += 1
         numbered = [tag("span", f"{i + 1}", class_="index"), code(name)]
         rows.append((numbered, rule.text("preset") or "–", _criterion(rule), amount(every, largest), count(first)))
     note = (
         "Hits: documents the rule would drop on its own. First: documents for which it is the first rule broken, in this order; "
         "these add up to all documents dropped. A rule with many hits and few firsts repeats what earlier rules found."
     )
+    if observed:
+        note += f" {plural(observed, 'rule')} only observed: hits counted, nothing dropped."
     return table("Rules", ("rule", "preset", "keeps documents with", "hits", "first"), rows, note, left=3)
 
 
@@ -241,7 +248,16 @@ def _criterion(rule: Facts) -> Markup:
     )
     threshold = rule.number("threshold")
     limit = significant(threshold) if threshold is not None else rule.text("threshold")
-    return code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
+    criterion = code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
+    scope = rule.text("applies_to") or "all"
+    return criterion if scope == "all" else join([criterion, tag("span", f"{scope} only", class_="aside")])
+
+
+def _hits_of_all(quality: Facts, rule: int) -> float | None:
+    """Hits of a rule that only observes: the diagonal of the overlap."""
+    matrix = quality.sequence("overlap")
+    row = matrix[rule] if rule < len(matrix) and isinstance(matrix[rule], (list, tuple)) else ()
+    return number(row[rule]) if rule < len(row) else None
 
 
 def _overlap(quality: Facts) -> Markup:

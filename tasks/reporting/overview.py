@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from tasks.reporting.data_sections import documents_section, languages_section, rules_section
+from tasks.reporting.evaluation_section import evaluation_section, samples_section
 from tasks.reporting.lineage_sections import configuration_section, lineage_section
 from tasks.reporting.markup import foreign, join, tag
 from tasks.reporting.model_card import model_card_section
-from tasks.reporting.model_sections import evaluation_section, samples_section, speed_section, training_section
 from tasks.reporting.page import Card, page
 from tasks.reporting.quantities import NOT_MEASURED, compact, count, fixed, plural, share, significant, size, span
 from tasks.reporting.run import Run
+from tasks.reporting.speed_section import headline_cell, speed_section
 from tasks.reporting.text_sections import duplicates_section, privacy_section, tokenizer_section
+from tasks.reporting.training_section import training_section
 
 
 def render(run: Run, title: str) -> str:
@@ -41,7 +43,7 @@ def _subtitle(run: Run) -> object:
     kept = plural(run.documents_kept, "document")
     tongues = f" in {plural(len(languages), 'language')}" if languages else ""
     which: list[object] = [": ", foreign(languages[0])] if len(languages) == 1 else []
-    return join([f"{model} trained on {kept} from {plural(len(sources), 'source')}{tongues}", *which, "."])
+    return join([f"{model} trained on {kept} from {plural(len(sources) or None, 'source')}{tongues}", *which, "."])
 
 
 def _cards(run: Run) -> list[Card]:
@@ -89,4 +91,4 @@ def _speed_card(run: Run) -> Card:
     if run.speed_withheld:
         return Card("Decode speed", "withheld", f"because {run.speed_withheld}", meaning)
     speed = run.metrics("bench").number("decode_tok_s")
-    return Card("Decode speed", compact(speed), "tokens per second, median", meaning)
+    return Card("Decode speed", compact(speed), f"tokens per second, median{headline_cell(run.metrics('bench'))}", meaning)

@@ -110,7 +110,6 @@ details:not(:has(+ details)) { border-bottom: 1px solid var(--rule); margin-bott
 summary { cursor: pointer; font-size: .9rem; overflow-wrap: anywhere; }
 summary:hover { color: var(--a); }
 .aside { color: var(--muted); font-size: .84rem; margin-left: .35rem; }
-.definitions dt { margin-top: .6rem; } .definitions dd { margin: 0 0 0 1rem; font-size: .9rem; color: var(--muted); }
 figure + details { margin-top: -1.1rem; } details + :not(details) { margin-top: 2.2rem; } .note + .tabled { margin-top: 1.3rem; }
 details[open] > summary { margin-bottom: .8rem; }
 
@@ -139,6 +138,7 @@ svg .self { fill: var(--grid); } svg .heat { fill: var(--a); }
 svg .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
 svg .interval { stroke-width: 1.6; } svg .whisker { stroke: var(--ink); stroke-width: 1.2; opacity: .65; }
 svg .dot { stroke: var(--paper); stroke-width: 1.2; }
+svg .dot.small { fill: var(--paper); stroke: var(--a); stroke-width: 1.6; }
 svg .reference { stroke-width: 1.4; stroke-dasharray: 5 4; } svg .r1 { stroke: var(--r1); } svg .r2 { stroke: var(--r2);
   stroke-dasharray: 2 3; }
 svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fill: var(--ink); fill-opacity: .045; }
@@ -147,6 +147,7 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
 .legend i { width: 1.1rem; height: .62rem; border-radius: 1.5px; background: var(--a); flex: none; }
 .legend i.pale { background: var(--a-soft); } .legend i.b { background: var(--b); }
 .legend i.line { height: 2px; } .legend i.dot { width: .6rem; border-radius: 50%; background: var(--b); }
+.legend i.small { background: none; border: 1.6px solid var(--a); }
 .legend i.point { width: .6rem; border-radius: 50%; }
 .legend i.r1 { height: 0; background: none; border-top: 2px dashed var(--r1); border-radius: 0; }
 .legend i.r2 { height: 0; background: none; border-top: 2px dotted var(--r2); border-radius: 0; }

@@ -245,7 +245,7 @@ def _shard_table(run: Run) -> Markup:
     ]
     dtype = shards.text("dtype")
     note = (
-        "Documents of one family (near-duplicates and their relatives) are in one split, so that validation text is not in training. "
+        "Documents of one family (near-duplicates and their relatives) are in one split: validation text is not in training. "
         f"Token ids are stored as {dtype or 'a type that was not recorded'}."
     )
     return table("Training and validation", ("split", "tokens", "documents", "families", "bytes of text", "shards"), rows, note)
