@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 
 from llm_core.config import to_plain
 from llm_core.model.config import ModelConfig
-from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 
 VOCAB_SIZE = 51
 """Odd on purpose: it divides by no number of processes."""
