@@ -94,6 +94,11 @@ class EvaluateConfig:
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise ConfigError(f"{name} ({value}) must be at least {smallest}")
+        if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
+            raise ConfigError(
+                f"context_tokens ({self.context_tokens}) must be less than window_tokens ({self.window_tokens}); "
+                f"try {self.window_tokens // 2}"
+            )
         if not 0 <= self.top_p <= 1:
             raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
 
@@ -271,7 +276,7 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
     headline, unigram, bigram = (ratio(scored.bits[name]) for name in ("model", "unigram", "bigram"))
     best = "bigram" if bigram["value"] <= unigram["value"] else "unigram"
     return {
-        "val_bpb": headline | {"num_documents": headline["documents"], "num_bytes": headline["bytes"]},
+        "val_bpb": headline | {"level": 0.95, "num_documents": headline["documents"], "num_bytes": headline["bytes"]},
         "unigram_bpb": unigram["value"],
         "bigram_bpb": bigram["value"],
         "baselines": {"unigram": unigram, "bigram": bigram},

@@ -141,7 +141,16 @@ def test_generated_text_is_told_in_pieces_that_make_the_whole(run: Run) -> None:
     assert text and "".join(pieces) == text
 
 
-@pytest.mark.parametrize("values", [{"max_documents": 0}, {"bootstrap_samples": 3}, {"temperature": -0.5}, {"top_p": 1.5}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_documents": 0},
+        {"context_tokens": 9, "window_tokens": 9},
+        {"bootstrap_samples": 3},
+        {"temperature": -0.5},
+        {"top_p": 1.5},
+    ],
+)
 def test_impossible_settings_are_config_errors(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         EvaluateConfig(**values)  # type: ignore[arg-type]
