@@ -19,6 +19,10 @@ from typing import Any, Literal, TypeVar, Union
 T = TypeVar("T")
 
 
+NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
+"""Dataclass field metadata for settings that change how a result is made, never what it is."""
+
+
 class ConfigError(ValueError):
     """A configuration a user can mend: the message names the value, the rule and the way out."""
 

@@ -14,6 +14,7 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +26,7 @@ class ShardError(ValueError):
     """A shard that is missing, damaged or of another split; the message names the file."""
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """One document of a split: its token ids (end-of-text last) and where it comes from."""
 
     tokens: np.ndarray

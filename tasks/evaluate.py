@@ -8,8 +8,8 @@ Beside it, on exactly the same tokens and bytes: add-one unigram and bigram mode
 
 In: `id, text` of documents, `tokens, id, source, language, num_bytes` of the validation shards, the tokens of the training
 shards. Out: `eval.json`, with a row per document for paired comparisons, and `samples.json` (scrubbed). Numbers are
-rounded to ROUND_DIGITS, so that another number of threads gives the same file. Cost: one forward over at most twice
-the scored tokens, and one pass over the training tokens. Leaves out: downstream suites.
+rounded to what float32 passes can promise. Cost: one forward over at most twice the scored tokens, and one pass over the
+training tokens. Leaves out: downstream suites.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, write_json
 from tasks.documentset import read_table
 from tasks.generate import generate_text, generate_texts
-from tasks.keys import NOT_IN_KEY
 from tasks.parts import RunParts, serial
 from tasks.stage import StageFailure
 from tasks.statistics import ratio_bootstrap
 
 if TYPE_CHECKING:
-    from llm_core.shards import Document, TokenShards
-
     from llm_core.infer.sampling import SamplingParams
     from llm_core.model.transformer import Transformer
+    from llm_core.shards import Document, TokenShards
     from tasks.tokenizer import Tokenizer
 
 __all__ = ["EvaluateConfig", "evaluate_model", "generate_text"]
 
-ROUND_DIGITS = 6
+ROUND_DIGITS = 5
+"""Of bits per byte."""
+BITS_DIGITS = 2
+"""Of the bits of a document."""
 STREAM_TOKENS = 1 << 22
 """Training tokens read at a time for the baselines."""
 
@@ -52,7 +53,7 @@ class EvaluateConfig:
     max_document_tokens: int | None = None
     """Score only the first so many tokens of a document, and count their bytes; null scores whole documents."""
     window_tokens: int | None = None
-    """Longest input of one forward pass; null takes the model's max_seq_len."""
+    """Longest input of one forward pass; null takes the length the model was trained on."""
     context_tokens: int | None = None
     """Scored tokens that a later window of a long document begins with; null takes half a window."""
     batch_tokens: int = 8192
@@ -127,10 +128,9 @@ def evaluate_model(
     Deterministic for equal input and config, in whatever order the shards hold the documents.
     Raises StageFailure without validation documents, or when the tokenizer does not give their text back.
     """
-    from llm_core.shards import open_shards
-
     from llm_core.export import load_model
     from llm_core.infer.device import choose_device
+    from llm_core.shards import open_shards
     from tasks.tokenizer import load_tokenizer
 
     model = load_model(train.path / "model").to(choose_device(config.device))
@@ -138,8 +138,7 @@ def evaluate_model(
     validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
     chosen, skipped = choose_documents(validation, codec, config)
     check_round_trip(documents, codec, chosen)
-    window = config.window_tokens or model.config.max_seq_len
-    context = window // 2 if config.context_tokens is None else config.context_tokens
+    window, context = choose_window(train, model, config)
     scored = score(model, codec, training, chosen, window, context, config)
     result = summarise(scored, config) | {
         "policy": {
@@ -159,6 +158,18 @@ def evaluate_model(
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", result["counts"], result | {"samples": samples})
+
+
+def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -> tuple[int, int]:
+    """Tokens of a window, and of those the ones that only give context.
+
+    The record of training says which length it saw; beyond that a model is worse, whatever max_seq_len allows.
+    """
+    trained = train.config.get("train", {}).get("seq_len", model.config.max_seq_len)
+    window = config.window_tokens or trained
+    if window > model.config.max_seq_len:
+        raise ConfigError(f"window_tokens ({window}) must be at most the model's max_seq_len ({model.config.max_seq_len})")
+    return window, window // 2 if config.context_tokens is None else config.context_tokens
 
 
 def choose_documents(
@@ -276,7 +287,7 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
 def document_rows(scored: Scored) -> list[dict[str, Any]]:
     """One row per document, so that two models can be compared on the same documents."""
     return [
-        {"id": d.id.hex(), "bits": rounded(float(bits)), "bytes": int(num_bytes), "tokens": int(tokens)}
+        {"id": d.id.hex(), "bits": round(float(bits), BITS_DIGITS), "bytes": int(num_bytes), "tokens": int(tokens)}
         for d, bits, num_bytes, tokens in zip(
             scored.documents, scored.bits["model"], scored.num_bytes, scored.num_tokens, strict=True
         )

@@ -26,10 +26,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, check_accounting, digest_file, link_file
 from tasks.documentset import DOCUMENT_SCHEMA, sum_counters, write_table
-from tasks.keys import NOT_IN_KEY, digest
+from tasks.keys import digest
 from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.readers import Fault, Record, json_type, read_records
 from tasks.sourcefiles import list_files

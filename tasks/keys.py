@@ -18,9 +18,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
-"""Dataclass field metadata for settings that change how a result is made, never what it is."""
-
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_PARTY = ("tasks", "llm_core")
 
@@ -114,7 +111,8 @@ def _flatten(value: Any, prefix: str = "", skip: str = "") -> dict[str, str]:
             if k != skip or prefix:
                 flat |= _flatten(v, f"{prefix}.{k}" if prefix else str(k))
         return flat
-    return {prefix.removeprefix("config."): str(value)}
+    # A record read back from JSON has lists where a config has tuples.
+    return {prefix.removeprefix("config."): str(list(value) if isinstance(value, tuple) else value)}
 
 
 def _module_path(name: str, root: Path) -> Path | None:

@@ -1,28 +1,38 @@
 """Are two texts the same but for case and white space? One 128-bit key per text.
 
-The text is case-folded (full Unicode folding, then NFC, so `STRASSE`, `Straße` and both spellings of `é` agree), runs of
-white space become one blank, blanks at the ends go, and the rest is hashed with BLAKE2b. ASCII texts, most
-bytes of most corpora, are folded by a compiled loop; others by Python, which gives the same for ASCII.
+The text is case-folded (full Unicode folding, then NFC, so `STRASSE` and `Straße` agree, and so do both spellings of
+`é`), runs of white space become one blank, blanks at the ends go, and the rest is hashed with BLAKE2b.
+`fold_text` is the definition. A compiled loop does the same for texts in which each character folds to one that
+no normalisation touches: nearly all Latin, Greek, Cyrillic, Chinese and Japanese text. Others, such as texts with
+combining marks, take the slow way.
 """
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
+from functools import lru_cache
 
 import numpy as np
-from numba import njit
+from numba import njit, uint8
+
+from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
 
 KEY_BYTES = 16
+_LAST_LOOKED_UP = 0x20000
+_COMPATIBILITY_HAN = 0x2F800  # these decompose; the Han between fold to themselves
+_CONTEXTUAL = 0xFFFFFFFF
 
 
 def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[bytes | None]:
     """The key of each document in `rows`, None for one that is blank: blank texts are not copies of each other."""
-    scratch = np.empty(int(np.diff(begins).max(initial=0)) + 1, np.uint8)
+    forms = exact_forms()
+    # A folded character may be one byte longer than a two-byte original.
+    scratch = np.empty(int(np.diff(begins).max(initial=0)) * 3 // 2 + 4, np.uint8)
     keys: list[bytes | None] = []
     for row in rows:
         begin, end = begins[row], begins[row + 1]
-        size = _collapse_ascii(buf, begin, end, scratch)
+        size = _fold_plain(buf, begin, end, forms, scratch)
         folded = scratch[:size].data if size >= 0 else fold_text(buf[begin:end].tobytes().decode("utf-8"))
         keys.append(hashlib.blake2b(folded, digest_size=KEY_BYTES).digest() if len(folded) else None)
     return keys
@@ -33,22 +43,65 @@ def fold_text(text: str) -> bytes:
     return " ".join(unicodedata.normalize("NFC", text.casefold()).split()).encode("utf-8")
 
 
+@lru_cache(maxsize=1)
+def exact_forms() -> np.ndarray:
+    """What each code point folds to, uint32: a blank for white space, `_CONTEXTUAL` where one character may not do."""
+    forms = fold_table().copy()
+    contextual = np.zeros(NUM_CODE_POINTS, bool)
+    contextual[_COMPATIBILITY_HAN:] = True
+    contextual[0x1100:0x1200] = True  # conjoining Jamo
+    for code_point in range(_LAST_LOOKED_UP):
+        char = chr(code_point)
+        if len(char.casefold()) != 1 or unicodedata.category(char)[0] in "MC" or not unicodedata.is_normalized("NFC", char):
+            contextual[code_point] = not char.isspace()
+        pieces = unicodedata.decomposition(char).split()
+        if len(pieces) == 2 and not pieces[0].startswith("<"):
+            contextual[int(pieces[1], 16)] = True  # joins the character before it
+    forms[contextual | contextual[forms]] = _CONTEXTUAL
+    forms[char_classes() == SPACE] = 0x20
+    forms.setflags(write=False)
+    return forms
+
+
 @njit(cache=True, nogil=True)
-def _collapse_ascii(buf, begin, end, out):  # type: ignore[no-untyped-def]
-    """Write the folded text to `out` and return its size, or -1 for a text that is not ASCII."""
+def _fold_plain(buf, begin, end, forms, out):  # type: ignore[no-untyped-def]
+    """Write the folded text to `out` and return its size, or -1 where a character is contextual."""
     size = 0
     blank = False
-    for i in range(begin, end):
-        c = buf[i]
+    pos = begin
+    while pos < end:
+        c = np.int64(buf[pos])
+        after = pos + 1
         if c >= 0x80:
-            return -1
-        if c == 0x20 or 0x09 <= c <= 0x0D or 0x1C <= c <= 0x1F:  # what str.split splits at
+            c, after = decode(buf, pos, end)
+        pos = after
+        c = np.int64(forms[c])
+        if c == 0x20:
             blank = size > 0
             continue
+        if c == _CONTEXTUAL:
+            return -1
         if blank:
             out[size] = 0x20
             size += 1
             blank = False
-        out[size] = c + 0x20 if 0x41 <= c <= 0x5A else c
+        if c < 0x80:
+            out[size] = c
+            size += 1
+            continue
+        if c < 0x800:
+            out[size] = 0xC0 | (c >> 6)
+            size += 1
+        else:
+            if c < 0x10000:
+                out[size] = 0xE0 | (c >> 12)
+            else:
+                out[size] = 0xF0 | (c >> 18)
+                size += 1
+                out[size] = uint8(0x80 | ((c >> 12) & 0x3F))
+            size += 1
+            out[size] = 0x80 | ((c >> 6) & 0x3F)
+            size += 1
+        out[size] = 0x80 | (c & 0x3F)
         size += 1
     return size

@@ -10,9 +10,11 @@ Cost: one walk over the UTF-8 bytes and eight bytes of scratch per byte of the l
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import int64, njit, uint64
 
-from tasks.kernels.chars import mix64, next_unit
+from tasks.kernels.chars import _HASH_PRIME as HASH_PRIME
+from tasks.kernels.chars import _HASH_SEED as HASH_SEED
+from tasks.kernels.chars import APOSTROPHE, LETTER, MARK, UNSEGMENTED, decode, mix64
 from tasks.kernels.minhash import update_signature
 
 Text = tuple[np.ndarray, np.ndarray]
@@ -23,16 +25,54 @@ Tables = tuple[np.ndarray, np.ndarray]
 
 
 @njit(cache=True, nogil=True)
+def unit_hashes(buf, begin, end, classes, folds, out):  # type: ignore[no-untyped-def]
+    """Write the hashes of the units of the text in buf[begin:end], as `chars.document_units` does; returns how many.
+
+    The same walk without offsets and with ASCII decoded in place takes a third of the time.
+    """
+    count = 0
+    pos = begin
+    while pos < end:
+        c, after = int64(buf[pos]), pos + 1
+        if c >= 0x80:
+            c, after = decode(buf, pos, end)
+        pos = after
+        kind = classes[c]
+        if kind < MARK:
+            continue
+        value = (HASH_SEED ^ uint64(folds[c])) * HASH_PRIME
+        if kind == UNSEGMENTED:
+            while pos < end and buf[pos] >= 0x80:  # no ASCII character is a mark
+                c, after = decode(buf, pos, end)
+                if classes[c] != MARK:
+                    break
+                value = (value ^ uint64(folds[c])) * HASH_PRIME
+                pos = after
+        else:
+            while pos < end:
+                c, after = int64(buf[pos]), pos + 1
+                if c >= 0x80:
+                    c, after = decode(buf, pos, end)
+                kind = classes[c]
+                if kind < MARK:
+                    if kind != APOSTROPHE or after >= end:
+                        break
+                    following, _ = decode(buf, after, end)
+                    if classes[following] != LETTER:
+                        break
+                elif kind == UNSEGMENTED:
+                    break
+                value = (value ^ uint64(folds[c])) * HASH_PRIME
+                pos = after
+        out[count] = mix64(value)
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def document_shingles(buf, begin, end, shingle_units, classes, folds, out):  # type: ignore[no-untyped-def]
     """Write the shingle hashes of the text in buf[begin:end] into `out`, in order, repeats included; returns how many."""
-    num_units = 0
-    pos = begin
-    while True:
-        start, pos, unit = next_unit(buf, pos, end, classes, folds)
-        if start == end:
-            break
-        out[num_units] = unit
-        num_units += 1
+    num_units = unit_hashes(buf, begin, end, classes, folds, out)
     count = max(num_units - shingle_units + 1, 0)
     for i in range(count):  # in place: unit i is read for the last time by shingle i
         h = uint64(0)

@@ -1,0 +1,341 @@
+"""The command line: `textmill <flow> [hydra overrides]`.
+
+What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143; a defect is a
+traceback and 1. The configuration is composed, checked and found good before Hydra's own application is entered, which
+serves `-m`, `--cfg`, `--info`, `--help` and tab completion only. The last line of a run on stdout is one JSON object.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, sweep_points
+from flows.console import say, set_up_console, table
+from flows.records import remove, unused
+from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
+from flows.services import (
+    ServiceError,
+    down,
+    ensure_server,
+    environment,
+    mlflow_ui,
+    server_url,
+    up,
+    use_environment,
+)
+from flows.tracking import open_sweep
+from llm_core.config import ConfigError, nearest
+from tasks.artifact import ArtifactMismatch
+from tasks.plan import plan_rows
+from tasks.stage import StageFailure
+from tasks.store import Store
+
+
+@dataclass(frozen=True)
+class FlowEntry:
+    """A flow by the name the command line gives it."""
+
+    module: str
+    function: str
+    target: str
+    summary: str
+
+
+FLOWS = {
+    "run": FlowEntry("flows.pipeline", "pipeline", "report", "everything, from raw text to the report"),
+    "refresh": FlowEntry("flows.refresh", "refresh", "shards", "the data half: new input to token shards"),
+    "train": FlowEntry("flows.train", "train", "train", "a trained model, with the data it still needs"),
+    "evaluate": FlowEntry("flows.evaluate", "evaluate", "evaluate", "quality of the trained model"),
+    "bench": FlowEntry("flows.bench", "bench", "bench", "speed of the trained model on this machine"),
+}
+
+_WITH_VALUE = ("-c", "--cfg", "-i", "--info", "-p", "--package", "-sc", "--shell-completion")
+_SWITCHES = (*_WITH_VALUE, "-m", "--multirun", "-r", "--resolve", "-h", "--help", "--hydra-help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Console script. Returns the exit code."""
+    set_up_console()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except (ConfigError, StageFailure, ArtifactMismatch, ServiceError) as error:
+        return _complain(error)
+    except BaseException as error:
+        if not is_interruption(error):
+            raise
+        return _complain_of_stop(error)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name in ("-sc", "--shell-completion"):  # what the installed completion calls
+        return _complete(arguments)
+    if name in FLOWS:
+        return _flow(name, rest)
+    if name in _COMMANDS:
+        return _COMMANDS[name][0](rest)
+    raise ConfigError(f"{name} is not a flow or command; {nearest(name, [*FLOWS, *_COMMANDS])}")
+
+
+def _flow(name: str, arguments: list[str]) -> int:
+    switches, overrides = _split(arguments)
+    sweep = [s for s in switches if s in ("-m", "--multirun")]
+    if len(switches) > len(sweep):  # --cfg, --info, --help: Hydra shows something and runs nothing
+        if not {"-h", "--help", "--hydra-help", "-sc", "--shell-completion"} & set(switches):
+            compose(overrides)
+        shown = [argument for argument in arguments if argument not in overrides]
+        return _hydra_application([*shown, *settable(overrides)], lambda overrides: None)
+    if not sweep:
+        return _run(name, overrides, compose(overrides))
+    # Every point is checked before the first one runs.
+    configs = [compose(point) for point in sweep_points(overrides)]
+    codes: list[int] = []
+
+    def job(point: Sequence[str]) -> None:
+        point = [override.removeprefix("++") for override in point]
+        say(f"run {len(codes) + 1} of {len(configs)}: {' '.join(point) or 'no overrides'}")
+        try:
+            codes.append(_run(name, point, compose(point)))
+        except (ConfigError, StageFailure, ArtifactMismatch) as error:
+            codes.append(_complain(error))
+
+    with open_sweep(configs[0].tracking, configs[0].state, overrides) as link:
+        _hydra_application(["-m", *settable(overrides)], job)
+        say(f"sweep: {len(codes)} runs, {sum(map(bool, codes))} failed; compare them in MLflow: {link()}")
+    return max(codes, default=0)
+
+
+def _run(name: str, overrides: Sequence[str], config: RunConfig) -> int:
+    """One run of a flow, under Prefect or in this process alone."""
+    if config.orchestrator == "none":
+        summary, description = _run_here(name, overrides, config)
+    else:
+        summary, description = _run_under_prefect(name, overrides, config)
+    print(description)
+    print(json.dumps(summary), flush=True)
+    return 0
+
+
+def _run_here(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[dict[str, Any], str]:
+    decide(config, FLOWS[name].target)  # a plan that cannot be, before anything slow is imported
+    use_environment(config.state)
+    from flows.pipeline import stages
+    from tasks.execute import make_artifact
+
+    entry = FLOWS[name]
+    with sigterm_raises(), open_run(entry.function, entry.target, config, overrides, make_artifact) as run:
+        stages(run)
+    return summarize(run), describe(run)
+
+
+def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[dict[str, Any], str]:
+    entry = FLOWS[name]
+    decide(config, entry.target)  # a plan that cannot be, before a server is started for it
+    use_environment(config.state)
+    url = ensure_server(config.state, say)
+    os.environ["PREFECT_API_URL"] = url
+    # Prefect's own lines go to its UI; here they would bury ours.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    flow = getattr(importlib.import_module(entry.module), entry.function)
+    # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in the foreground.
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        state = flow(overrides=list(overrides), return_state=True)
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, BaseException):
+        raise result
+    if state.is_cancelled():
+        raise Terminated(state.message or "cancelled")
+    return result["summary"], result["description"]
+
+
+def _plan(arguments: list[str]) -> int:
+    """What would run, and why."""
+    name = arguments.pop(0) if arguments and "=" not in arguments[0] else "run"
+    if name not in FLOWS:
+        raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
+    config = compose(arguments)
+    store, plan = decide(config, FLOWS[name].target)
+    rows = [[stage, key, why, str(path)] for stage, key, why, path in plan_rows(plan, store)]
+    print(table(("stage", "key", "why", "artifact"), rows))
+    print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run")
+    return 0
+
+
+def _up(arguments: list[str]) -> int:
+    state = compose(arguments).state
+    use_environment(state)
+    url = up(state, say)
+    print(url.removesuffix("/api"))
+    return 0
+
+
+def _down(arguments: list[str]) -> int:
+    stopped = down(compose(arguments).state)
+    say("stopped " + ", ".join(stopped) if stopped else "nothing was running")
+    return 0
+
+
+def _env(arguments: list[str]) -> int:
+    """`export` lines for a shell in which plain `prefect` and `mlflow` commands should work."""
+    state = compose(arguments).state
+    url = server_url(state)
+    for name, value in {**environment(state), **({"PREFECT_API_URL": url} if url else {})}.items():
+        print(f"export {name}={shlex.quote(value)}")
+    if not url:
+        say("# no local Prefect server is running; `textmill up` starts one")
+    return 0
+
+
+def _ui(arguments: list[str]) -> int:
+    state = compose(arguments).state
+    print(f"mlflow   {mlflow_ui(state)}")
+    url = os.environ.get("PREFECT_API_URL") or server_url(state)
+    print(f"prefect  {url.removesuffix('/api') if url else 'not running; textmill up starts it'}")
+    return 0
+
+
+def _gc(arguments: list[str]) -> int:
+    """Show, and with --yes remove, what no recent run refers to."""
+    yes = "--yes" in arguments
+    keep, overrides = 10, []
+    for argument in arguments:
+        if argument.startswith("keep="):
+            if not argument[5:].isdigit():
+                raise ConfigError(f"keep ({argument[5:]}) must be a whole number of runs, e.g. keep=10")
+            keep = int(argument[5:])
+        elif argument != "--yes":
+            overrides.append(argument)
+    store = Store(compose(overrides).store)
+    items = unused(store, keep)
+    total = sum(item.size_bytes for item in items) / 1e6
+    if items:
+        rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
+        print(table(("kind", "size", "path"), rows) + "\n")
+    if not yes:
+        print(
+            f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
+            + ("; --yes removes them" * bool(items))
+        )
+        return 0
+    print(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
+    return 0
+
+
+def _generate(arguments: list[str]) -> int:
+    """Text that the trained model writes after a prompt."""
+    if not arguments or arguments[0].startswith("-"):
+        raise ConfigError('generate needs a prompt; write textmill generate "Once upon a time" [overrides]')
+    from tasks.generate import continue_text
+
+    config = compose(arguments[1:])
+    store, plan = decide(config, "train")
+    model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
+    if model is None or tokenizer is None:
+        raise ConfigError(
+            f"no model is trained for this configuration ({plan['train'].why}); run `textmill train` with the same words"
+        )
+    print(continue_text(model, tokenizer, arguments[0], config.evaluate))
+    return 0
+
+
+_COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "plan": (_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
+    "generate": (_generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
+    "up": (_up, "start a local Prefect server and worker, and leave them running"),
+    "down": (_down, "stop what up and ui started"),
+    "env": (_env, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
+    "ui": (_ui, "start the MLflow UI; show where both UIs are"),
+    "gc": (_gc, "list what no recent run refers to; --yes removes it, keep=10 runs"),
+}
+
+
+def _help() -> str:
+    flows = "\n".join(f"  {name:9} {entry.summary}" for name, entry in FLOWS.items())
+    commands = "\n".join(f"  {name:9} {summary}" for name, (_, summary) in _COMMANDS.items())
+    return f"""textmill: from raw text to a measured language model
+
+usage: textmill <flow> [overrides]     e.g. textmill run run=demo, textmill run -m optim.lr=1e-3,3e-3
+
+flows
+{flows}
+
+commands
+{commands}
+
+overrides      group=choice, key.path=value; `textmill run --help` lists groups, `textmill run --cfg job` shows all values
+controls       start=STAGE only=STAGE force=[STAGE,…] orchestrator=prefect|none runner=thread|process num_workers=N
+               store=DIR state=DIR
+completion     eval "$(textmill run -sc install=bash)"
+groups         {", ".join(groups())}"""
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Hydra's switches (without their values), and the overrides."""
+    switches, overrides, value_follows = [], [], False
+    for argument in arguments:
+        switch = argument.split("=")[0]
+        if value_follows:
+            value_follows = False
+        elif argument.startswith("-"):
+            if switch not in _SWITCHES:
+                raise ConfigError(f"{argument} is not an option; {nearest(switch, list(_SWITCHES))}")
+            switches.append(switch)
+            value_follows = switch in _WITH_VALUE and "=" not in argument
+        else:
+            overrides.append(argument)
+    return switches, overrides
+
+
+def _hydra_application(arguments: Sequence[str], job: Callable[[Sequence[str]], None]) -> int:
+    """Enter Hydra's own application, which calls `job` with the overrides of each run."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+
+    def application(_: Any) -> None:
+        job(list(HydraConfig.get().overrides.task))
+
+    before = sys.argv
+    sys.argv = ["textmill", *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(application)()
+    finally:
+        sys.argv = before
+    return 0
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Words after `textmill`: flows and commands for the first one, Hydra's choices for the others."""
+    words = os.environ.get("COMP_LINE", "").split(" ")
+    if "query" in arguments[-1] and len(words) == 2:
+        print(" ".join(name for name in [*FLOWS, *_COMMANDS] if name.startswith(words[1])))
+        return 0
+    os.environ["COMP_LINE"] = " ".join(["textmill", *words[2:]])
+    return _hydra_application(arguments, lambda overrides: None)
+
+
+def _complain(error: BaseException) -> int:
+    print(f"textmill: {one_line(error)}", file=sys.stderr)
+    return 2
+
+
+def _complain_of_stop(error: BaseException) -> int:
+    said = one_line(error)
+    print(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}", file=sys.stderr)
+    return 130 if isinstance(error, KeyboardInterrupt) else 143
+
+
+if __name__ == "__main__":
+    sys.exit(main())

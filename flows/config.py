@@ -1,0 +1,222 @@
+"""From command-line overrides to one checked configuration: the only module that meets Hydra and OmegaConf.
+
+Hydra composes `conf/`, the result becomes plain values, and `llm_core.config.build` makes frozen dataclasses
+of them; nothing behind this module sees an OmegaConf object. Hydra's own messages span lines and name its
+insides, so each becomes one ConfigError: what is wrong, the rule, the nearest known names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
+
+from flows.tracking import TrackingConfig
+from llm_core.config import ConfigError, build, nearest, to_plain
+from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
+from tasks.bench import BenchConfig
+from tasks.dedup import DedupConfig
+from tasks.documents import DocumentsConfig
+from tasks.evaluate import EvaluateConfig
+from tasks.graph import STAGES
+from tasks.ingest import SourceConfig
+from tasks.language import LanguageConfig
+from tasks.pii import PiiConfig
+from tasks.quality import QualityConfig
+from tasks.report import ReportConfig
+from tasks.shards import ShardsConfig
+from tasks.stage import StageConfigs
+from tasks.tokenizer import TokenizerConfig
+from tasks.train import TrainStageConfig
+
+CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+
+# Hydra keeps its state in a process-wide singleton.
+_COMPOSE_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a run is told: the config of each stage, and the controls, which are in no key."""
+
+    source: SourceConfig
+    language: LanguageConfig
+    quality: QualityConfig
+    dedup: DedupConfig
+    pii: PiiConfig
+    documents: DocumentsConfig
+    tokenizer: TokenizerConfig
+    shards: ShardsConfig
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig
+    evaluate: EvaluateConfig
+    bench: BenchConfig
+    report: ReportConfig
+    tracking: TrackingConfig
+    store: Path
+    """Where artifacts live."""
+    state: Path
+    """Where services keep their databases, logs and process ids."""
+    start: str | None = None
+    """Nothing before this stage may run."""
+    only: str | None = None
+    """Run this one stage; what it needs must be there."""
+    force: tuple[str, ...] = ()
+    """Stages to make again although they are there."""
+    orchestrator: Literal["prefect", "none"] = "prefect"
+    runner: Literal["thread", "process"] = "process"
+    """What works on the parts of a stage."""
+    num_workers: int | None = None
+    """Parts worked on at once; every core this process may use where null."""
+
+    def __post_init__(self) -> None:
+        for control, names in (("start", (self.start,)), ("only", (self.only,)), ("force", self.force)):
+            for name in names:
+                if name is not None and name not in STAGES:
+                    raise ConfigError(f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}")
+        if self.start and self.only:
+            raise ConfigError(f"start ({self.start}) and only ({self.only}) exclude each other; give one of them")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ConfigError(f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every core")
+
+    @property
+    def stages(self) -> StageConfigs:
+        """The config of each stage, by stage name."""
+        return {
+            "ingest": self.source,
+            "language": self.language,
+            "quality": self.quality,
+            "dedup": self.dedup,
+            "pii": self.pii,
+            "documents": self.documents,
+            "tokenizer": self.tokenizer,
+            "shards": self.shards,
+            "train": TrainStageConfig(model=self.model, optim=self.optim, train=self.train, parallel=self.parallel),
+            "evaluate": self.evaluate,
+            "bench": self.bench,
+            "report": self.report,
+        }
+
+    @property
+    def workers(self) -> int:
+        return self.num_workers or available_cpus()
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain values of everything, for records and trackers."""
+        return to_plain(self)  # type: ignore[no-any-return]
+
+
+def available_cpus() -> int:
+    """Cores this process may use, which in a container or under taskset are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConfig:
+    """The checked configuration that `overrides` describe. Raises ConfigError, always of one line."""
+    try:
+        return build(RunConfig, _compose_plain(overrides, conf_dir))
+    except ConfigError as error:
+        raise ConfigError(one_line(error)) from error
+
+
+def sweep_points(overrides: Sequence[str]) -> list[list[str]]:
+    """Every combination of `a=1,2 b=x,y`, in the order in which Hydra's sweeper runs them."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    parsed = [_parse(override) for override in overrides]
+    return [list(point) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for point in batch]
+
+
+def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
+    """Overrides that set any field, also one whose YAML leaves it to its default; unknown ones are found by `build`."""
+    known = set(groups(conf_dir))
+    result = []
+    for text in overrides:
+        override = _parse(text)
+        name = override.key_or_group
+        plain = override.type is OverrideType.CHANGE and name not in known and not name.startswith(("hydra.", "hydra/"))
+        result.append(f"++{text}" if plain else text)
+    return result
+
+
+def one_line(error: object) -> str:
+    return re.sub(r"\s+", " ", str(error)).strip()
+
+
+def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
+    if not (conf_dir / "config.yaml").exists():
+        raise ConfigError(f"{conf_dir / 'config.yaml'} is not there; install with `pip install -e .` from a clone")
+    parsed = [_parse(override) for override in overrides]
+    for override in parsed:
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.input_line} gives several values; add -m to run each, or quote a list: key='[a,b]'")
+    with _COMPOSE_LOCK:
+        outer = GlobalHydra.instance().hydra  # inside a multirun job Hydra's own application is alive
+        GlobalHydra.instance().clear()
+        try:
+            with initialize_config_dir(str(conf_dir), version_base="1.3"):
+                config = hydra_compose("config", overrides=settable(overrides, conf_dir))
+            return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+            raise _explain(error, parsed, conf_dir) from error
+        finally:
+            GlobalHydra.instance().clear()
+            if outer is not None:
+                GlobalHydra.instance().initialize(outer)
+
+
+def _parse(override: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except (HydraException, OmegaConfBaseException) as error:
+        reason = one_line(error).split("See https")[0].rstrip(" .")
+        raise ConfigError(
+            f"{override!r} is not an override ({reason}); write key=value, and quote special characters: 'key=\"a=b\"'"
+        ) from error
+
+
+def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) -> ConfigError:
+    """One ConfigError for what Hydra found."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, choice = str(error.missing_cfg_file).strip("/").rpartition("/")
+        if error.options:
+            return ConfigError(f"{group} ({choice}) is not a choice; {nearest(choice, list(error.options))}")
+        return ConfigError(f"{error.missing_cfg_file} is not in {conf_dir}; groups: {', '.join(groups(conf_dir))}")
+    if isinstance(error, OverrideParseException):
+        return ConfigError(f"{error.override!r} is not an override; write key=value ({one_line(error)})")
+    if isinstance(error, MissingMandatoryValue):
+        return ConfigError(f"{error.full_key} has no value; set it, e.g. {error.full_key}=...")
+    message = one_line(error)
+    if match := re.search(r"Could not (?:override|delete from config) ?\S* ?'([^']+)'", message):
+        key = match.group(1)
+        return ConfigError(f"{key} is not a known setting; groups: {', '.join(groups(conf_dir))}")
+    if match := re.match(r"Multiple values for (\w+)", message):
+        return ConfigError(f"{match.group(1)} has a choice already; write {match.group(1)}=choice without +")
+    given = ", ".join(o.input_line or "" for o in overrides)
+    return ConfigError(message.split(" See ")[0] + (f" (given: {given})" if given else ""))
+
+
+def groups(conf_dir: Path = CONF_DIR) -> list[str]:
+    """Config groups: the folders of `conf/`."""
+    return sorted(path.name for path in conf_dir.iterdir() if path.is_dir())
+
+
+def choices(group: str, conf_dir: Path = CONF_DIR) -> list[str]:
+    """The choices of a group: its files."""
+    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))

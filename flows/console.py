@@ -1,0 +1,117 @@
+"""What a run shows: one line per event on stderr, a progress bar on a terminal, tables and one JSON line on stdout."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from tasks.artifact import Artifact
+
+logger = logging.getLogger("flows")
+
+
+def say(message: str) -> None:
+    """One line for the user; under a Prefect worker it becomes a log line of the flow run."""
+    logger.info(message)
+
+
+def warn(message: str) -> None:
+    logger.warning(message)
+
+
+class _Console(logging.StreamHandler):  # type: ignore[type-arg]
+    """To stderr as it is when a line is written: a progress bar or a test may have replaced it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
+def set_up_console() -> None:
+    """Show what `say` and `warn` are told, as it is, on stderr. Called by the command line only."""
+    if not any(isinstance(handler, _Console) for handler in logger.handlers):
+        handler = _Console()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    # Prefect's log handler takes over what is propagated; the console has been served.
+    logger.propagate = False
+
+
+class Progress:
+    """Parts finished of parts in all: a bar on a terminal, else a line at most every ten seconds."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self._bar: Any = None
+        self._said_at = time.monotonic()
+
+    def __call__(self, finished: int, total: int) -> None:
+        if sys.stderr.isatty() and total > 1:
+            if self._bar is None:
+                from tqdm import tqdm
+
+                self._bar = tqdm(total=total, desc=self.stage, unit="part", leave=False)
+            self._bar.update(finished - self._bar.n)
+        elif finished < total and time.monotonic() - self._said_at > 10:
+            self._said_at = time.monotonic()
+            say(f"{self.stage}: {finished} of {total} parts")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned by spaces; numbers to the right."""
+    lines = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    numeric = [all(row[i][:1].isdigit() or not row[i] for row in rows) and bool(rows) for i in range(len(header))]
+    shown = []
+    for line in lines:
+        cells = [cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, numeric, strict=True)]
+        shown.append("  ".join(cells).rstrip())
+    return "\n".join([shown[0], "  ".join("─" * w for w in widths), *shown[1:]])
+
+
+def in_and_out(artifact: Artifact) -> tuple[str, str]:
+    """What went into a stage and what came out, in documents, tokens or its own unit."""
+    counters, metrics = artifact.counters, artifact.metrics
+    if "read" in counters and "kept" in counters:
+        return f"{counters['read']:,} documents", f"{counters['kept']:,} documents"
+    match artifact.stage:
+        case "tokenizer" if "vocab_size" in metrics:
+            return "", f"{metrics['vocab_size']:,} token ids"
+        case "shards" if "splits" in metrics:
+            splits = metrics["splits"].values()
+            return f"{sum(s['documents'] for s in splits):,} documents", f"{sum(s['tokens'] for s in splits):,} tokens"
+        case "train" if "final_train_loss" in metrics:
+            return f"{metrics['num_steps']:,} steps", f"loss {metrics['final_train_loss']:.3f}"
+        case "evaluate" if "val_bpb" in metrics:
+            return f"{metrics['val_bpb']['num_documents']:,} documents", f"{metrics['val_bpb']['value']:.3f} bits/byte"
+        case "bench" if metrics.get("decode_tok_s") is not None:
+            return "", f"{metrics['decode_tok_s']:,.0f} tokens/s"
+    return "", ""
+
+
+def headline(artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
+    """The numbers a run is compared by; null for stages that this run does not reach."""
+
+    def metric(stage: str, name: str) -> Any:
+        value = artifacts[stage].metrics.get(name) if stage in artifacts else None
+        return value.get("value", value.get("median")) if isinstance(value, Mapping) else value
+
+    return {
+        "vocab_size": metric("tokenizer", "vocab_size"),
+        "val_bpb": metric("evaluate", "val_bpb"),
+        "bigram_bpb": metric("evaluate", "bigram_bpb"),
+        "unigram_bpb": metric("evaluate", "unigram_bpb"),
+        "decode_tok_s": metric("bench", "decode_tok_s"),
+    }

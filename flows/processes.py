@@ -1,0 +1,116 @@
+"""Processes that outlive the command that started them: start, recognise, stop.
+
+A process is known by id and start time, since ids are used again. Detached processes lead sessions of
+their own and get the default SIGINT: a worker that inherits an ignored one cannot be stopped by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+
+def start_time(pid: int) -> str | None:
+    """When a process started, as a text that no later process of the same id has; None where there is none."""
+    try:
+        # Field 22 counts ticks since boot; the name in field 2 may hold spaces and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    except ProcessLookupError:
+        return None
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip() or None
+
+
+def is_running(pid: int, started: str | None) -> bool:
+    return started is not None and start_time(pid) == started
+
+
+def start_detached(command: Sequence[str], env: Mapping[str, str], cwd: Path, log_file: Path) -> subprocess.Popen[bytes]:
+    """Start a process that leads its own session and writes to `log_file`."""
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            list(command),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_default_signals,
+        )
+
+
+def descendants(pids: Iterable[int]) -> list[int]:
+    """Everything started by `pids`, directly or not, and everything in their sessions; parents first."""
+    table = _process_table()
+    found = list(pids)
+    for pid in found:  # grows while it is walked
+        found.extend(p for p, (parent, session) in table.items() if (pid in (parent, session)) and p not in found)
+    return found
+
+
+def stop(pids: Iterable[int], grace_s: float) -> None:
+    """SIGTERM, and SIGKILL for what is still there after `grace_s`."""
+    alive = {pid: started for pid in pids if (started := start_time(pid))}
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        until = time.monotonic() + wait_s
+        while alive and time.monotonic() < until:
+            _reap(alive)
+            alive = {pid: started for pid, started in alive.items() if is_running(pid, started)}
+            time.sleep(0.05 if alive else 0)
+
+
+def free_port(preferred: int | None = None) -> int:
+    """`preferred` where nothing listens on it, else a port the system chooses."""
+    for port in (preferred, 0):
+        if port is None:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on 127.0.0.1")
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _reap(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):  # not ours: started by an earlier command
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _process_table() -> dict[int, tuple[int, int]]:
+    """{process: (parent, session)}."""
+    table = {}
+    if Path("/proc/self/stat").exists():
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+                fields = path.read_text().rpartition(")")[2].split()
+                table[int(path.parent.name)] = (int(fields[1]), int(fields[3]))
+        return table
+    # Sessions are shown as addresses here (macOS): parents alone must do.
+    shown = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    for line in shown.stdout.splitlines():
+        pid, parent = line.split()
+        table[int(pid)] = (int(parent), -1)
+    return table

@@ -1,0 +1,215 @@
+"""One run of stages: plan, make each artifact once, keep the record, tell the tracker.
+
+`open_run` gives a flow a `Run`; `run.stage` makes or finds one artifact. Who executes a stage is the `make`
+that is passed in: `tasks.execute.make_artifact` itself, or the same as a Prefect task.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from flows.config import RunConfig
+from flows.console import Progress, headline, in_and_out, say
+from flows.console import table as show_table
+from flows.records import RunRecord, new_record, write_record
+from flows.tracking import Tracker, make_tracker
+from llm_core.config import ConfigError
+from llm_core.fingerprint import device_fingerprint
+from tasks.artifact import Artifact
+from tasks.graph import STAGES
+from tasks.inputs import InputDigests
+from tasks.parts import PartRunner
+from tasks.plan import Plan, Step, make_nodes, make_plan
+from tasks.runners import make_runner
+from tasks.stage import StageInterrupted
+from tasks.store import Store, now
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception in the main thread, so that everything open is closed on the way out."""
+
+
+class MakeArtifact(Protocol):
+    """How an artifact gets made: `tasks.execute.make_artifact` or the same within an orchestrator."""
+
+    def __call__(
+        self,
+        store: Store,
+        step: Step,
+        parents: Mapping[str, Artifact],
+        config: Any,
+        runner: PartRunner,
+        say: Callable[[str], None],
+    ) -> tuple[Artifact, bool]: ...
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a stage gave: its artifact, or None where it is not there and nothing in this run needs it."""
+
+    stage: str
+    artifact: Artifact | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one stage went in this run."""
+
+    artifact: Artifact
+    cached: bool
+    elapsed_s: float
+    """Of this run: what a cached stage took is the time to find it."""
+
+
+@dataclass
+class Run:
+    """A run in progress: what is decided, and what has been made."""
+
+    config: RunConfig
+    store: Store
+    plan: Plan
+    record: RunRecord
+    tracker: Tracker
+    make: MakeArtifact
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def stage(self, name: str, *parents: Output) -> Output:
+        """Make the artifact of a stage, or find it; what is missing and not needed is passed over."""
+        assert tuple(p.stage for p in parents) == STAGES[name].parents, f"{name} takes {STAGES[name].parents}"
+        step = next((s for s in self.plan.steps if s.node.stage == name), None)
+        if step is None or (not step.needed and step.why != "cached"):
+            return Output(name, None)
+        if step.runs:
+            say(f"{name} {step.node.key}: {step.why}")
+        given = {p.stage: p.artifact for p in parents if p.artifact is not None}
+        progress, started = Progress(name), time.perf_counter()
+        runner = make_runner(self.config.runner, self.config.workers, progress)
+        started_at = now()
+        try:
+            artifact, made = self.make(self.store, step, given, self.config.stages[name], runner, say)
+        except BaseException as error:
+            self.tracker.stage_failed(step.node, started_at, error)
+            raise
+        finally:
+            progress.close()
+        self.outcomes[name] = Outcome(artifact, not made, time.perf_counter() - started)
+        if made:
+            say(f"{name} {step.node.key}: done in {artifact.record['elapsed_s']:.1f} s")
+        self.tracker.stage_done(step.node, artifact, given, made)
+        return Output(name, artifact)
+
+    @property
+    def artifacts(self) -> dict[str, Artifact]:
+        return {name: outcome.artifact for name, outcome in self.outcomes.items()}
+
+    @property
+    def report(self) -> Path | None:
+        return self.artifacts["report"].path / "report.html" if "report" in self.outcomes else None
+
+    @property
+    def quarantined(self) -> int:
+        return sum(int(a.counters.get("quarantined", 0)) for a in self.artifacts.values() if a.stage == "ingest")
+
+
+def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
+    """The plan of a run. Imports neither torch nor an orchestrator, reads no document that it has seen before."""
+    store = Store(config.store)
+    try:
+        digests = InputDigests(store.root / ".inputs.json")
+        nodes = make_nodes(target, config.stages, digests, device_fingerprint())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{error.filename} does not exist; name files that are there (a relative path starts here)") from error
+    return store, make_plan(store, nodes, target, config.start, config.only, config.force)
+
+
+@contextmanager
+def open_run(flow: str, target: str, config: RunConfig, overrides: Sequence[str], make: MakeArtifact) -> Iterator[Run]:
+    """Plan a run and keep its record and its tracking in step with how it ends."""
+    store, plan = decide(config, target)
+    record = new_record(flow, plan, overrides)
+    write_record(store, record)
+    tracker = make_tracker(config.tracking, config.state, record, config.resolved())
+    record.mlflow_run_id = tracker.run_id
+    run = Run(config, store, plan, record, tracker, make)
+    outcome = "failed"
+    try:
+        yield run
+        outcome = "completed"
+    except BaseException as error:
+        outcome = "interrupted" if is_interruption(error) else "failed"
+        record.error = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        record.outcome, record.finished_at = outcome, now()
+        write_record(store, record)
+        tracker.finish(outcome, headline(run.artifacts), run.report)
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether somebody asked the run to stop, rather than something broke."""
+    # By name: Prefect's own exception for SIGTERM, met only where Prefect is imported already.
+    return isinstance(error, (KeyboardInterrupt, Terminated, StageInterrupted)) or type(error).__name__ == "TerminationSignal"
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM unwind the main thread like Ctrl-C does. Elsewhere signals cannot be set, and nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated(f"stopped by signal {number}")
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def summarize(run: Run) -> dict[str, Any]:
+    """The machine-readable end of a run; small, JSON-able, the last line of stdout."""
+    return {
+        "run_id": run.record.run_id,
+        "report": str(run.report) if run.report else None,
+        "mlflow_uri": run.tracker.uri,
+        "mlflow_run_id": run.tracker.run_id,
+        "quarantined": run.quarantined,
+        "stages": {
+            name: {
+                "key": outcome.artifact.key,
+                "cached": outcome.cached,
+                "elapsed_s": round(outcome.elapsed_s, 3),
+                **{k: v for k, v in outcome.artifact.counters.items() if isinstance(v, (int, float))},
+            }
+            for name, outcome in run.outcomes.items()
+        },
+        **headline(run.artifacts),
+    }
+
+
+def describe(run: Run) -> str:
+    """The human-readable end of a run."""
+    rows = []
+    for name, outcome in run.outcomes.items():
+        into, out = in_and_out(outcome.artifact)
+        how = "cached" if outcome.cached else "run"
+        rows.append([name, into, out, f"{outcome.elapsed_s:.1f}", how, str(outcome.artifact.path)])
+    lines = [show_table(("stage", "in", "out", "seconds", "", "artifact"), rows), ""]
+    if run.quarantined:
+        file = run.artifacts["ingest"].path / "quarantine.jsonl"
+        lines.append(f"completed with quarantine: {run.quarantined:,} records could not be read, see {file}")
+    if run.report:
+        lines.append(f"report  {run.report}")
+    if run.tracker.run_id:
+        lines.append(f"mlflow  {run.tracker.describe()}")
+    return "\n".join(lines)

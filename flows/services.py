@@ -1,0 +1,237 @@
+"""A Prefect server, a worker and the MLflow UI on this machine: start, find, stop.
+
+Everything listens on 127.0.0.1, keeps its files under `state`, sends no telemetry, and is known by process id and
+start time in `<state>/services.json`. Prefect's ephemeral server is never used: it loses task records. One lock makes
+two commands at once start one server. Started services are left running; `down` stops what `up` started, and the flow
+runs of its worker, which get SIGTERM first so that they can save their state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
+from flows.tracking import default_uri
+from tasks.artifact import write_json
+from tasks.keys import ROOT
+
+POOL = "textmill"
+
+START_LIMIT_S = 180.0
+FLOW_GRACE_S = 30.0
+"""Time a flow run has to save its state; Prefect itself allows no more."""
+
+
+class ServiceError(RuntimeError):
+    """A service that does not start; the message names its log."""
+
+
+def environment(state: Path) -> dict[str, str]:
+    """What every process that talks to Prefect or MLflow needs, except the server's address."""
+    home = state.resolve() / "prefect"
+    return {
+        "PREFECT_HOME": str(home),
+        "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+        # The word: MLflow does not take 1 for it.
+        "DO_NOT_TRACK": "true",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "flows",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or default_uri(state),
+        # Seven more processes and two gigabytes, for jobs that nothing here submits.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    }
+
+
+def use_environment(state: Path) -> None:
+    """Put `environment` into this process, where the user has not said otherwise. Before Prefect is imported."""
+    (state / "prefect").mkdir(parents=True, exist_ok=True)
+    for name, value in environment(state).items():
+        if name != "MLFLOW_TRACKING_URI":  # read from the config, which may name another state
+            os.environ.setdefault(name, value)
+
+
+def ensure_server(state: Path, say: Callable[[str], None]) -> str:
+    """The API of a server that answers: the configured one, else the local one, started where it is not running."""
+    configured = os.environ.get("PREFECT_API_URL")
+    if configured and answers(f"{configured.rstrip('/')}/health"):
+        return configured
+    if configured:
+        say(f"no Prefect server answers at {configured}; using a local one")
+    return up(state, say)
+
+
+def up(state: Path, say: Callable[[str], None]) -> str:
+    """Start server, pool, deployments and worker where they are not there yet; the address of the API."""
+    state.mkdir(parents=True, exist_ok=True)
+    with _Registry.open(state) as services:
+        url = _server(services, say)
+        env = {**os.environ, **environment(state), "PREFECT_API_URL": url}
+        if services.get("deployed") != _deployment_digest(url) or not services.alive("worker"):
+            _deploy(state, env)
+            services.set("deployed", _deployment_digest(url))
+        if not services.alive("worker"):
+            command = ["worker", "start", "--pool", POOL, "--type", "process", "--name", "local", "--install-policy", "never"]
+            services.start("worker", [sys.executable, "-m", "prefect", *command], env)
+    return url
+
+
+def down(state: Path) -> list[str]:
+    """Stop what `up` and `ui` started, and what that started; names of the services that were running."""
+    if not (state / "services.json").exists():
+        return []
+    with _Registry.open(state) as services:
+        running = [name for name in ("worker", "server", "mlflow") if services.alive(name)]
+        roots = {name: int(services.get(name)["pid"]) for name in running}
+        if "worker" in roots:
+            # Flow runs first, while the server can still be told how they ended.
+            everything = descendants([roots["worker"]])
+            stop(everything[1:], FLOW_GRACE_S)
+        stop(descendants(roots.values()), 10.0)
+        for name in ("worker", "server", "mlflow"):
+            services.drop(name)
+    return running
+
+
+def server_url(state: Path) -> str | None:
+    """The API of the local server, where it is running."""
+    if not (state / "services.json").exists():
+        return None
+    with _Registry.open(state) as services:
+        return f"http://127.0.0.1:{services.get('server')['port']}/api" if services.alive("server") else None
+
+
+def mlflow_ui(state: Path) -> str:
+    """Start the MLflow UI over the local database where it is not running; its address."""
+    configured = environment(state)["MLFLOW_TRACKING_URI"]
+    if configured.startswith("http"):
+        return configured
+    state.mkdir(parents=True, exist_ok=True)
+    with _Registry.open(state) as services:
+        if not services.alive("mlflow"):
+            port = free_port(services.port("mlflow"))
+            (state.resolve() / "mlflow").mkdir(exist_ok=True)
+            command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", configured, "--workers", "1"]
+            env = {**os.environ, **environment(state)}
+            services.start("mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port)
+            services.wait("mlflow", f"http://127.0.0.1:{port}/health")
+        return f"http://127.0.0.1:{services.get('mlflow')['port']}"
+
+
+def answers(url: str) -> bool:
+    # A proxy is for other hosts; these are ours.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=3) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+class _Registry:
+    """`services.json`: what was started, by name, with its process and port. One command at a time changes it."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state.resolve()
+        self._file = self.state / "services.json"
+        with contextlib.suppress(FileNotFoundError):
+            self._known: dict[str, Any] = json.loads(self._file.read_text("utf-8"))
+            return
+        self._known = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, state: Path) -> Iterator[_Registry]:
+        with (state / "services.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield cls(state)
+
+    def get(self, name: str) -> Any:
+        return self._known.get(name)
+
+    def set(self, name: str, value: Any) -> None:
+        self._known[name] = value
+        write_json(self._file, self._known)
+
+    def drop(self, name: str) -> None:
+        """Forget the process; its port is used again if it is free."""
+        if name in self._known:
+            self.set(name, {"port": self.port(name)})
+
+    def port(self, name: str) -> int | None:
+        return (self._known.get(name) or {}).get("port")
+
+    def alive(self, name: str) -> bool:
+        entry = self._known.get(name) or {}
+        return "pid" in entry and is_running(entry["pid"], entry["started"])
+
+    def log(self, name: str) -> Path:
+        return self.state / "logs" / f"{name}.log"
+
+    def start(self, name: str, command: list[str], env: dict[str, str], port: int | None = None) -> None:
+        process = start_detached(command, env, ROOT, self.log(name))
+        self.set(name, {"pid": process.pid, "started": start_time(process.pid), "port": port})
+
+    def wait(self, name: str, url: str) -> None:
+        until = time.monotonic() + START_LIMIT_S
+        while not answers(url):
+            if not self.alive(name) or time.monotonic() > until:
+                state = "did not answer in time" if self.alive(name) else "ended at once"
+                tail = self.log(name).read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+                raise ServiceError(f"{name} {state}: {' '.join(tail)[:200]}; its log is {self.log(name)}")
+            time.sleep(0.25)
+
+
+def _server(services: _Registry, say: Callable[[str], None]) -> str:
+    port = services.port("server")
+    if services.alive("server") and answers(f"http://127.0.0.1:{port}/api/health"):
+        return f"http://127.0.0.1:{port}/api"
+    if services.alive("server"):
+        stop(descendants([services.get("server")["pid"]]), 10.0)
+    port = free_port(port)
+    url = f"http://127.0.0.1:{port}/api"
+    say(f"starting a Prefect server at {url.removesuffix('/api')}; it is left running, `textmill down` stops it")
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    env = {**os.environ, **environment(services.state), "PREFECT_API_URL": url}
+    services.start("server", command, env, port)
+    services.wait("server", f"{url}/health")
+    return url
+
+
+def _deploy(state: Path, env: dict[str, str]) -> None:
+    """Create the work pool and the deployments of prefect.yaml; both commands change what is there already."""
+    for command in (
+        ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
+        ["--no-prompt", "deploy", "--all"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect", *command], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        with (state / "logs" / "deploy.log").open("a") as log:
+            log.write(done.stdout + done.stderr)
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise ServiceError(f"prefect {' '.join(command)} failed: {' '.join(said)}; see {state / 'logs' / 'deploy.log'}")
+
+
+def _deployment_digest(url: str) -> str:
+    """Deployments stand as long as their description, this clone and the server are the same."""
+    return hashlib.blake2b((ROOT / "prefect.yaml").read_bytes() + f"{ROOT}{url}".encode(), digest_size=8).hexdigest()

@@ -1,0 +1,42 @@
+"""How a run becomes a Prefect flow run: its end is a state with a message a person can read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prefect.context import FlowRunContext
+from prefect.exceptions import TerminationSignal
+from prefect.states import Cancelled, Completed, Failed, State
+
+from flows.config import compose
+from flows.console import say
+from flows.run import Run, describe, open_run, summarize
+from llm_core.config import ConfigError
+from tasks.prefect_tasks import make_artifact_in_task
+from tasks.stage import StageFailure, StageInterrupted
+
+
+def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[[Run], None]) -> State:
+    """Run `stages` up to `target` as the current flow run.
+
+    What a user can mend becomes Failed, a stop becomes Cancelled, each with its one line and the exception as
+    data; anything else is a defect and raises. A completed run carries `summarize` of itself and its description.
+    """
+    try:
+        with open_run(name, target, compose(overrides), overrides, make_artifact_in_task) as run:
+            run.record.process |= {"prefect_flow_run_id": str(_flow_run_id())}
+            stages(run)
+    except (ConfigError, StageFailure) as error:
+        return Failed(message=str(error), data=error)
+    except (StageInterrupted, TerminationSignal, KeyboardInterrupt) as error:
+        return Cancelled(message=str(error) or "interrupted; the next run goes on from here", data=error)
+    description = describe(run)
+    for line in description.splitlines():
+        say(line)
+    message = "completed with quarantine" if run.quarantined else "completed"
+    return Completed(message=message, data={"summary": summarize(run), "description": description})
+
+
+def _flow_run_id() -> object:
+    context = FlowRunContext.get()
+    return context.flow_run.id if context and context.flow_run else None

@@ -1,0 +1,62 @@
+"""What a run writes while it goes: `metrics.jsonl` (pure numbers of training), `timing.jsonl`, `status.json`.
+
+`metrics.jsonl` has one line per step and one per validation, and holds nothing of the clock, so that a run that was
+killed and resumed leaves the same bytes as one that was not. Lines past the checkpoint a run resumes from are cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+METRICS_FILE = "metrics.jsonl"
+TIMING_FILE = "timing.jsonl"
+STATUS_FILE = "status.json"
+
+
+class MetricLog:
+    """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request."""
+
+    def __init__(self, path: Path, resumed_step: int) -> None:
+        self.rows = [row for row in read_rows(path) if row["step"] <= resumed_step]
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text("".join(_line(row) for row in self.rows), "utf-8")
+        os.replace(temporary, path)
+        self._stream = path.open("a", encoding="utf-8")
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self._stream.write(_line(row))
+        self._stream.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Whole rows of a JSON-lines file that may be growing or torn at its end; none where there is no file."""
+    if not path.exists():
+        return []
+    lines = path.read_text("utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def write_status(path: Path, outcome: str, step: int, **facts: Any) -> None:
+    """Say how the run stands: running, finished, preempted or failed. Readers see the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"outcome": outcome, "step": step} | facts, sort_keys=True) + "\n", "utf-8")
+    os.replace(temporary, path)
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """The last status, or an empty one where no run has begun."""
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"

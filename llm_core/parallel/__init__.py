@@ -1,0 +1,1 @@
+"""Processes working on one model: their group, and the layouts put around single-process code."""

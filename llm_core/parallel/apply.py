@@ -1,0 +1,103 @@
+"""Put a layout around a model, in one visible order: build → shard → allocate → initial weights → replicate.
+
+Every layout starts from the same weights and gives the gradient of one process: losses are divided by the global count
+of targets before backward, so ranks only ever add gradients. Both DDP and FSDP average by default; here DDP gets a
+communication hook that sums, FSDP a divide factor of one with plain sums (gloo has no pre-multiplied sum).
+"""
+
+# No postponed annotations here: DDP checks that its hook is annotated with the class itself.
+import contextlib
+from contextlib import AbstractContextManager
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from llm_core.model.config import ModelConfig
+from llm_core.model.init import init_weights
+from llm_core.model.transformer import Transformer
+from llm_core.parallel.ranks import Ranks
+
+
+def build_model(config: ModelConfig, kind: str, dtype: str, seed: int, ranks: Ranks) -> nn.Module:
+    """The model of this rank, with initial weights, ready to be called as one process would call it."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    if kind == "fsdp":
+        _shard(model, dtype, ranks)
+    model.to_empty(device=ranks.device)
+    if config.tied_embeddings:
+        model.head.weight = model.embedding.weight
+    init_weights(model, seed, _write)
+    return _replicate(model, ranks) if kind == "ddp" else model
+
+
+def last_micro_batch(model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+    """Around forward and backward of one micro batch: DDP adds up over ranks only once per step.
+
+    FSDP adds up every time, which costs traffic and keeps gradients sharded, as memory is why one shards.
+    """
+    if isinstance(model, DistributedDataParallel) and not is_last:
+        return model.no_sync()
+    return contextlib.nullcontext()
+
+
+def reshard(model: nn.Module) -> None:
+    """After a forward without backward: FSDP would keep the root unit whole, and its parameters are not the optimizer's then."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def bare(model: nn.Module) -> Transformer:
+    """The transformer inside; its parameter names do not depend on the layout."""
+    return cast(Transformer, model.module if isinstance(model, DistributedDataParallel) else model)
+
+
+def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
+    """All weights unsharded on the CPU of the first rank; empty elsewhere. Every rank must call it."""
+    weights = {}
+    for name, value in bare(model).state_dict().items():
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        if ranks.is_first:
+            weights[name] = whole.detach().cpu()
+    return weights
+
+
+def _shard(model: Transformer, dtype: str, ranks: Ranks) -> None:
+    """FSDP2: one unit per block; embedding, norm and head form the root unit, which keeps a tied weight together."""
+    mesh = init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("dp_shard",))
+    # Inputs keep their dtype: rotary tables must stay float32, and activations take the dtype of the weights anyway.
+    policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+    if dtype == "bf16":
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+
+
+def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:
+    # Equal seeds gave equal weights, so nothing has to be broadcast.
+    replica = DistributedDataParallel(model, init_sync=False, gradient_as_bucket_view=True)
+    replica.register_comm_hook(None, _sum_gradients)
+    return replica
+
+
+def _sum_gradients(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.SUM, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def _write(parameter: nn.Parameter, value: Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        # Each rank has drawn the whole value and takes its piece; nothing is sent.
+        value = distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.copy_(value)

@@ -1,0 +1,70 @@
+"""The processes of a run: who am I, and the few things all of them must agree on.
+
+With one process every call is the identity and no process group exists, so a single run needs no network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from llm_core.config import ConfigError
+from llm_core.device import pick_device
+from llm_core.train_config import ParallelConfig
+
+TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among its peers."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks, in place, on this device."""
+        if self.world > 1:
+            dist.all_reduce(value, op=dist.ReduceOp.SUM)
+        return value
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is up on any rank: all ranks stop at the same step."""
+        if self.world == 1:
+            return flag
+        return bool(self.sum(torch.tensor(int(flag), device=self.device)).item())
+
+    def barrier(self) -> None:
+        self.any(False)
+
+
+@contextmanager
+def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
+    """Join the process group that the launcher describes in the environment; leave it at the end."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world != config.num_processes:
+        raise ConfigError(f"parallel.num_processes ({config.num_processes}) must equal the processes started ({world})")
+    device = pick_device(config, int(os.environ.get("LOCAL_RANK", "0")))
+    if config.kind == "none":
+        yield Ranks(0, 1, device)
+        return
+    backend = config.backend if config.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
+    # A layout of one process needs no launcher and no address.
+    store = None if "RANK" in os.environ else dist.HashStore()
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+    try:
+        yield Ranks(rank, world, device)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,162 @@
+"""The trainer process: `torchrun -m llm_core.train --config resolved.json --workdir DIR`, or one process without torchrun.
+
+Its only input is the resolved config file. In the work directory it keeps `checkpoints/`, `metrics.jsonl`, `timing.jsonl`
+and `status.json`, goes on from the newest checkpoint it finds there, and leaves the model in `model/` when it finishes.
+SIGTERM and SIGUSR1 ask it to save and stop; a second trainer in the same directory waits for the first to end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from llm_core.checkpoint import load_checkpoint
+from llm_core.config import ConfigError, build
+from llm_core.device import device_name, set_threads
+from llm_core.export import export_model
+from llm_core.loader import Loader
+from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, MetricLog, read_rows, write_status
+from llm_core.optim import build_optimizer
+from llm_core.parallel.apply import build_model, whole_weights
+from llm_core.parallel.ranks import Ranks, open_ranks
+from llm_core.process import terminate_with_parent
+from llm_core.shards import TokenShards, open_shards
+from llm_core.train_config import RunConfig
+from llm_core.trainer import Preempted, Trainer
+from llm_core.validate import read_validation_set
+
+LOCK_FILE = "trainer.lock"
+MODEL_FOLDER = "model"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="resolved run config, JSON")
+    parser.add_argument("--workdir", type=Path, required=True, help="where checkpoints and metrics are kept")
+    arguments = parser.parse_args(argv)
+    config = build(RunConfig, json.loads(arguments.config.read_text("utf-8")))
+    arguments.workdir.mkdir(parents=True, exist_ok=True)
+    terminate_with_parent()
+    with hold_workdir(arguments.workdir):
+        if is_first_rank():
+            write_status(arguments.workdir / STATUS_FILE, "running", last_step(arguments.workdir))
+        try:
+            run(config, arguments.workdir)
+        except BaseException as error:
+            if is_first_rank():
+                write_status(arguments.workdir / STATUS_FILE, "failed", last_step(arguments.workdir), error=str(error))
+            raise
+
+
+def run(config: RunConfig, workdir: Path) -> None:
+    """Train to the end, or until asked to stop; the outcome is in `status.json`."""
+    stop = StopFlag()
+    num_threads = set_threads(config.parallel)
+    with open_ranks(config.parallel) as ranks:
+        shards = open_shards(config.shards, "train")
+        trainer, start = build_trainer(config, workdir, shards, ranks, stop)
+        facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
+        if ranks.is_first:
+            write_status(workdir / STATUS_FILE, "running", start, **facts)
+        try:
+            trainer.run(start)
+        except Preempted:
+            outcome = "preempted"
+        else:
+            outcome = "finished"
+            weights = whole_weights(trainer.model, ranks)
+            if ranks.is_first:
+                shutil.rmtree(workdir / MODEL_FOLDER, ignore_errors=True)
+                export_model(config.model, weights, workdir / MODEL_FOLDER, shards.eos_id)
+        if ranks.is_first:
+            write_status(workdir / STATUS_FILE, outcome, last_step(workdir), **facts)
+        ranks.barrier()
+
+
+def build_trainer(config: RunConfig, workdir: Path, shards: TokenShards, ranks: Ranks, stop: StopFlag) -> tuple[Trainer, int]:
+    """A trainer with its parts made, filled from the newest checkpoint, and the step it stands at."""
+    train = config.train
+    loader = Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.rank, ranks.world)
+    bytes_per_token = padded_bytes_per_token(config)
+    validation_shards = open_shards(config.shards, "validation")
+    validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token)
+    model = build_model(config.model, config.parallel.kind, train.dtype, train.seed, ranks)
+    optimizer = build_optimizer(model, config.optim)
+    start = load_checkpoint(workdir / "checkpoints", model, optimizer)
+    logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
+    trainer = Trainer(
+        model=model,
+        optimizer=optimizer,
+        batches=loader.batch,
+        validation=validation,
+        config=config,
+        ranks=ranks,
+        checkpoints=workdir / "checkpoints",
+        metrics=logs[0],
+        timing=logs[1],
+        should_stop=stop,
+    )
+    return trainer, start
+
+
+def padded_bytes_per_token(config: RunConfig) -> np.ndarray:
+    """Bytes per id, with zeros for ids that the model has and the tokenizer has not."""
+    table = np.load(config.bytes_per_token, allow_pickle=False).astype(np.int64)
+    if len(table) > config.model.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size ({config.model.vocab_size}) must hold the {len(table)} ids of the tokenizer; 0 takes them all"
+        )
+    return np.pad(table, (0, config.model.vocab_size - len(table)))
+
+
+class StopFlag:
+    """Up once SIGTERM or SIGUSR1 came; asked after each step."""
+
+    def __init__(self) -> None:
+        self._raised = False
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._raise)
+
+    def __call__(self) -> bool:
+        return self._raised
+
+    def _raise(self, _number: int, _frame: FrameType | None) -> None:
+        self._raised = True
+
+
+@contextmanager
+def hold_workdir(workdir: Path) -> Iterator[None]:
+    """Be the only trainer in a directory, by a lock that ends with the process; the first rank holds it for all."""
+    if not is_first_rank():
+        yield
+        return
+    with (workdir / LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("an earlier trainer is still saving; waiting for it to end", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def last_step(workdir: Path) -> int:
+    rows = read_rows(workdir / METRICS_FILE)
+    return int(rows[-1]["step"]) if rows else 0
+
+
+if __name__ == "__main__":
+    main()

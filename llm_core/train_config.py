@@ -1,0 +1,150 @@
+"""What a training run is told: numbers of steps, optimizer, layout. Standard library only, so flows import it for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.model.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long, in what pieces, and what is watched on the way."""
+
+    num_steps: int
+    """Optimizer updates."""
+    global_batch_sequences: int
+    """Sequences in one optimizer update, over all processes."""
+    seq_len: int
+    """Tokens in one sequence."""
+    micro_batch_sequences: int = field(metadata=NOT_IN_KEY)
+    """Sequences in one forward/backward on one process; larger is faster until memory is full."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of forward and backward; weights, optimizer state and gradient sums are float32 in both."""
+    seed: int = 0
+    """Decides initial weights and the order of the data."""
+    validate_every: int = 0
+    """Steps between validations; 0: only after the last step."""
+    max_val_sequences: int = 256
+    """Validation sequences, spread evenly over the split."""
+    checkpoint_every: int = field(default=100, metadata=NOT_IN_KEY)
+    """Steps between checkpoints; a killed run goes on from the last one."""
+    log_every: int = field(default=1, metadata=NOT_IN_KEY)
+    """Steps between fetches of metrics from the device; every step is logged all the same."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_steps",
+            "global_batch_sequences",
+            "micro_batch_sequences",
+            "seq_len",
+            "max_val_sequences",
+            "checkpoint_every",
+            "log_every",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
+        if self.validate_every < 0:
+            raise ConfigError(
+                f"validate_every ({self.validate_every}) must not be negative; 0 validates after the last step only"
+            )
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch_sequences * self.seq_len
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """AdamW (Loshchilov and Hutter, 2019) with linear warm-up and a cosine decay."""
+
+    lr: float
+    """Peak learning rate."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    """On matrices only; norm weights do not decay."""
+    warmup_steps: int = 0
+    min_lr_frac: float = 0.1
+    """Learning rate of the last step as a fraction of the peak."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; longer ones are shortened to it."""
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ConfigError(f"lr ({self.lr}) must be positive")
+        for name in ("beta1", "beta2", "min_lr_frac"):
+            if not 0 <= getattr(self, name) <= 1 or (name != "min_lr_frac" and getattr(self, name) == 1):
+                raise ConfigError(f"{name} ({getattr(self, name)}) must lie between 0 and 1")
+        for name in ("weight_decay", "warmup_steps"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative")
+        for name in ("eps", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns clipping off")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How the work is laid out over processes; the same answer from every layout, within rounding."""
+
+    kind: Literal["none", "ddp", "fsdp"] = "none"
+    """none: one process. ddp: whole weights on each. fsdp: weights, gradients and optimizer state sharded (ZeRO-3)."""
+    num_processes: int = 1
+    """Processes on this machine, one per GPU."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
+    num_threads: int = 0
+    """CPU threads of one process; 0: the machine's cores over num_processes. Equal bits need equal threads."""
+
+    def __post_init__(self) -> None:
+        if self.num_processes < 1 or self.num_threads < 0:
+            raise ConfigError(
+                f"num_processes ({self.num_processes}) must be at least 1 and num_threads ({self.num_threads}) at least 0"
+            )
+        if self.kind == "none" and self.num_processes > 1:
+            raise ConfigError(
+                f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp or parallel=fsdp"
+            )
+        if self.backend == "nccl" and self.device == "cpu":
+            raise ConfigError("backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The whole input of the trainer process, written to a file before it starts."""
+
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig
+    shards: Path
+    """Folder of token shards."""
+    bytes_per_token: Path
+    """int32 array: UTF-8 bytes that each token id stands for."""
+
+    def __post_init__(self) -> None:
+        check_run(self.model, self.train, self.parallel)
+        if self.model.vocab_size == 0:
+            raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
+
+
+def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Rules that hold between groups. Raises ConfigError."""
+    if train.seq_len > model.max_seq_len:
+        raise ConfigError(
+            f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len ({model.max_seq_len}); "
+            f"set model.max_seq_len={train.seq_len}"
+        )
+    piece = train.micro_batch_sequences * parallel.num_processes
+    if train.global_batch_sequences % piece:
+        suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
+        raise ConfigError(
+            f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of micro_batch_sequences x "
+            f"num_processes ({train.micro_batch_sequences} x {parallel.num_processes}); try global_batch_sequences={suggestion}"
+        )

@@ -1,0 +1,162 @@
+"""The training loop: a step, a validation now and then, a checkpoint now and then, and a clean stop when asked."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from llm_core.checkpoint import save_checkpoint
+from llm_core.device import autocast
+from llm_core.loss import count_targets, summed_loss
+from llm_core.metric_log import MetricLog
+from llm_core.optim import clip_gradients
+from llm_core.parallel.apply import last_micro_batch, reshard
+from llm_core.parallel.ranks import Ranks
+from llm_core.schedule import learning_rate
+from llm_core.train_config import RunConfig
+from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
+
+Batches = Callable[[int], tuple[Tensor, Tensor]]
+"""Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU."""
+
+
+class TrainingDiverged(ArithmeticError):
+    """A loss or gradient that is no number; going on would train nothing."""
+
+
+class Preempted(Exception):
+    """The run was asked to stop, and has saved a checkpoint."""
+
+
+@dataclass
+class Trainer:
+    """Holds finished parts and runs them; every rank has one and all do the same steps.
+
+    metrics, timing: where numbers go; None on all ranks but the first.
+    should_stop: asked after each step; one rank's yes stops all.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.AdamW
+    batches: Batches
+    validation: ValidationSet
+    config: RunConfig
+    ranks: Ranks
+    checkpoints: Path
+    metrics: MetricLog | None
+    timing: MetricLog | None
+    should_stop: Callable[[], bool] = lambda: False
+    _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
+    _logged_at: float = 0.0
+
+    def run(self, start: int) -> None:
+        """Steps start + 1 … num_steps. Raises Preempted once a stop was asked for and a checkpoint is saved."""
+        train = self.config.train
+        self._logged_at = time.perf_counter()
+        self._validate_if_due(start)
+        for step in range(start + 1, train.num_steps + 1):
+            lr = learning_rate(step, train.num_steps, self.config.optim)
+            self._unlogged.append((step, lr, self.train_step(step - 1, lr)))
+            stop = self.ranks.any(self.should_stop())
+            is_last = step == train.num_steps
+            if is_last or stop or step % train.log_every == 0 or step % train.checkpoint_every == 0 or self._validates_at(step):
+                self._log_steps()
+            stop = stop or not self._validate_if_due(step)
+            if is_last or stop or step % train.checkpoint_every == 0:
+                self._save(step)
+            if stop:
+                raise Preempted(f"stopped at step {step} of {train.num_steps}")
+
+    # B batch · T tokens
+    def train_step(self, index: int, lr: float) -> Tensor:
+        """One update from global batch `index`; float64 [loss, gradient norm] on the device, the same on every rank.
+
+        The loss is the sum over all targets of the global batch divided by their count, whatever the layout and the
+        size of micro batches, so each target weighs the same.
+        """
+        ids_BT, targets_BT = (tensor.to(self.ranks.device, non_blocking=True) for tensor in self.batches(index))
+        count = self.ranks.sum(count_targets(targets_BT)).clamp(min=1)
+        size = self.config.train.micro_batch_sequences
+        pieces = list(zip(ids_BT.split(size), targets_BT.split(size), strict=True))
+        loss = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for i, (micro_ids_BT, micro_targets_BT) in enumerate(pieces):
+            with last_micro_batch(self.model, i == len(pieces) - 1):
+                with self._autocast():
+                    micro_loss = summed_loss(self.model(micro_ids_BT), micro_targets_BT) / count
+                micro_loss.backward()
+            loss += micro_loss.detach()
+        norm = clip_gradients(self.model, self.config.optim.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack([self.ranks.sum(loss), norm.double()])
+
+    def _log_steps(self) -> None:
+        """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints."""
+        if not self._unlogged:
+            return
+        values = torch.stack([value for _, _, value in self._unlogged]).tolist()
+        tokens = self.config.train.tokens_per_step
+        for (step, lr, _), (loss, norm) in zip(self._unlogged, values, strict=True):
+            if not math.isfinite(loss) or not math.isfinite(norm):
+                raise TrainingDiverged(
+                    f"step {step}: loss {loss}, gradient norm {norm} at learning rate {lr:.3g}; "
+                    "lower optim.lr or raise optim.warmup_steps"
+                )
+            if self.metrics:
+                self.metrics.write({"step": step, "train_loss": loss, "lr": lr, "grad_norm": norm, "tokens": step * tokens})
+        now = time.perf_counter()
+        if self.timing:
+            self.timing.write({"step": step, "num_steps": len(self._unlogged), "elapsed_s": now - self._logged_at})
+        self._logged_at = now
+        self._unlogged.clear()
+
+    def _validates_at(self, step: int) -> bool:
+        every = self.config.train.validate_every
+        return step == self.config.train.num_steps or (every > 0 and step > 0 and step % every == 0)
+
+    def _validate_if_due(self, step: int) -> bool:
+        """Validate where the plan says so and it has not been done; False when a stop was asked for meanwhile."""
+        last = self.metrics.rows[-1] if self.metrics and self.metrics.rows else {}
+        done = "val_loss" in last and last["step"] == step
+        if not self._validates_at(step) or self.ranks.any(done):
+            return True
+        sums = self._validate()
+        self._logged_at = time.perf_counter()
+        if sums is None:
+            return False
+        found = result(sums)
+        if self.metrics:
+            self.metrics.write({"step": step, "val_loss": found.val_loss, "val_bpb": found.val_bpb})
+        return True
+
+    def _validate(self) -> Tensor | None:
+        """Sums over the whole validation set, the same on every rank; None when a stop was asked for meanwhile."""
+        device = self.ranks.device
+        sums = torch.zeros(4, dtype=torch.float64, device=device)
+        bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
+        stop = False
+        for ids_BT, targets_BT in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
+            with self._autocast():
+                sums += partial_sums(self.model, ids_BT.to(device), targets_BT.to(device), bytes_per_token_V)
+            if stop := self.ranks.any(self.should_stop()):
+                break
+        reshard(self.model)
+        return None if stop else self.ranks.sum(sums)
+
+    def _save(self, step: int) -> None:
+        if self.metrics:
+            self.metrics.sync()
+        save_checkpoint(self.checkpoints, step, self.model, self.optimizer, self.ranks)
+        self._logged_at = time.perf_counter()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return autocast(self.ranks.device, self.config.train.dtype, self.config.parallel.kind)

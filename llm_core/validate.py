@@ -1,0 +1,78 @@
+"""Loss and bits per byte on a fixed sample of a split, weighted by tokens, equal for every layout and micro batch.
+
+Windows of `seq_len` tokens, each starting at the last token of the one before; where the split has more than wanted, they are
+spread evenly over it. Bits per byte = nats of tokens that stand for bytes / (ln 2 x their UTF-8 bytes): end-of-text and
+other special tokens count in neither sum. It reads whole windows with no more context than the window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from llm_core.config import ConfigError
+from llm_core.loss import IGNORED, count_targets, token_losses
+from llm_core.parallel.ranks import Ranks
+from llm_core.shards import TokenShards
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Windows of a split; `bytes_per_token_V` gives the UTF-8 bytes of each token id."""
+
+    ids_BT: Tensor
+    targets_BT: Tensor
+    bytes_per_token_V: Tensor
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    val_loss: float
+    """Nats per token, special tokens included."""
+    val_bpb: float
+
+
+def read_validation_set(shards: TokenShards, seq_len: int, max_sequences: int, bytes_per_token: np.ndarray) -> ValidationSet:
+    """Raises ConfigError when the split has no token to predict."""
+    num_windows = math.ceil((shards.num_tokens - 1) / seq_len)
+    if num_windows < 1:
+        raise ConfigError(f"split {shards.split!r} has {shards.num_tokens} tokens, nothing to predict; give it more documents")
+    chosen = min(num_windows, max_sequences)
+    tokens_BS = np.full((chosen, seq_len + 1), IGNORED, np.int64)
+    for row in range(chosen):
+        start = row * num_windows // chosen * seq_len
+        window = shards.read(start, min(start + seq_len + 1, shards.num_tokens))
+        tokens_BS[row, : len(window)] = window
+    ids_BT = np.where(tokens_BS[:, :-1] == IGNORED, 0, tokens_BS[:, :-1])
+    return ValidationSet(torch.from_numpy(ids_BT), torch.from_numpy(tokens_BS[:, 1:].copy()), torch.from_numpy(bytes_per_token))
+
+
+@torch.no_grad()
+def partial_sums(model: nn.Module, ids_BT: Tensor, targets_BT: Tensor, bytes_per_token_V: Tensor) -> Tensor:
+    """Float64 [nats, tokens, nats of tokens with bytes, bytes] of one micro batch."""
+    losses_BT = token_losses(model(ids_BT), targets_BT).double()
+    bytes_BT = bytes_per_token_V[targets_BT.clamp(min=0)] * (targets_BT != IGNORED)
+    tokens = count_targets(targets_BT).double()
+    return torch.stack([losses_BT.sum(), tokens, (losses_BT * (bytes_BT > 0)).sum(), bytes_BT.sum().double()])
+
+
+def micro_batches(data: ValidationSet, size: int, ranks: Ranks) -> list[tuple[Tensor, Tensor]]:
+    """This rank's share, the same number of micro batches on every rank: FSDP needs all ranks in each forward."""
+    rounds = math.ceil(len(data.ids_BT) / (size * ranks.world))
+    batches = []
+    for i in range(rounds):
+        start = (i * ranks.world + ranks.rank) * size
+        ids_BT, targets_BT = data.ids_BT[start : start + size], data.targets_BT[start : start + size]
+        if len(ids_BT) == 0:  # past the end: a row that counts for nothing
+            ids_BT, targets_BT = data.ids_BT[:1], torch.full_like(data.targets_BT[:1], IGNORED)
+        batches.append((ids_BT, targets_BT))
+    return batches
+
+
+def result(sums: Tensor) -> ValidationResult:
+    nats, tokens, nats_of_bytes, num_bytes = sums.tolist()
+    return ValidationResult(nats / tokens, nats_of_bytes / (math.log(2) * max(1.0, num_bytes)))

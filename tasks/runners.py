@@ -1,0 +1,19 @@
+"""Which executor works on the parts of a stage: threads, processes, or this thread alone.
+
+Threads share memory and start at once; kernels over Arrow buffers release the interpreter lock. Processes
+cost an import each and help stages that spend their time in Python. The result is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tasks.parts import PartRunner, process_executor, thread_executor
+
+EXECUTORS = {"thread": thread_executor, "process": process_executor}
+
+
+def make_runner(runner: str, num_workers: int, progress: Callable[[int, int], None]) -> PartRunner:
+    """A runner with `num_workers` workers; one worker needs no executor."""
+    make_executor = EXECUTORS[runner](num_workers) if num_workers > 1 else None
+    return PartRunner(make_executor=make_executor, progress=progress)

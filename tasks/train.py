@@ -1,0 +1,187 @@
+"""Train the model on token shards: `llm_core.train` in processes of its own, watched from here.
+
+The trainer is a separate session, so that a crash, a kill or a Ctrl-C of this process never takes a step in half: it
+gets SIGTERM, saves a checkpoint and stops, and the next run goes on from there. It reads one resolved config file and
+answers with files: `status.json` says how it ended, whatever its return code, `metrics.jsonl` holds the curves.
+
+Reads token shards, the tokenizer's bytes-per-token table and its Hugging Face files; writes `model/`, `metrics.jsonl`,
+`model_config.json`. Bitwise reproducible at equal layout and threads, also over kills; other layouts agree within
+rounding. Work in progress lives in the scratch directory and survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
+from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, read_rows, read_status
+from llm_core.model.config import ModelConfig
+from llm_core.process import terminate_with_parent
+from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig, check_run
+from tasks.artifact import Artifact, write_json
+from tasks.keys import ROOT, digest, key_config
+from tasks.parts import RunParts, scratch_dir, serial
+from tasks.progress import TrainingProgress
+from tasks.stage import StageFailure, StageInterrupted
+
+MODEL_FOLDER = "model"
+LOG_FILE = "trainer.log"
+GRACE_S = 20.0
+"""How long a trainer may take to save after SIGTERM; orchestrators give 30 s to the whole process."""
+POLL_S = 0.5
+MAX_CURVE_POINTS = 200
+
+
+@dataclass(frozen=True)
+class TrainStageConfig:
+    """Model, optimizer and length of training; the layout over processes changes how, never what."""
+
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
+
+    def __post_init__(self) -> None:
+        check_run(self.model, self.train, self.parallel)
+
+
+def train_model(
+    tokenizer: Artifact, shards: Artifact, out_dir: Path, config: TrainStageConfig, run_parts: RunParts = serial
+) -> Artifact:
+    """Train to the last step, going on from the last checkpoint of an earlier try.
+
+    Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last words when it broke.
+    """
+    from tasks.tokenizer import export_hugging_face
+
+    run = resolve(config, tokenizer, shards)
+    # Named by what is trained, so that a scratch directory reused for something else never resumes from it.
+    identity = {"config": key_config(config), "parents": [_content(tokenizer), _content(shards)]}
+    workdir = scratch_dir(out_dir) / f"run-{digest(identity)}"
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_json(workdir / "config.json", to_plain(run))
+    run_trainer(run, workdir, TrainingProgress(run.train.num_steps).show)
+
+    shutil.copytree(workdir / MODEL_FOLDER, out_dir / MODEL_FOLDER, dirs_exist_ok=True)
+    export_hugging_face(tokenizer.path, out_dir / MODEL_FOLDER)
+    shutil.copyfile(workdir / METRICS_FILE, out_dir / METRICS_FILE)
+    write_json(out_dir / "model_config.json", to_plain(run.model))
+    return summarize(run, workdir, out_dir)
+
+
+def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> RunConfig:
+    """Everything the trainer needs to know, the vocabulary taken from the tokenizer. Raises ConfigError."""
+    table = tokenizer.file("bytes_per_token.npy").resolve()
+    num_ids = len(np.load(table, mmap_mode="r", allow_pickle=False))
+    if 0 < config.model.vocab_size < num_ids:
+        raise ConfigError(
+            f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the tokenizer; 0 takes them all"
+        )
+    model = replace(config.model, vocab_size=config.model.vocab_size or num_ids)
+    return RunConfig(model, config.optim, config.train, config.parallel, shards.path.resolve(), table)
+
+
+def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None]) -> None:
+    """Start the trainer, wait for it and judge by its status file; a break in here stops it first.
+
+    Call it from the main thread: the trainer is told to save and stop when the thread that started it ends.
+    """
+    (workdir / STATUS_FILE).unlink(missing_ok=True)
+    log = workdir / LOG_FILE
+    # A file and not a pipe: a trainer whose parent was killed must still be able to speak while it saves.
+    with log.open("ab") as stream:
+        trainer = subprocess.Popen(
+            trainer_command(run, workdir),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=terminate_with_parent,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))},
+        )
+    try:
+        while trainer.poll() is None:
+            progress(workdir)
+            time.sleep(POLL_S)
+    except BaseException:
+        stop_session(trainer)
+        raise
+    progress(workdir)
+    status = read_status(workdir / STATUS_FILE)
+    if status.get("outcome") == "preempted":
+        raise StageInterrupted(
+            f"training stopped at step {status['step']} of {run.train.num_steps} and saved; run again to go on"
+        )
+    if status.get("outcome") != "finished":
+        lines = log.read_text("utf-8", errors="replace").splitlines()[-15:]
+        reason = status.get("error") or f"the trainer ended with code {trainer.returncode}"
+        raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
+
+
+def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
+    """One process runs the module itself, several are started by torchrun on a free port."""
+    launcher = [sys.executable, "-m"]
+    if run.parallel.num_processes > 1:
+        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={run.parallel.num_processes}", "-m"]
+    return [*launcher, "llm_core.train", "--config", str(workdir / "config.json"), "--workdir", str(workdir)]
+
+
+def stop_session(trainer: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the trainer's whole session, time to save, then SIGKILL to what is left."""
+    for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
+        if trainer.poll() is None:
+            os.killpg(trainer.pid, number)
+        try:
+            trainer.wait(patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            print(f"the trainer did not stop within {GRACE_S:.0f} s; killing it", file=sys.stderr, flush=True)
+
+
+def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
+    """The artifact of a finished run, with the curves the report draws."""
+    rows = read_rows(workdir / METRICS_FILE)
+    status = read_status(workdir / STATUS_FILE)
+    steps = [row for row in rows if "train_loss" in row]
+    validations = [row for row in rows if "val_loss" in row]
+    stride = -(-len(steps) // MAX_CURVE_POINTS)
+    curve = steps[stride - 1 :: stride]
+    metrics = {
+        "num_parameters": run.model.num_parameters(),
+        "num_steps": run.train.num_steps,
+        "final_train_loss": steps[-1]["train_loss"],
+        "final_val_loss": validations[-1]["val_loss"],
+        "val_bpb": validations[-1]["val_bpb"],
+        "tokens_per_s": tokens_per_s(read_rows(workdir / TIMING_FILE), run.train.tokens_per_step),
+        "training_flops_per_token": run.model.training_flops_per_token(run.train.seq_len),
+        "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
+        "val_curve": validations,
+        "device": status["device"],
+        "dtype": run.train.dtype,
+        "layout": {"kind": run.parallel.kind, "num_processes": status["num_processes"], "num_threads": status["num_threads"]},
+    }
+    counters = {"tokens": run.train.num_steps * run.train.tokens_per_step, "steps": run.train.num_steps}
+    return Artifact(out_dir, "train", counters, metrics)
+
+
+def tokens_per_s(timing: list[dict[str, Any]], tokens_per_step: int) -> float:
+    """Median over logged stretches of steps; validation, checkpoints and start-up are outside of them."""
+    return statistics.median(row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing)
+
+
+def _content(parent: Artifact) -> str:
+    files = sorted(p for p in parent.path.rglob("*") if p.is_file() and p.name != "artifact.json")
+    names = [p.relative_to(parent.path).as_posix() for p in files]
+    return digest({name: parent.file_digest(name) for name in names})
