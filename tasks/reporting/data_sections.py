@@ -17,7 +17,6 @@ from tasks.reporting.quantities import (
     percent,
     plural,
     share,
-    significant,
     size,
 )
 from tasks.reporting.run import Run
@@ -40,8 +39,10 @@ REPAIRS = {"NUL": "NUL byte", "BOM": "byte order mark", "CRLF": "Windows line en
 
 def documents_section(run: Run) -> Section:
     reasons = _reasons(run)
-    kept = share(run.documents_kept, run.documents_read)
-    finding: list[object] = [f"Of {plural(run.documents_read, 'record')} read, {count(run.documents_kept)} ({kept}) were kept."]
+    read, kept = run.documents_read, run.documents_kept
+    finding: list[object] = [f"Of {plural(read, 'record')} read, {count(kept)} ({share(kept, read)}) were kept."]
+    if read is None or kept is None:
+        finding = ["How many records were read and kept was not measured in this run."]
     if reasons:
         stage, reason, lost = max(reasons, key=lambda r: r[2])
         finding.append([" The largest loss is ", code(reason), f" in {stage}: {plural(lost, 'document')}."])
@@ -58,6 +59,8 @@ def rules_section(run: Run) -> Section:
         f"{plural(struck, 'rule')} of {len(quality.rows('rules'))} had something to drop; together they dropped "
         f"{plural(dropped, 'document')}. A document may break several rules: its first is the one it is counted under."
     )
+    if not quality.rows("rules"):
+        finding = "Quality rules were not measured in this run."
     pieces = [_rule_table(quality, hits), _overlap(quality), _dropped_by_language(quality)]
     return Section("quality", "Quality rules", finding, pieces)
 
@@ -190,7 +193,7 @@ def _input_state(run: Run) -> list[Markup]:
     repaired = numbers(counters.group("repaired"))
     quarantined = counters.number("quarantined")
     mended = ", ".join(f"{REPAIRS.get(k, k)} in {plural(v, 'document')}" for k, v in repaired.items() if v)
-    text = f"Quarantined: {plural(quarantined, 'record')}. Repaired: {mended or 'none'}."
+    text = f"Quarantined: {plural(quarantined, 'record')}. Repaired: {mended or ('none' if repaired else NOT_MEASURED)}."
     pieces = [tag("p", text, class_="note")]
     if examples:
         rows = [
@@ -247,7 +250,7 @@ def _criterion(rule: Facts) -> Markup:
         rule.text("side") or "", rule.text("side")
     )
     threshold = rule.number("threshold")
-    limit = significant(threshold) if threshold is not None else rule.text("threshold")
+    limit = f"{threshold:,.6g}" if threshold is not None else rule.text("threshold")
     criterion = code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
     scope = rule.text("applies_to") or "all"
     return criterion if scope == "all" else join([criterion, tag("span", f"{scope} only", class_="aside")])

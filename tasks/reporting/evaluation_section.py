@@ -25,6 +25,8 @@ def evaluation_section(run: Run) -> Section:
     verdicts = [verdict for name, _ in BASELINES if (verdict := run.against_baseline(name))]
     finding.append(f": {'; '.join(verdicts)}." if verdicts else ".")
     measured = evaluate.number("val_bpb", "value") is not None
+    if not measured:
+        finding = ["How well the model predicts unseen text was not measured in this run."]
     pieces: list[Markup | None] = [_eval_table(run, evaluate) if measured else absent("Bits per byte", "The evaluation")]
     pieces.extend(_by_name(run, evaluate, "by_source", "source"))
     pieces.extend(_by_name(run, evaluate, "by_language", "language"))

@@ -64,7 +64,8 @@ def _bpb_card(run: Run) -> Card:
 
 
 def _documents_card(run: Run) -> Card:
-    of_read = f"{share(run.documents_kept, run.documents_read)} of {count(run.documents_read)} read"
+    read, kept = run.documents_read, run.documents_kept
+    of_read = NOT_MEASURED if read is None or kept is None else f"{share(kept, read)} of {count(read)} read"
     return Card("Documents kept", count(run.documents_kept), of_read, "Distinct documents that passed every rule.")
 
 
@@ -81,7 +82,7 @@ def _vocabulary_card(run: Run) -> Card:
     return Card(
         "Vocabulary",
         count(tokenizer.number("vocab_size")),
-        f"{significant(per_token)} bytes per token",
+        NOT_MEASURED if per_token is None else f"{significant(per_token)} bytes per token",
         "Different tokens; bytes per token says how far one reaches in held-out text.",
     )
 
@@ -91,4 +92,4 @@ def _speed_card(run: Run) -> Card:
     if run.speed_withheld:
         return Card("Decode speed", "withheld", f"because {run.speed_withheld}", meaning)
     speed = run.metrics("bench").number("decode_tok_s")
-    return Card("Decode speed", compact(speed), f"tokens per second, median{headline_cell(run.metrics('bench'))}", meaning)
+    return Card("Decode speed", compact(speed), f"tokens/s, median{headline_cell(run.metrics('bench'))}", meaning)

@@ -77,7 +77,7 @@ def fixed(value: float | None, digits: int = 3) -> str:
 
 def significant(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits, in plain notation where it is readable, with thousands marked."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return NOT_MEASURED
     if value == 0:
         return "0"

@@ -66,7 +66,7 @@ figcaption, .note { font-size: .84rem; line-height: 1.45; color: var(--muted); m
 .cards dd { margin: 0; }
 .cards b { display: block; font-size: 1.85rem; line-height: 1.2; font-weight: 640; letter-spacing: -.02em;
   margin: .15rem 0 .1rem; }
-.cards b.quiet { font-size: 1.2rem; line-height: 1.85; letter-spacing: 0; }
+.cards b.quiet { font-size: 1.1rem; line-height: 1.3; letter-spacing: 0; padding: .35rem 0 .3rem; color: var(--muted); }
 .cards .detail, .cards .detail span { display: block; font-size: .84rem; } .cards .detail span { font-size: inherit; }
 .cards .meaning { font-size: .78rem; line-height: 1.4; color: var(--muted); margin-top: .5rem; text-wrap: pretty; }
 .notices { background: var(--warn-paper); border: 1px solid var(--warn-rule); border-radius: 8px; padding: 1rem 1.2rem; }
@@ -127,6 +127,8 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
 .narrow { display: none; }
 @container (max-width: 560px) { .wide { display: none; } .narrow { display: block; } }
 svg text { fill: var(--ink); unicode-bidi: isolate; }
+/* Names and values stay readable where a line runs behind them. */
+svg text.label, svg text.value { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; stroke-linejoin: round; }
 svg text.muted { fill: var(--muted); }
 svg text.on { fill: var(--on); }
 svg .axis { stroke: var(--muted); stroke-width: 1; opacity: .55; }
@@ -157,6 +159,7 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
   section { margin-top: 2.6rem; padding-top: 1.5rem; }
   .cards { grid-template-columns: 1fr 1fr; } .cards > div { padding: .8rem; } .cards > div:first-child { grid-column: 1 / -1; }
   .cards b { font-size: 1.5rem; } th, td { padding: .34rem .55rem; } td.t { min-width: 5rem; }
+  .facts { grid-template-columns: 1fr 1fr; gap: .9rem 1.2rem; } .ledger > div { grid-template-columns: 1fr; }
   .inline-bar { display: none; }
 }
 @media print {

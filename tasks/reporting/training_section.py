@@ -20,6 +20,8 @@ def training_section(run: Run) -> Section:
         f"{compact(parameters)} parameters, {plural(steps, 'step')}: the loss ended at {train_loss} nats per token in training "
         f"and {validation_loss} on validation text."
     )
+    if parameters is None and steps is None:
+        finding = "Training was not measured in this run."
     return Section("training", "Training", finding, [_train_facts(run, train), _loss_curve(train), _bpb_curve(run, train)])
 
 

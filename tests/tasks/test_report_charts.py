@@ -84,13 +84,13 @@ def test_lines_stay_in_their_frame(points: list[tuple[float, float]], width: int
 
 
 def test_tick_labels_do_not_overlap() -> None:
-    for high in (1, 7, 30, 999, 12_345, 3e7):
-        for width in (WIDE, NARROW_WIDTH):
-            svg = lines([Series("s", [(0, 0), (high, 1)])], width, x_label="step", y_label="y")
-            labels = re.findall(r'<text x="([\d.]+)" y="(\d+)" text-anchor="middle" class="muted" font-size="11">([^<]+)<', svg)
-            bottom = [(float(x), text) for x, y, text in labels if text != "step"]
-            for (x0, left), (x1, right) in pairwise(bottom):
-                assert x0 + text_width(left, 11) / 2 <= x1 - text_width(right, 11) / 2
+    edges = [2.0**i for i in range(25)]
+    for width in (WIDE, NARROW_WIDTH):
+        svg = histogram(edges, [1] * 24, width, x_label="x", noun="n", log=True, tick=lambda v: f"{v:,.0f} bytes of text")
+        labels = re.findall(r'<text x="([\d.]+)"[^>]*>([\d,]+ bytes of text)<', svg)
+        assert len(labels) >= 2
+        for (x0, left), (x1, right) in pairwise(labels):
+            assert float(x0) + text_width(left, 11) / 2 <= float(x1) - text_width(right, 11) / 2
 
 
 def test_heat_shades_by_share_of_the_row() -> None:
