@@ -29,7 +29,7 @@ from tasks.keys import ROOT
 
 POOL = "textmill"
 
-START_LIMIT_S = 180.0
+START_LIMIT_S = 300.0
 FLOW_GRACE_S = 30.0
 """Time a flow run has to save its state; Prefect itself allows no more."""
 

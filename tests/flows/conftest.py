@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,27 @@ def run_cli(places: list[str], capsys: pytest.CaptureFixture[str]) -> RunCli:
         return {"code": code, "out": out, "err": err, "summary": json.loads(last) if last.startswith("{") else None}
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """The command line sets environment variables for the programs it starts; they must not leak into other tests."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server with a database of its own; flow runs without the second their heartbeat takes to end."""
+    os.environ["DO_NOT_TRACK"] = "true"
+    os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    with (
+        prefect_test_harness(server_startup_timeout=300),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None, PREFECT_LOGGING_TO_API_ENABLED: False}),
+    ):
+        yield
