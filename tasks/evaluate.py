@@ -185,7 +185,7 @@ def choose_documents(
     filled = [d for d in ordered if d.num_bytes > 0]
     chosen = filled[: config.max_documents]
     if not chosen:
-        raise StageFailure(f"evaluate found no text in {len(ordered)} validation documents; set a larger validation split")
+        raise StageFailure(f"evaluate found no text in {len(ordered)} validation documents; raise documents.validation_frac")
     return chosen, {"empty": len(ordered) - len(filled), "over_max_documents": len(filled) - len(chosen)}
 
 

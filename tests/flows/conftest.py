@@ -46,7 +46,10 @@ def run_cli(places: list[str], capsys: pytest.CaptureFixture[str]) -> RunCli:
     def run(*arguments: str, tracking: str = "off", orchestrator: str = "none") -> dict[str, Any]:
         capsys.readouterr()
         controls = [f"tracking={tracking}", f"orchestrator={orchestrator}", "num_workers=1"]
-        code = cli.main([*arguments, *places, *(c for c in controls if not any(c.split("=")[0] + "=" in a for a in arguments))])
+        given = {argument.split("=")[0] for argument in arguments}
+        bare = arguments == ("generate",)
+        more = [] if bare else [*places, *(c for c in controls if c.split("=")[0] not in given)]
+        code = cli.main([*arguments, *more])
         out, err = capsys.readouterr()
         last = out.strip().splitlines()[-1] if out.strip() else ""
         return {"code": code, "out": out, "err": err, "summary": json.loads(last) if last.startswith("{") else None}
