@@ -104,7 +104,8 @@ def test_each_fault_costs_its_line_and_says_where(tmp_path) -> None:
 
 def test_repairs_are_made_and_counted_per_document(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_bytes(
-        b'\xef\xbb\xbf{"text": "a"}\n{"text": "\\ufeffb\\u0000\\u0000c"}\n{"text": "d\\r\\n\\r\\ne\\r"}\n{"text": "f\\ud83dg", "m": "\\udc00"}\n'
+        b'\xef\xbb\xbf{"text": "a"}\n{"text": "\\ufeffb\\u0000\\u0000c"}\n'
+        b'{"text": "d\\r\\n\\r\\ne\\r"}\n{"text": "f\\ud83dg", "m": "\\udc00"}\n'
     )
     artifact = ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"])
     assert texts(artifact) == ["a", "bc", "d\n\ne\r", "f\ufffdg"]

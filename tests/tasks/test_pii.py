@@ -180,7 +180,7 @@ def test_stage_writes_byte_spans_and_counts_types(tmp_path) -> None:
 
 
 def test_regions_decide_which_national_numbers_are_found() -> None:
-    text = "030 901820 und 020 7946 0958".encode()
+    text = b"030 901820 und 020 7946 0958"
     assert find_spans(text, PiiConfig(regions=())) == []
     assert [text[s:e] for s, e, _ in find_spans(text, PiiConfig(regions=("GB",)))] == [b"020 7946 0958"]
 
