@@ -11,6 +11,8 @@ versions, sections, OIDs, decimals and longer digit runs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -34,8 +36,8 @@ for _c in "._%+-'":
 
 
 def _packed(words: str) -> np.ndarray:
-    """Words of at most eight letters as integers, to be found without strings."""
-    return np.array([int.from_bytes(word.encode(), "big") for word in words.split()], np.uint64)
+    """The last eight letters of words as integers, to be found without strings."""
+    return np.array([int.from_bytes(word.encode()[-8:], "big") for word in words.split()], np.uint64)
 
 
 # What follows an @ but ends in one of these is a file or a systemd unit.
@@ -47,31 +49,32 @@ _COMMON_TLD = _packed(
     "com org net edu gov mil int info biz io ai app dev cn de uk fr jp ru br in it nl eu es se ch au ca us kr tw hk at be pl"
 )
 _NO_IP = _packed(
-    "v ver version versions release released rel section sections sec sect chapter clause appendix oid build rev revision"
+    "v ver version versions standard standards release released rel section sections sec sect chapter clause appendix oid "
+    "build rev revision"
 )
+_BRIDGES = _packed("to from is was and number no nr")
 
 # Helpers are called from compiled code alone: without entry points for Python they compile in half the time.
-_njit = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_HELPER: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_njit = numba.njit(**_HELPER)
 
 
 @_njit
-def _is(c, mask):
+def _is(c: int, mask: int) -> bool:
     return (_CLASS[c] & mask) != 0
 
 
 @_njit
-def _contains(words, word):
-    for known in words:  # a few dozen, and asked for once in a candidate
+def _contains(words: np.ndarray, word: np.uint64) -> bool:
+    for known in words:  # noqa: SIM110 (a generator does not compile; a few dozen words, asked for once in a candidate)
         if known == word:
             return True
     return False
 
 
 @_njit
-def _pack(v, start, end):
-    """ASCII letters of v[start:end] in lower case as one integer; 0 for what is longer than eight."""
-    if end - start > 8:
-        return np.uint64(0)
+def _pack(v: np.ndarray, start: int, end: int) -> np.uint64:
+    """The last eight bytes of v[start:end] as one integer, letters in lower case."""
     word = np.uint64(0)
     for i in range(start, end):
         word = (word << np.uint64(8)) | np.uint64(v[i] | 32 if _is(v[i], _ALPHA) else v[i])
@@ -79,7 +82,7 @@ def _pack(v, start, end):
 
 
 @_njit
-def _letter_before(v, i, lo, wide):
+def _letter_before(v: np.ndarray, i: int, lo: int, wide: bool) -> int:
     """Start of the non-ASCII letter that ends at i, or -1. Wide letters (CJK and the like) only where asked for."""
     j = i - 1
     while j > lo and i - j < 4 and (v[j] & 0xC0) == 0x80:
@@ -88,7 +91,7 @@ def _letter_before(v, i, lo, wide):
 
 
 @_njit
-def _letter_bytes(v, i, hi, wide):
+def _letter_bytes(v: np.ndarray, i: int, hi: int, wide: bool) -> int:
     """Length of the non-ASCII letter at i, or 0. Punctuation and symbols of common blocks are no letters."""
     c = v[i]
     if 0xC3 <= c <= 0xDF and i + 2 <= hi:
@@ -99,7 +102,7 @@ def _letter_bytes(v, i, hi, wide):
 
 
 @_njit
-def _email(v, lo, hi, at):
+def _email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     """The e-mail address around the @ at `at`, as (start, end), or (-1, -1)."""
     none = (-1, -1)
     start = _local_part(v, lo, at)
@@ -130,7 +133,7 @@ def _email(v, lo, hi, at):
 
 
 @_njit
-def _local_part(v, lo, at):
+def _local_part(v: np.ndarray, lo: int, at: int) -> int:
     limit = max(lo, at - MAX_LOCAL_BYTES)
     i = at
     wide = at > lo and _letter_before(v, at, limit, False) < 0 and _letter_before(v, at, limit, True) >= 0
@@ -150,7 +153,7 @@ def _local_part(v, lo, at):
 
 
 @_njit
-def _in_url(v, lo, start):
+def _in_url(v: np.ndarray, lo: int, start: int) -> bool:
     """Is this the user in scheme://user:password@host?"""
     i = start
     limit = max(lo, start - MAX_LOCAL_BYTES)
@@ -160,7 +163,7 @@ def _in_url(v, lo, start):
 
 
 @_njit
-def _domain(v, hi, at):
+def _domain(v: np.ndarray, hi: int, at: int) -> int:
     """End of the host name after the @, or -1: at least two labels, the last of letters."""
     limit = min(hi, at + 1 + MAX_DOMAIN_BYTES)
     i = at + 1
@@ -191,7 +194,7 @@ def _domain(v, hi, at):
 
 
 @_njit
-def _tld(v, start, end):
+def _tld(v: np.ndarray, start: int, end: int) -> int:
     """End of the top-level domain at `start`, or -1. `org-based` ends after `org`."""
     letters = start
     while letters < end and (v[letters] >= 128 or _is(v[letters], _ALPHA)):
@@ -205,7 +208,7 @@ def _tld(v, start, end):
 
 
 @_njit
-def _is_scp_path(v, i, hi):
+def _is_scp_path(v: np.ndarray, i: int, hi: int) -> bool:
     limit = min(hi, i + 128)
     if i >= limit or not (_is(v[i], _DIGIT | _ALPHA) or v[i] == 126 or v[i] == 47 or v[i] == 46):
         return False
@@ -220,7 +223,7 @@ def _is_scp_path(v, i, hi):
 
 
 @_njit
-def _all_digits(v, start, end):
+def _all_digits(v: np.ndarray, start: int, end: int) -> bool:
     for i in range(start, end):
         if not _is(v[i], _DIGIT):
             return False
@@ -228,7 +231,7 @@ def _all_digits(v, start, end):
 
 
 @_njit
-def _octets(v, i, hi):
+def _octets(v: np.ndarray, i: int, hi: int) -> int:
     """End of a dotted quad at i whose octets are in range, or -1."""
     for part in range(4):
         j, value = i, 0
@@ -247,7 +250,7 @@ def _octets(v, i, hi):
 
 
 @_njit
-def _ip4(v, lo, hi, i):
+def _ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the IPv4 address that begins at the digit i, or -1."""
     end = _octets(v, i, hi)
     if end < 0:
@@ -280,7 +283,7 @@ def _ip4(v, lo, hi, i):
 
 
 @_njit
-def _quad_before(v, lo, end):
+def _quad_before(v: np.ndarray, lo: int, end: int) -> bool:
     """Does a dotted quad end here, as in a range of addresses?"""
     for start in range(max(lo, end - 15), end - 6):
         if (start == lo or not _is(v[start - 1], _DIGIT)) and _is(v[start], _DIGIT) and _octets(v, start, end) == end:
@@ -289,7 +292,7 @@ def _quad_before(v, lo, end):
 
 
 @_njit
-def _is_numbering(v, lo, i):
+def _is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
     """Is what stands before i a word or sign that counts versions, sections or objects?"""
     j = _skip_back(v, i, lo, False)
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
@@ -299,18 +302,23 @@ def _is_numbering(v, lo, i):
         b = v[j - 2]
         if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
             return True
-    j = _skip_back(v, i, lo, True)
-    k = j
-    if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
-        k -= 1
-    start = k
-    while start > lo and k - start <= 9 and _is(v[start - 1], _ALPHA):
-        start -= 1
-    return start < k and _contains(_NO_IP, _pack(v, start, k))
+    for _ in range(4):  # "Standards-Version to 4.6.0.1": small words lead to the one that tells
+        k = _skip_back(v, i, lo, True)
+        if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
+            k -= 1
+        i = k
+        while i > lo and k - i <= 9 and _is(v[i - 1], _ALPHA):
+            i -= 1
+        word = _pack(v, i, k)
+        if i < k and _contains(_NO_IP, word):
+            return True
+        if i == k or not _contains(_BRIDGES, word):
+            return False
+    return False
 
 
 @_njit
-def _skip_back(v, i, lo, signs):
+def _skip_back(v: np.ndarray, i: int, lo: int, signs: bool) -> int:
     """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where asked."""
     limit = max(lo, i - 4)
     while i > limit:
@@ -322,7 +330,7 @@ def _skip_back(v, i, lo, signs):
 
 
 @_njit
-def _ip6(v, lo, hi, i):
+def _ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of an IPv6 address whose first colon is at i, as (start, end), or (-1, -1)."""
     start = i
     while start > lo and i - start < 5 and _is(v[start - 1], _HEX):
@@ -348,7 +356,7 @@ def _ip6(v, lo, hi, i):
 
 
 @_njit
-def _digits_end(v, i, hi, most):
+def _digits_end(v: np.ndarray, i: int, hi: int, most: int) -> int:
     j = i
     while j < hi and j - i <= most and _is(v[j], _DIGIT):
         j += 1
@@ -356,7 +364,7 @@ def _digits_end(v, i, hi, most):
 
 
 @_njit
-def _card(v, lo, hi, i):
+def _card(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer row of numbers."""
     if i > lo:
         c = v[i - 1]
@@ -393,7 +401,7 @@ def _card(v, lo, hi, i):
 
 
 @_njit
-def _card_shape(sizes, groups):
+def _card_shape(sizes: np.ndarray, groups: int) -> bool:
     if groups == 1:
         return 14 <= sizes[0] <= 19
     if sizes[0] != 4:
@@ -406,7 +414,7 @@ def _card_shape(sizes, groups):
 
 
 @_njit
-def _groups_before(v, lo, i):
+def _groups_before(v: np.ndarray, lo: int, i: int) -> int:
     """How many groups of digits, at most three, stand before i with a blank between."""
     count = 0
     while count < 3 and i - 2 >= lo and v[i - 1] == 32 and _is(v[i - 2], _DIGIT):
@@ -419,11 +427,11 @@ def _groups_before(v, lo, i):
 
 
 @_njit
-def _is_card_number(v, start, end):
+def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     total, length, prefix = 0, 0, 0
     for j in range(end - 1, start - 1, -1):
         if _is(v[j], _DIGIT):
-            digit = np.int64(v[j]) - 48
+            digit = v[j] - np.int64(48)
             if length % 2 == 1:
                 digit = digit * 2 - 9 if digit > 4 else digit * 2
             total += digit
@@ -433,7 +441,7 @@ def _is_card_number(v, start, end):
     taken, j = 0, start
     while taken < 4:
         if _is(v[j], _DIGIT):
-            prefix = prefix * 10 + (np.int64(v[j]) - 48)
+            prefix = prefix * 10 + (v[j] - np.int64(48))
             taken += 1
         j += 1
     two = prefix // 100
@@ -450,7 +458,7 @@ def _is_card_number(v, start, end):
 
 
 @_njit
-def _separator_bytes(v, i, hi):
+def _separator_bytes(v: np.ndarray, i: int, hi: int) -> int:
     """Length of one separator inside phone numbers at i, or 0: blank, hyphens, dot, slash, parentheses."""
     c = v[i]
     if c == 32 or c == 45 or c == 46 or c == 47 or c == 40 or c == 41:
@@ -463,7 +471,7 @@ def _separator_bytes(v, i, hi):
 
 
 @_njit
-def _phone_end(v, i, hi, fewest, most):
+def _phone_end(v: np.ndarray, i: int, hi: int, fewest: int, most: int) -> tuple[int, int]:
     """End of the longest row of digit groups from i with `fewest` to `most` digits, and its number of groups, or (-1, 0)."""
     best, best_groups, digits, groups = -1, 0, 0, 0
     limit = min(hi, i + MAX_PHONE_BYTES)
@@ -487,7 +495,7 @@ def _phone_end(v, i, hi, fewest, most):
 
 
 @_njit
-def _phone(v, lo, hi, i):
+def _phone(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of an international phone number whose + stands before the digit i, as (start, end), or (-1, -1)."""
     plus = i - 1
     if plus > lo and (_is(v[plus - 1], _ALPHA | _DIGIT) or v[plus - 1] == 43 or v[plus - 1] == 95):
@@ -497,7 +505,7 @@ def _phone(v, lo, hi, i):
 
 
 @_njit
-def _local_phone(v, lo, hi, i):
+def _local_phone(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of a national phone number that begins at the digit i, as (start, end), or (-1, -1)."""
     start = i - 1 if i > lo and v[i - 1] == 40 else i
     if start > lo:
@@ -511,13 +519,13 @@ def _local_phone(v, lo, hi, i):
 
 
 @_njit
-def _blank_follows(v, i, hi):
+def _blank_follows(v: np.ndarray, i: int, hi: int) -> bool:
     j = _digits_end(v, i, hi, 12)
     return j < hi and v[j] == 32
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
-def find_candidates(values, lo, hi, scan_lo, scan_hi):
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def find_candidates(values: np.ndarray, lo: np.ndarray, hi: np.ndarray, scan_lo: np.ndarray, scan_hi: np.ndarray) -> np.ndarray:
     """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi), in order of triggers.
 
     A flat int64 array, four numbers a candidate: range number, start, end, kind.
@@ -551,7 +559,7 @@ def find_candidates(values, lo, hi, scan_lo, scan_hi):
 
 
 @_njit
-def _put(found, count, number, start, end, kind):
+def _put(found: np.ndarray, count: int, number: int, start: int, end: int, kind: int) -> int:
     if end < 0:
         return count
     found[count], found[count + 1], found[count + 2], found[count + 3] = number, start, end, kind
@@ -559,7 +567,7 @@ def _put(found, count, number, start, end, kind):
 
 
 @_njit
-def _grown(found, count):
+def _grown(found: np.ndarray, count: int) -> np.ndarray:
     # By element: assigning slices would compile the formatting of shape errors, for seconds.
     grown = np.empty(2 * len(found), np.int64)
     for i in range(count):
