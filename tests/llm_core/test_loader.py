@@ -109,9 +109,10 @@ def test_a_state_at_an_epoch_border_begins_the_next_epoch(shards: TokenShards) -
     loader.next_batch()
     assert loader.state_dict() == {"seed": 0, "epoch": 1, "consumed_samples": 0}
     expected = loader.next_batch()[0]
-    other = Loader(shards, SEQ_LEN, NUM_SAMPLES, seed=0)
-    other.load_state_dict({"seed": 0, "epoch": 0, "consumed_samples": NUM_SAMPLES})
-    assert torch.equal(other.next_batch()[0], expected)
+    for epoch, consumed in ((1, 0), (0, NUM_SAMPLES)):
+        other = Loader(shards, SEQ_LEN, NUM_SAMPLES, seed=0)
+        other.load_state_dict({"seed": 0, "epoch": epoch, "consumed_samples": consumed})
+        assert torch.equal(other.next_batch()[0], expected)
 
 
 def test_steps_and_positions_agree(shards: TokenShards) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, ArtifactMismatch
+from tasks.bpe import train_bpe
 from tasks.encoder import SPECIAL_TOKENS, Tokenizer
 from tasks.stage import StageFailure
 from tasks.tokenizer import TokenizerConfig, export_hugging_face, load_tokenizer, train_tokenizer
@@ -98,6 +99,14 @@ def test_remembered_words_of_the_sample_give_the_ids_of_the_whole_text(tokenizer
     encodings = tokenizer._model.encode_batch(texts, add_special_tokens=False)
     for _ in range(2):  # the second time from memory
         assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [encoding.ids for encoding in encodings]
+
+
+def test_words_are_not_cut_where_a_merge_crosses() -> None:
+    """Every pair of signs that pre-tokens join is merged here, so a cut in the wrong place changes ids."""
+    texts = ["café naïve señor l'été .\n\n ;\n  don't a1é ñ2 (x) --- \n\t-a _b\r\n"]
+    tokenizer = Tokenizer(train_bpe(texts * 5, 1000))
+    for text in (texts[0], texts[0].replace(" ", ""), texts[0][::-1]):
+        assert tokenizer.encode(text).tolist() == tokenizer._model.encode(text, add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize("text", HOSTILE)
