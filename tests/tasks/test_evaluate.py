@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,10 @@ def test_limits_take_the_smallest_ids_and_first_tokens_and_count_their_bytes(run
     assert metrics["val_bpb"]["num_bytes"] == sum(len(codec.decode_bytes(codec.encode(run.texts[id])[:10])) for id in first)
 
 
-def test_tokens_that_do_not_give_the_text_back_are_refused(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [lambda text: text + "!", str.swapcase])
+def test_tokens_that_do_not_give_the_text_back_are_refused(run: Run, tmp_path: Path, change: Callable[[str], str]) -> None:
     table = pq.read_table(run.documents.file("part-00000.parquet"))
-    texts = [text + "!" for text in table["text"].to_pylist()]
+    texts = [change(text) for text in table["text"].to_pylist()]
     (tmp_path / "documents").mkdir()
     changed = table.set_column(table.schema.get_field_index("text"), "text", pa.array(texts, pa.large_string()))
     write_table(changed, tmp_path / "documents/part-00000.parquet")
