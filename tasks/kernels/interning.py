@@ -36,15 +36,23 @@ def table_mask(num_items):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
-    """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash (FNV-1a) with the top bit set."""
+    """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of them with the top bit set."""
     if stop - start < 8:
         key = np.uint64(stop - start)
         for i in range(start, stop):
             key = (key << np.uint64(8)) | np.uint64(buf[i])
         return key
-    key = _HASH_SEED
-    for i in range(start, stop):
-        key = (key ^ np.uint64(buf[i])) * _HASH_PRIME
+    key = _HASH_SEED ^ np.uint64(stop - start)
+    pos = start
+    while pos < stop:
+        # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
+        pos = min(pos, stop - 8)
+        word = np.uint64(0)
+        for i in range(8):
+            word |= np.uint64(buf[pos + i]) << np.uint64(8 * i)
+        key = (key ^ word) * _HASH_PRIME
+        key ^= key >> np.uint64(29)
+        pos += 8
     return key | _LONG
 
 
