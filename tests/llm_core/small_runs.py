@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 
 from llm_core.config import to_plain
 from llm_core.model.config import ModelConfig
+from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 
 VOCAB_SIZE = 51
 """Odd on purpose: it divides by no number of processes."""
@@ -50,6 +50,7 @@ def write_token_shards(folder: Path, num_documents: int = 40, document_tokens: i
             "split": split,
             "eos_id": "0",
             "seed": "0",
+            "shard": "0",
             "num_shards": "1",
             "tokenizer_digest": "none",
             "config_digest": "none",
