@@ -112,7 +112,7 @@ def _flow(name: str, arguments: list[str]) -> int:
 
     with open_sweep(configs[0].tracking, configs[0].state, overrides) as link:
         _hydra_application(["-m", *settable(overrides)], job)
-        say(f"sweep: {len(codes)} runs, {sum(map(bool, codes))} failed; compare them in MLflow: {link()}")
+        say(f"sweep: {len(codes)} runs, {sum(map(bool, codes))} failed; MLflow: {link()}")
     return max(codes, default=0)
 
 
@@ -238,16 +238,23 @@ def _generate(arguments: list[str]) -> int:
     """Text that the trained model writes after a prompt."""
     if not arguments or arguments[0].startswith("-"):
         raise ConfigError('generate needs a prompt; write textmill generate "Once upon a time" [overrides]')
-    from tasks.generate import continue_text
-
     config = compose(arguments[1:])
     store, plan = decide(config, "train")
     model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
     if model is None or tokenizer is None:
-        raise ConfigError(
-            f"no model is trained for this configuration ({plan['train'].why}); run `textmill train` with the same words"
-        )
-    print(continue_text(model, tokenizer, arguments[0], config.evaluate))
+        why = plan["train"].why
+        raise ConfigError(f"no model is trained for this configuration ({why}); run `textmill train` with the same overrides")
+    from llm_core.infer.sampling import SamplingParams
+    from tasks.generate import generate_text
+
+    sampling = config.evaluate
+    params = SamplingParams(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+
+    def show(piece: str) -> None:
+        print(piece, end="", flush=True)
+
+    generate_text(model.path / "model", tokenizer.path, arguments[0], params, sampling.max_new_tokens, show)
+    print()
     return 0
 
 

@@ -94,6 +94,11 @@ class RunConfig:
             raise ConfigError(f"start ({self.start}) and only ({self.only}) exclude each other; give one of them")
         if self.num_workers is not None and self.num_workers < 1:
             raise ConfigError(f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every core")
+        _ = self.train_stage  # its rules hold between groups
+
+    @property
+    def train_stage(self) -> TrainStageConfig:
+        return TrainStageConfig(model=self.model, optim=self.optim, train=self.train, parallel=self.parallel)
 
     @property
     def stages(self) -> StageConfigs:
@@ -107,7 +112,7 @@ class RunConfig:
             "documents": self.documents,
             "tokenizer": self.tokenizer,
             "shards": self.shards,
-            "train": TrainStageConfig(model=self.model, optim=self.optim, train=self.train, parallel=self.parallel),
+            "train": self.train_stage,
             "evaluate": self.evaluate,
             "bench": self.bench,
             "report": self.report,

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from tasks.artifact import Artifact
 
@@ -22,10 +22,21 @@ def warn(message: str) -> None:
     logger.warning(message)
 
 
+class _Console(logging.StreamHandler):  # type: ignore[type-arg]
+    """To stderr as it is when a line is written: a progress bar or a test may have replaced it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
 def set_up_console() -> None:
     """Show what `say` and `warn` are told, as it is, on stderr. Called by the command line only."""
-    if not logger.handlers:
-        handler = logging.StreamHandler(sys.stderr)
+    if not any(isinstance(handler, _Console) for handler in logger.handlers):
+        handler = _Console()
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)

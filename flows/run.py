@@ -53,7 +53,7 @@ class MakeArtifact(Protocol):
 
 @dataclass(frozen=True)
 class Output:
-    """What a stage gave: its artifact, or None where nothing in this run needs it."""
+    """What a stage gave: its artifact, or None where it is not there and nothing in this run needs it."""
 
     stage: str
     artifact: Artifact | None
@@ -82,10 +82,10 @@ class Run:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def stage(self, name: str, *parents: Output) -> Output:
-        """Make the artifact of a stage, or find it; stages that nothing needs are passed over."""
+        """Make the artifact of a stage, or find it; what is missing and not needed is passed over."""
         assert tuple(p.stage for p in parents) == STAGES[name].parents, f"{name} takes {STAGES[name].parents}"
         step = next((s for s in self.plan.steps if s.node.stage == name), None)
-        if step is None or not step.needed:
+        if step is None or (not step.needed and step.why != "cached"):
             return Output(name, None)
         if step.runs:
             say(f"{name} {step.node.key}: {step.why}")

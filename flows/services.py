@@ -29,7 +29,7 @@ from tasks.keys import ROOT
 
 POOL = "textmill"
 
-START_LIMIT_S = 180.0
+START_LIMIT_S = 300.0
 FLOW_GRACE_S = 30.0
 """Time a flow run has to save its state; Prefect itself allows no more."""
 
@@ -50,6 +50,7 @@ def environment(state: Path) -> dict[str, str]:
         # The word: MLflow does not take 1 for it.
         "DO_NOT_TRACK": "true",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "flows",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or default_uri(state),

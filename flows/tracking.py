@@ -208,7 +208,7 @@ class MlflowLog:
     def __init__(self, uri: str, experiment: str, state: Path) -> None:
         self.uri = uri
         self._experiment = experiment
-        self._state = state
+        self._directory = state.resolve() / "mlflow"
 
     @functools.cached_property
     def _client(self) -> Any:
@@ -219,21 +219,27 @@ class MlflowLog:
             logging.getLogger(noisy).setLevel(logging.WARNING)
         from mlflow import MlflowClient
 
-        return MlflowClient(tracking_uri=self.uri)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            return MlflowClient(tracking_uri=self.uri)
 
     @functools.cached_property
     def experiment_id(self) -> str:
-        directory = self._state.resolve() / "mlflow"
-        directory.mkdir(parents=True, exist_ok=True)
-        # Processes that meet a fresh database together fail in its migrations; one at a time, they do not.
-        with (directory / "init.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            found = self._client.get_experiment_by_name(self._experiment)
+        client = self._client
+        with self._alone():
+            found = client.get_experiment_by_name(self._experiment)
             if found is not None:
                 return str(found.experiment_id)
             # A server places artifacts itself; without one they would go below the current directory.
-            place = None if urlsplit(self.uri).scheme.startswith("http") else (directory / "artifacts").as_uri()
-            return str(self._client.create_experiment(self._experiment, artifact_location=place))
+            place = None if urlsplit(self.uri).scheme.startswith("http") else (self._directory / "artifacts").as_uri()
+            return str(client.create_experiment(self._experiment, artifact_location=place))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Processes that meet a fresh database together fail in its migrations; one at a time, they do not."""
+        with (self._directory / "init.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def start(self, name: str, tags: Mapping[str, str], started_at: str) -> str:
         tags = {**tags, "mlflow.runName": name}
@@ -322,6 +328,9 @@ def open_sweep(config: TrackingConfig, state: Path, overrides: Sequence[str]) ->
 
     The runs find their parent by an environment variable, so launchers that start processes work as well.
     """
+    if not config.enabled:
+        yield lambda: "not tracked"
+        return
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from prefect import get_run_logger
 from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.config import compose
-from flows.console import say
 from flows.run import Run, describe, open_run, summarize
 from llm_core.config import ConfigError
 from tasks.prefect_tasks import make_artifact_in_task
@@ -31,8 +31,8 @@ def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[
     except (StageInterrupted, TerminationSignal, KeyboardInterrupt) as error:
         return Cancelled(message=str(error) or "interrupted; the next run goes on from here", data=error)
     description = describe(run)
-    for line in description.splitlines():
-        say(line)
+    # To Prefect's own log: a command line shows the description itself.
+    get_run_logger().info(description)
     message = "completed with quarantine" if run.quarantined else "completed"
     return Completed(message=message, data={"summary": summarize(run), "description": description})
 

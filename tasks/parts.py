@@ -84,7 +84,9 @@ class PartRunner:
         missing = [i for i in range(len(parts)) if i not in results]
         first = {directories[i]: i for i in reversed(missing)}
         self.progress(len(results), len(parts))
-        with (self.make_executor or nullcontext)() as executor:
+        # One part is done here: workers would cost their start and help nothing.
+        make_executor = self.make_executor if self.make_executor and len(first) > 1 else nullcontext
+        with make_executor() as executor:
             work = [(process_part, parts[i], directory, config) for directory, i in sorted(first.items(), key=lambda x: x[1])]
             for _ in _completions(executor, work):
                 self.progress(sum(1 for d in directories if (d / PART_FILE).exists()), len(parts))

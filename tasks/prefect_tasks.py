@@ -37,8 +37,11 @@ def make_artifact_in_task(
         return make_artifact(store, step, parents, config, runner, say)
 
     # Parents are passed for their edges in the run graph only.
-    result: tuple[Artifact, bool] = _stage_task.with_options(name=stage)(stage, key, dict(parents), make)
-    return result
+    state = _stage_task.with_options(name=stage)(stage, key, dict(parents), make, return_state=True)
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, BaseException):  # also that of a cancelled state, which a plain call would return
+        raise result
+    return result  # type: ignore[no-any-return]
 
 
 @task(task_run_name="{stage}-{key}", cache_policy=NO_CACHE, persist_result=False)

@@ -1,0 +1,133 @@
+"""What the command line says to mistakes: one line that names value, rule and way out, and exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.cli import FLOWS, main
+from flows.config import CONF_DIR, choices, compose, groups, sweep_points
+from llm_core.config import ConfigError
+from tests.flows.conftest import RunCli
+
+MISTAKES = {
+    "typo": (["run", "optm.lr=1"], ["optm", "did you mean optim?"]),
+    "typo in a group": (["run", "tokenizer.vocb_size=512"], ["tokenizer.vocb_size", "did you mean vocab_size?"]),
+    "added typo": (["run", "+tokenizer.typo=1"], ["tokenizer.typo", "is not a known setting"]),
+    "forced typo": (["run", "++typo=1"], ["typo is not a known setting"]),
+    "wrong type": (["run", "tokenizer.vocab_size=many"], ["tokenizer.vocab_size ('many')", "a whole number"]),
+    "broken rule": (["run", "dedup.num_bands=13"], ["num_bands (13)", "try"]),
+    "rule between groups": (["run", "train.seq_len=4096", "model=tiny"], ["train.seq_len (4096)", "model.max_seq_len"]),
+    "missing file": (["run", "source.paths=[no/such.jsonl]"], ["no/such.jsonl"]),
+    "bad choice": (["run", "tokenizer=bpee"], ["tokenizer (bpee) is not a choice", "did you mean bpe?"]),
+    "bad group": (["run", "tokeniser=bpe"], ["tokeniser", "did you mean tokenizer?"]),
+    "added choice": (["run", "+tokenizer=unigram"], ["tokenizer=choice"]),
+    "bad overlay": (["run", "run=dmeo"], ["run (dmeo)", "did you mean demo?"]),
+    "bad stage": (["run", "start=tokeniser"], ["start (tokeniser) is not a stage", "did you mean tokenizer?"]),
+    "bad forced stage": (["run", "force=[trian]"], ["force (trian)", "did you mean train?"]),
+    "exclusive controls": (["run", "start=train", "only=bench"], ["exclude each other"]),
+    "bad syntax": (["run", "a=b=c"], ["'a=b=c' is not an override", "key=value"]),
+    "no equals sign": (["run", "tokenizer"], ["'tokenizer' is not an override"]),
+    "sweep without -m": (["run", "optim.lr=1e-3,3e-3"], ["add -m"]),
+    "bad point of a sweep": (["run", "-m", "tokenizer=bpe,nope"], ["tokenizer (nope)"]),
+    "removed group": (["run", "~tokenizer"], ["tokenizer has no value"]),
+    "unknown option": (["run", "--dry"], ["--dry is not an option"]),
+    "unknown flow": (["rnu"], ["rnu is not a flow or command", "did you mean run?"]),
+    "unknown flow of a plan": (["plan", "trian"], ["trian is not a flow", "did you mean train?"]),
+    "no workers": (["run", "num_workers=0"], ["num_workers (0)"]),
+    "bad orchestrator": (["run", "orchestrator=airflow"], ["orchestrator (airflow) is not a choice"]),
+    "bad tracking uri": (["run", "tracking.uri=somewhere"], ["tracking", "somewhere", "sqlite:"]),
+    "prompt missing": (["generate"], ["needs a prompt"]),
+    "nothing trained": (["generate", "Once"], ["no model is trained", "textmill train"]),
+    "bad keep": (["gc", "keep=all"], ["keep (all)"]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_one_line_and_exit_code_two(mistake: str, run_cli: RunCli) -> None:
+    arguments, expected = MISTAKES[mistake]
+    result = run_cli(*arguments)
+    lines = result["err"].strip().splitlines()
+    assert result["code"] == 2 and len(lines) == 1, result["err"]
+    assert lines[0].startswith("textmill: ") and "Traceback" not in lines[0]
+    for words in expected:
+        assert words in lines[0]
+
+
+def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in [*FLOWS, "plan", "up", "down", "env", "ui", "gc", "generate"])
+
+
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g in groups() for c in choices(g)])
+def test_every_choice_of_every_group_composes(group: str, choice: str) -> None:
+    extra = ["source.paths=[data/sample/sample.jsonl]"] if (group, choice) == ("source", "files") else []
+    extra += ["train.seq_len=256"] if group == "model" else []
+    compose([f"{group}={choice}", *extra])
+
+
+def test_settings_that_yaml_leaves_out_can_be_overridden() -> None:
+    written = (CONF_DIR / "tracking" / "local.yaml").read_text()
+    assert "uri" in written
+    assert compose(["tracking.uri=http://127.0.0.1:1"]).tracking.uri == "http://127.0.0.1:1"
+    assert compose(["train.max_val_sequences=7"]).train.max_val_sequences == 7
+
+
+def test_overlay_wins_over_groups_and_the_command_line_over_both() -> None:
+    demo = compose(["run=demo"])
+    assert demo != compose()
+    assert compose(["run=demo", "train.num_steps=3"]).train.num_steps == 3
+
+
+def test_file_of_a_group_with_a_typo_is_named(tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(CONF_DIR, tmp_path / "conf")
+    (tmp_path / "conf" / "tokenizer" / "mine.yaml").write_text("kind: bpe\nvocab_sise: 512\n")
+    with pytest.raises(ConfigError, match=r"tokenizer\.vocab_sise is not a known setting; did you mean vocab_size\?"):
+        compose(["tokenizer=mine"], tmp_path / "conf")
+    (tmp_path / "conf" / "tokenizer" / "torn.yaml").write_text("kind: [bpe\n")
+    with pytest.raises(ConfigError) as caught:
+        compose(["tokenizer=torn"], tmp_path / "conf")
+    assert "\n" not in str(caught.value)
+
+
+def test_sweep_points_are_all_combinations_in_order() -> None:
+    assert sweep_points(["optim.lr=1e-3,3e-3", "tokenizer=bpe,unigram", "seed=1"]) == [
+        ["optim.lr=0.001", "tokenizer=bpe", "seed=1"],
+        ["optim.lr=0.001", "tokenizer=unigram", "seed=1"],
+        ["optim.lr=0.003", "tokenizer=bpe", "seed=1"],
+        ["optim.lr=0.003", "tokenizer=unigram", "seed=1"],
+    ]
+
+
+def test_compose_from_many_threads_is_safe() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as pool:
+        seeds = list(pool.map(lambda seed: compose([f"tokenizer.seed={seed}"]).tokenizer.seed, range(6)))
+    assert seeds == list(range(6))
+
+
+def test_completion_and_config_dump_leave_no_files(tmp_path: Path) -> None:
+    def textmill(*arguments: str, **environment: str) -> str:
+        import os
+
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(CONF_DIR.parent), **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    assert textmill("-sc", "query=bash", COMP_LINE="textmill re").split() == ["refresh"]
+    assert textmill("-sc", "query=bash", COMP_LINE="textmill run tokenizer=").split() == ["tokenizer=bpe", "tokenizer=unigram"]
+    assert "vocab_size: 777" in textmill("run", "--cfg", "job", "tokenizer.vocab_size=777")
+    assert list(tmp_path.iterdir()) == []

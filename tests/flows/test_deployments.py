@@ -1,0 +1,50 @@
+"""prefect.yaml says only what the flows can do."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.config import compose
+from tasks.keys import ROOT
+
+DEPLOYMENTS = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))["deployments"]
+
+
+def load_flow(deployment: dict[str, Any]) -> Any:
+    file, _, function = deployment["entrypoint"].partition(":")
+    return getattr(importlib.import_module(file.removesuffix(".py").replace("/", ".")), function)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda d: d["name"])
+def test_deployment_fits_its_flow(deployment: dict[str, Any]) -> None:
+    flow = load_flow(deployment)
+    assert set(flow.validate_parameters(deployment["parameters"])) == {"overrides"}
+    compose(deployment["parameters"]["overrides"])
+    with pytest.raises(Exception, match="overrides"):
+        flow.validate_parameters({"overrides": "run=demo"})
+
+
+def test_names_that_the_documentation_promises() -> None:
+    names = [f"{load_flow(d).name}/{d['name']}" for d in DEPLOYMENTS]
+    assert {"pipeline/local", "pipeline/full", "refresh/nightly", "train/local-train"} <= set(names)
+    assert len({d["name"] for d in DEPLOYMENTS}) == len(DEPLOYMENTS), "Prefect finds deployments by their last name too"
+
+
+def test_schedules_are_valid_and_wait_to_be_switched_on() -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    schedules = [schedule for d in DEPLOYMENTS for schedule in d.get("schedules", [])]
+    assert schedules
+    for schedule in schedules:
+        CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
+        assert schedule["active"] is False
+
+
+def test_deployments_work_from_any_clone() -> None:
+    assert str(Path.home()) not in (ROOT / "prefect.yaml").read_text("utf-8")
+    assert "pull" not in yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))

@@ -1,0 +1,69 @@
+"""What may be deleted from a store: nothing that a recent run, a live run or a holder needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flows.records import read_records, remove, unused
+from tasks.store import Node, Store
+from tests.flows.conftest import RunCli
+
+pytestmark = pytest.mark.usefixtures("stand_in_stages")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def test_what_only_forgotten_runs_used_is_listed_then_removed(run_cli: RunCli, store: Store) -> None:
+    old = run_cli("refresh", "tokenizer.vocab_size=300")["summary"]
+    new = run_cli("refresh", "tokenizer.vocab_size=400")["summary"]
+    assert "0 items" in run_cli("gc")["out"]
+    listed = run_cli("gc", "keep=1")["out"]
+    assert old["stages"]["tokenizer"]["key"] in listed and new["stages"]["tokenizer"]["key"] not in listed
+    assert store.find("tokenizer", old["stages"]["tokenizer"]["key"]), "nothing is removed without --yes"
+    assert "removed" in run_cli("gc", "keep=1", "--yes")["out"]
+    for name in ("tokenizer", "shards"):
+        assert store.find(name, old["stages"][name]["key"]) is None
+        assert store.find(name, new["stages"][name]["key"])
+    assert store.find("documents", old["stages"]["documents"]["key"]), "shared with a recent run"
+    assert "0 items" in run_cli("gc", "keep=1")["out"]
+    assert len(list((store.root / ".parts" / "tokenizer").iterdir())) == 1
+
+
+def test_held_key_is_never_touched(run_cli: RunCli, store: Store) -> None:
+    old = run_cli("refresh", "tokenizer.vocab_size=300")["summary"]["stages"]["tokenizer"]["key"]
+    run_cli("refresh", "tokenizer.vocab_size=400")
+    listed = unused(store, 1)
+    with store.hold(Node("tokenizer", old, "", {}, {}), print):
+        assert not [item for item in unused(store, 1) if item.path.name == old]
+        remove(listed)  # listed before it was held
+        assert store.find("tokenizer", old)
+    remove(unused(store, 1))
+    assert store.find("tokenizer", old) is None
+
+
+def test_live_run_protects_what_it_will_read(run_cli: RunCli, store: Store) -> None:
+    run_cli("refresh", "tokenizer.vocab_size=300")
+    run_cli("refresh", "tokenizer.vocab_size=400")
+    (record,) = [r for r in read_records(store) if "tokenizer.vocab_size=300" in r.overrides]
+    path = store.root / ".runs" / f"{record.run_id}.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "outcome": "running"}))
+    assert unused(store, 1) == [], "its process is alive: it is this one"
+    values["process"]["pid"] = 2**22 + 1
+    path.write_text(json.dumps({**values, "outcome": "running"}))
+    assert unused(store, 1) != []
+
+
+def test_record_says_what_a_run_stands_on(run_cli: RunCli, store: Store) -> None:
+    summary = run_cli("refresh")["summary"]
+    (record,) = read_records(store)
+    assert (record.run_id, record.flow, record.target) == (summary["run_id"], "refresh", "shards")
+    assert record.outcome == "completed" and record.finished_at and record.process["pid"] == os.getpid()
+    assert record.stages == {name: stage["key"] for name, stage in summary["stages"].items()}

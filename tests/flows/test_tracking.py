@@ -1,0 +1,148 @@
+"""What MLflow knows after a run: parents, children, links, statuses; and that nothing depends on it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import compose
+from flows.tracking import default_uri, numbers
+from tasks.graph import STAGES
+from tests.flows.conftest import RunCli
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One tracking database for all tests here, an experiment for each: its migrations take seconds."""
+    return default_uri(tmp_path_factory.mktemp("tracking"))
+
+
+class Tracked:
+    """The runs of one experiment."""
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        from mlflow import MlflowClient
+
+        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        self.client = MlflowClient(tracking_uri=uri)
+        self.experiment = experiment
+
+    def runs(self) -> list[Any]:
+        found = self.client.get_experiment_by_name(self.experiment)
+        return list(self.client.search_runs([found.experiment_id], order_by=["attributes.start_time ASC"])) if found else []
+
+    def parents(self) -> list[Any]:
+        return [run for run in self.runs() if "stage" not in run.data.tags]
+
+    def children(self, parent: Any) -> dict[str, Any]:
+        return {
+            run.data.tags["stage"]: run
+            for run in self.runs()
+            if "stage" in run.data.tags and run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        }
+
+
+@pytest.fixture
+def tracked(database: str, request: pytest.FixtureRequest) -> Tracked:
+    return Tracked(database, request.node.name)
+
+
+@pytest.fixture
+def overrides(tracked: Tracked, database: str) -> list[str]:
+    return [f"tracking.uri={database}", f"tracking.experiment='{tracked.experiment}'"]
+
+
+@pytest.mark.usefixtures("stand_in_stages")
+def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
+    tracked: Tracked, overrides: list[str], run_cli: RunCli
+) -> None:
+    summary = run_cli("run", *overrides, tracking="local")["summary"]
+    (parent,) = tracked.parents()
+    assert parent.info.run_id == summary["mlflow_run_id"] and parent.info.status == "FINISHED"
+    assert parent.data.params["tokenizer.vocab_size"] == "4096" and parent.data.params["model.dim"]
+    assert parent.data.metrics["val_bpb"] == 1.4 and parent.data.metrics["decode_tok_s"] == 123.0
+    files = {file.path for file in tracked.client.list_artifacts(parent.info.run_id)}
+    assert files == {"config", "report.html"}
+    assert {f.path for f in tracked.client.list_artifacts(parent.info.run_id, "config")} == {
+        "config/overrides.txt",
+        "config/resolved.yaml",
+    }
+
+    children = tracked.children(parent)
+    assert list(STAGES) == [name for name in STAGES if name in children] and len(children) == len(STAGES)
+    assert {child.info.status for child in children.values()} == {"FINISHED"}
+    train = children["train"]
+    assert "model.dim" in train.data.params and "tokenizer.vocab_size" not in train.data.params
+    history = tracked.client.get_metric_history(train.info.run_id, "train_loss")
+    assert [(m.step, m.value) for m in history] == [(1, 3.0), (2, 1.5), (3, 1.0)], "a step done again counts once"
+    inputs = {entry.dataset.name: entry.dataset.digest for entry in train.inputs.dataset_inputs}
+    assert inputs == {name: summary["stages"][name]["key"] for name in ("tokenizer", "shards")}
+    assert children["ingest"].data.metrics["dropped/EMPTY"] == 1
+    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == ["artifact.json"]
+
+
+@pytest.mark.usefixtures("stand_in_stages")
+def test_cached_stage_is_a_link_to_the_run_that_made_it(tracked: Tracked, overrides: list[str], run_cli: RunCli) -> None:
+    run_cli("run", *overrides, tracking="local")
+    run_cli("run", *overrides, tracking="local")
+    first, second = tracked.parents()
+    makers = tracked.children(first)
+    assert tracked.children(second) == {}
+    for name in STAGES:
+        assert second.data.tags[f"reused.{name}"] == makers[name].info.run_id
+    assert second.data.metrics["val_bpb"] == first.data.metrics["val_bpb"], "headline numbers are there, cached or not"
+    assert second.data.params == first.data.params
+
+
+@pytest.mark.usefixtures("stand_in_stages")
+@pytest.mark.parametrize(("trouble", "status"), [("failure", "FAILED"), ("ctrl-c", "KILLED"), ("interrupted", "KILLED")])
+def test_status_says_how_a_run_ended(
+    trouble: str, status: str, tracked: Tracked, overrides: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_TROUBLE", f"quality:{trouble}")
+    run_cli("run", *overrides, tracking="local")
+    (parent,) = tracked.parents()
+    children = tracked.children(parent)
+    assert parent.info.status == status == children["quality"].info.status
+    assert children["ingest"].info.status == "FINISHED" and "dedup" not in children
+    assert parent.data.tags["error"]
+
+
+@pytest.mark.usefixtures("stand_in_stages")
+def test_sweep_groups_its_runs_and_carries_the_best(tracked: Tracked, overrides: list[str], run_cli: RunCli) -> None:
+    result = run_cli("refresh", "-m", "tokenizer.vocab_size=300,400", *overrides, tracking="local")
+    assert result["code"] == 0, result["err"]
+    parents = tracked.parents()
+    (sweep,) = [run for run in parents if "mlflow.parentRunId" not in run.data.tags]
+    points = [run for run in parents if run.data.tags.get("mlflow.parentRunId") == sweep.info.run_id]
+    assert sweep.info.status == "FINISHED" and len(points) == 2
+    assert {run.data.params["tokenizer.vocab_size"] for run in points} == {"300", "400"}
+
+
+@pytest.mark.usefixtures("stand_in_stages")
+def test_run_without_a_reachable_server_finishes_with_one_warning(run_cli: RunCli) -> None:
+    started = time.monotonic()
+    result = run_cli("run", "tracking.uri=http://127.0.0.1:1", tracking="local")
+    assert result["code"] == 0
+    assert result["err"].count("goes on untracked") == 1
+    assert result["summary"]["mlflow_run_id"] is None and result["summary"]["val_bpb"] == 1.4
+    assert time.monotonic() - started < 60
+
+
+def test_configured_server_wins_over_environment_and_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    config = compose().tracking
+    assert config.resolve_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert config.resolve_uri(tmp_path) == "http://127.0.0.1:5000"
+    assert compose(["tracking.uri=http://127.0.0.1:6000"]).tracking.resolve_uri(tmp_path) == "http://127.0.0.1:6000"
+
+
+def test_only_finite_numbers_become_metrics() -> None:
+    values = {"a": 1, "b": {"c/d@": 2.5, "text": "x", "flag": True}, "bad": float("nan"), "list": [1, 2]}
+    assert numbers(values) == {"a": 1.0, "b/c/d_": 2.5}
+    assert json.dumps(numbers(values))
