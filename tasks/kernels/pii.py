@@ -7,8 +7,6 @@ every look-around, so a found span that is overwritten by them acts exactly as t
 Kinds: EMAIL, IP4 and CARD are final here; IP6, PHONE (international) and LOCAL_PHONE are shapes that `tasks.pii`
 validates. Vetoes keep what only looks alike: user@host in URLs and scp paths, scoped packages, image@2x.png,
 versions, sections, OIDs, decimals and longer digit runs.
-
-One file on purpose: Numba's cache watches the file of the function it was asked for, not those of its helpers.
 """
 
 from __future__ import annotations
