@@ -54,9 +54,10 @@ def test_languages_of_plain_texts_are_found(tmp_path: Path) -> None:
 
 
 def test_a_newline_parts_words_like_a_space(tmp_path: Path) -> None:
-    spaced, broken = GERMAN, GERMAN.replace(" ", "\n")
-    _, rows = identify(tmp_path, [[spaced, broken, GERMAN.replace(" ", " \r\n\t"), GERMAN.upper()]])
-    assert len({(row["language"], row["score"]) for row in rows}) == 1
+    run_together, broken = GERMAN.replace(" ", ""), GERMAN.replace(" ", "\n")
+    _, rows = identify(tmp_path, [[GERMAN, broken, GERMAN.replace(" ", " \r\n\t"), GERMAN.upper(), run_together]])
+    assert len({(row["language"], row["score"]) for row in rows[:4]}) == 1
+    assert rows[4]["score"] != rows[0]["score"]
 
 
 def test_blank_and_wordless_texts_are_undetermined(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def expected_words(text: str) -> list[str]:
 @given(MIXED_SCRIPTS)
 @example("don't 'tis' rock'n'roll 90's l’été")
 @example("我们it's好 ภาษาไทย 2024年")
+@example("a'9 a'_ a’中 a'\u0301 a' 'a")
 def test_units_are_those_of_the_definition(text: str) -> None:
     assert words_of(text) == expected_words(text)
 
