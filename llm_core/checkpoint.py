@@ -15,6 +15,9 @@ import json
 import os
 import pickle
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +45,10 @@ def save_checkpoint(root: Path, step: int, model: nn.Module, optimizer: torch.op
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
     ranks.barrier()
-    dcp.save(_state(model, optimizer), storage_writer=dcp.FileSystemWriter(temporary, single_file_per_rank=True, sync_files=True))
+    with _single_process_is_fine():
+        dcp.save(
+            _state(model, optimizer), storage_writer=dcp.FileSystemWriter(temporary, single_file_per_rank=True, sync_files=True)
+        )
     if ranks.is_first:
         files = {file.name: file.stat().st_size for file in sorted(temporary.iterdir())}
         _write_synced(temporary / PROGRESS_FILE, json.dumps({"step": step, "files": files}, sort_keys=True))
@@ -62,7 +68,8 @@ def load_checkpoint(root: Path, model: nn.Module, optimizer: torch.optim.AdamW) 
         return 0
     step = int(json.loads((sound[-1] / PROGRESS_FILE).read_text("utf-8"))["step"])
     # The tensors are read into place: each rank reads the pieces that its layout asks for.
-    dcp.load(_state(model, optimizer), storage_reader=_Reader(sound[-1]))
+    with _single_process_is_fine():
+        dcp.load(_state(model, optimizer), storage_reader=_Reader(sound[-1]))
     set_step(optimizer, step)
     return step
 
@@ -74,6 +81,14 @@ def _state(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any]:
         for moment in MOMENTS:
             state[f"optimizer.{name}.{moment}"] = optimizer.state[parameter][moment]
     return state
+
+
+@contextmanager
+def _single_process_is_fine() -> Iterator[None]:
+    """DCP warns where there is no process group; one process needs none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _name(step: int) -> str:
@@ -108,7 +123,7 @@ def _sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-class _IndexUnpickler(pickle.Unpickler):
+class IndexUnpickler(pickle.Unpickler):
     """Knows the classes of a DCP index; anything else is refused before it is made."""
 
     ALLOWED = frozenset(
@@ -134,7 +149,7 @@ class _IndexUnpickler(pickle.Unpickler):
 class _Reader(dcp.FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with (Path(self.path) / ".metadata").open("rb") as stream:
-            metadata: Metadata = _IndexUnpickler(stream).load()
+            metadata: Metadata = IndexUnpickler(stream).load()
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata

@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     config = build(RunConfig, json.loads(arguments.config.read_text("utf-8")))
     arguments.workdir.mkdir(parents=True, exist_ok=True)
-    terminate_with_parent()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # a killed torchrun would leave its ranks behind
+        terminate_with_parent()
     with hold_workdir(arguments.workdir):
         if is_first_rank():
             write_status(arguments.workdir / STATUS_FILE, "running", last_step(arguments.workdir))

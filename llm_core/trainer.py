@@ -129,7 +129,7 @@ class Trainer:
         done = "val_loss" in last and last["step"] == step
         if not self._validates_at(step) or self.ranks.any(done):
             return True
-        sums = self._validate()
+        sums = self.validation_sums()
         self._logged_at = time.perf_counter()
         if sums is None:
             return False
@@ -138,7 +138,7 @@ class Trainer:
             self.metrics.write({"step": step, "val_loss": found.val_loss, "val_bpb": found.val_bpb})
         return True
 
-    def _validate(self) -> Tensor | None:
+    def validation_sums(self) -> Tensor | None:
         """Sums over the whole validation set, the same on every rank; None when a stop was asked for meanwhile."""
         device = self.ranks.device
         sums = torch.zeros(4, dtype=torch.float64, device=device)

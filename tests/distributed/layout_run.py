@@ -86,7 +86,7 @@ def compute(ranks: Ranks, kind: str, folder: Path, start_from: Path) -> dict[str
         found |= {f"{name}.gradient.{k}": v for k, v in trainer.optimizer.gradients.items()}
         trainer.optimizer, trainer.config = adamw, dataclasses.replace(trainer.config, optim=OPTIM)
         found[f"{name}.steps"] = torch.stack([trainer.train_step(i, OPTIM.lr) for i in range(NUM_STEPS)])
-        validation = trainer._validate()
+        validation = trainer.validation_sums()
         assert validation is not None
         found[f"{name}.validation"] = validation
         found |= {f"{name}.final.{k}": v for k, v in whole_weights(trainer.model, ranks).items()}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from llm_core.checkpoint import CheckpointError, _IndexUnpickler
+from llm_core.checkpoint import CheckpointError, IndexUnpickler
 from llm_core.metric_log import read_rows, read_status
 from llm_core.train import run
 from llm_core.train_config import RunConfig
@@ -152,5 +152,5 @@ def test_checkpoint_index_with_foreign_objects_is_refused(tmp_path: Path) -> Non
 
     (tmp_path / "index").write_bytes(pickle.dumps(Foreign()))
     with (tmp_path / "index").open("rb") as stream, pytest.raises(CheckpointError, match=r"holds posix\.system"):
-        _IndexUnpickler(stream).load()
+        IndexUnpickler(stream).load()
     assert not (tmp_path / "ran").exists()

@@ -11,6 +11,7 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.metric_log import read_rows, read_status
+from llm_core.train_config import ParallelConfig
 from tasks.artifact import Artifact
 from tasks.keys import ROOT, key_config
 from tasks.parts import scratch_dir
@@ -80,6 +81,26 @@ def test_a_break_while_waiting_stops_the_trainer_after_it_saved(
     assert checkpoint.name == f"step-{status['step']:08d}"
 
 
+@pytest.mark.slow
+def test_torchrun_of_two_processes_finishes_and_saves_when_stopped(
+    parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parallel = ParallelConfig("ddp", 2, device="cpu", num_threads=1)
+    (tmp_path / "short").mkdir()
+    made = train_model(*parents, tmp_path / "short", dataclasses.replace(CONFIG, parallel=parallel))
+    assert made.metrics["layout"] == {"kind": "ddp", "num_processes": 2, "num_threads": 1}
+
+    def interrupt(_self: object, work: Path) -> None:
+        if len(read_rows(work / "metrics.jsonl")) >= 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tasks.progress.TrainingProgress.show", interrupt)
+    (tmp_path / "long").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        train_model(*parents, tmp_path / "long", dataclasses.replace(LONG, parallel=parallel))
+    assert read_status(workdir(tmp_path / "long") / "status.json")["outcome"] == "preempted"
+
+
 def test_a_trainer_asked_to_stop_interrupts_the_stage(
     parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,8 +164,6 @@ def test_vocabulary_comes_from_the_tokenizer_or_holds_it(parents: tuple[Artifact
 
 
 def test_layout_and_pace_of_logging_are_in_no_key() -> None:
-    from llm_core.train_config import ParallelConfig
-
     train = dataclasses.replace(TRAIN, micro_batch_sequences=4, checkpoint_every=1, log_every=9)
     other = dataclasses.replace(CONFIG, train=train, parallel=ParallelConfig("ddp", 2))
     assert key_config(other) == key_config(CONFIG)
