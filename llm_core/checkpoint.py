@@ -116,6 +116,8 @@ class _IndexUnpickler(pickle.Unpickler):
             ("torch", "Size"),
             ("torch", "device"),
             ("torch.serialization", "_get_layout"),
+            ("pathlib", "PosixPath"),
+            ("pathlib._local", "PosixPath"),  # its name from Python 3.13 on
             *(("torch.distributed.checkpoint.metadata", name) for name in ("Metadata", "MetadataIndex", "StorageMeta")),
             *(("torch.distributed.checkpoint.metadata", name) for name in ("TensorStorageMetadata", "TensorProperties")),
             *(("torch.distributed.checkpoint.metadata", name) for name in ("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING")),

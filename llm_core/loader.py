@@ -11,7 +11,7 @@ Left out: tokens after the last full sample (`num_dropped_tokens`), and any mask
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from llm_core.shards import TokenShards
 
 
 class Loader:
-    """Batches of one data-parallel rank.
+    """Batches of one data-parallel rank: rows [rank, rank + 1) · global_batch_sequences / world of each global batch.
 
     `batch(step)` is pure. `next_batch()` also moves on; `state_dict` holds {seed, epoch, consumed_samples},
     the same on every rank and for every world size.
@@ -31,7 +31,8 @@ class Loader:
     def __init__(
         self, shards: TokenShards, seq_len: int, global_batch_sequences: int, seed: int, rank: int = 0, world: int = 1
     ) -> None:
-        if global_batch_sequences % world:
+        assert 0 <= rank < world
+        if global_batch_sequences < 1 or global_batch_sequences % world:
             raise ConfigError(
                 f"global_batch_sequences ({global_batch_sequences}) must be a multiple of the data-parallel degree ({world}); "
                 f"try {max(1, global_batch_sequences // world) * world}"
@@ -78,9 +79,12 @@ class Loader:
         epoch, consumed = divmod(self._position, self.num_samples)
         return {"seed": self.seed, "epoch": epoch, "consumed_samples": consumed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
         if state["seed"] != self.seed:
+            raise ConfigError(f"loader state has seed {state['seed']}, this run has {self.seed}; resume with the same seed")
+        if state["consumed_samples"] > self.num_samples:
             raise ConfigError(
-                f"loader state has seed {state['seed']}, this run has {self.seed}; resume with the seed it began with"
+                f"loader state has {state['consumed_samples']} consumed samples, an epoch here has {self.num_samples}; "
+                f"resume with the same shards and seq_len"
             )
         self._position = state["epoch"] * self.num_samples + state["consumed_samples"]

@@ -14,19 +14,20 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 COLUMNS = ("tokens", "id", "source", "language", "num_bytes", "continues")
+METADATA = ("tokenizer_digest", "config_digest", "num_tokens", "seed", "split", "eos_id", "shard", "num_shards")
 
 
 class ShardError(ValueError):
     """A shard that is missing, damaged or of another split; the message names the file."""
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """One document of a split: its token ids (end-of-text last) and where it comes from."""
 
     tokens: np.ndarray
@@ -110,14 +111,16 @@ def open_shards(folder: Path, split: str) -> TokenShards:
     shards = tuple(_open(path) for path in paths)
     first = shards[0].metadata
     for number in range(int(first["num_shards"])):
-        expected = f"{split}-{number:05d}.arrow"
-        if number >= len(paths) or paths[number].name != expected:
-            raise ShardError(f"shard {Path(folder) / expected} is missing; rebuild them with force=[shards]")
+        name = f"{split}-{number:05d}.arrow"
+        if number >= len(paths) or paths[number].name != name:
+            raise ShardError(f"shard {Path(folder) / name} is missing; rebuild them with force=[shards]")
+    expected = {"split": split} | {name: first[name] for name in ("tokenizer_digest", "config_digest", "seed", "num_shards")}
     for shard in shards:
-        for name in ("split", "tokenizer_digest", "num_shards", "seed"):
-            if shard.metadata[name] != (split if name == "split" else first[name]):
+        for name, value in expected.items():
+            if shard.metadata.get(name) != value:
                 raise ShardError(
-                    f"shard {shard.path} has {name} {shard.metadata[name]}, the others do not; rebuild with force=[shards]"
+                    f"shard {shard.path} has {name} {shard.metadata.get(name)}, the others have {value}; "
+                    f"rebuild them with force=[shards]"
                 )
     starts = np.cumsum([0] + [len(shard.tokens) for shard in shards])
     return TokenShards(split, shards, tuple(int(s) for s in starts))
@@ -130,7 +133,8 @@ def _open(path: Path) -> Shard:
         batch = reader.get_batch(0)
         batch.validate()
         tokens = batch["tokens"].flatten().to_numpy(zero_copy_only=True)
-        damaged = set(COLUMNS) - set(batch.schema.names) or len(tokens) != int(metadata["num_tokens"])
+        absent = (set(COLUMNS) - set(batch.schema.names)) | (set(METADATA) - set(metadata))
+        damaged = absent or len(tokens) != int(metadata["num_tokens"])
     except (pa.ArrowInvalid, OSError, KeyError, ValueError, IndexError) as error:
         raise ShardError(f"shard {path} cannot be read ({error}); rebuild it with force=[shards]") from error
     if damaged:

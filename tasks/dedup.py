@@ -230,9 +230,8 @@ def _write_sidecars(
     everyone = np.arange(len(documents))
     reasons = np.where(representative != everyone, 1, np.where(survivor != everyone, 2, 0))
     names = pa.array([None, EXACT_DUPLICATE, NEAR_DUPLICATE], pa.string())
-    for index, part in enumerate(parts):
+    for part, here in zip(parts, documents.places_by_part(everyone), strict=True):
         ids = read_table(part.payload["documents"], ["id"])["id"]
-        here = np.flatnonzero(documents.part == index)
         document = np.full(len(ids), -1, np.int64)
         document[documents.row[here]] = here
         absent = document < 0
@@ -244,7 +243,7 @@ def _write_sidecars(
             ids,
             documents.ids.take(column(survivor)),
             documents.ids.take(column(family)),
-            column(sizes, pa.int32()),
+            column(sizes[survivor], pa.int32()),
             pa.array(~absent & (survivor[document] == document)),
             names.take(column(reasons)),
         ]

@@ -34,9 +34,10 @@ from tasks.documentset import (
 )
 from tasks.keys import digest
 from tasks.parts import Part, RunParts, serial
-from tasks.scrub import apply_spans
+from tasks.scrub import apply_spans, scrub
 from tasks.split import SplitRule, choose_split
 from tasks.stage import StageFailure
+from tasks.tally import largest, tally_documents
 
 SCHEMA = pa.schema(
     [
@@ -95,7 +96,7 @@ def write_documents(
 
     pairs = _example_pairs(dedup)
     wanted = {"rule": rule.to_payload(), "examples": sorted({member for pair in pairs for member in pair})}
-    rules = [(str(r["name"]), int(r["bit"])) for r in quality.metrics.get("rules", ())]
+    rules = [[str(r["name"]), int(r["bit"])] for r in quality.metrics.get("rules", ()) if r.get("drops", True)]
     parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii)
     results = run_parts(write_part, [_renamed(part, "write", wanted | {"rules": rules}) for part in parts], config, out_dir)
     link_sidecars(results, out_dir)
@@ -115,7 +116,7 @@ def write_documents(
         ],
         "dropped": {a.stage: dict(a.counters.get("dropped", {})) for a in (ingest, quality, dedup)},
         "by_language": by_language,
-        "by_source": by_source,
+        "by_source": largest(by_source),
         "split": split,
         "duplicate_examples": _examples([result.path / EXAMPLES_FILE for result in results], pairs),
     }
@@ -144,7 +145,7 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
     language, pii = (read_table(part.payload[name]) for name in ("language", "pii"))
     check_aligned(documents, language, "language")
     check_aligned(documents, pii, "pii")
-    _write_examples(directory / EXAMPLES_FILE, documents, dedup, pii, part.payload["examples"])
+    _write_examples(directory / EXAMPLES_FILE, documents, dedup, part.payload["examples"])
 
     rule = SplitRule.from_payload(part.payload["rule"])
     texts = [scrubbed(text, spans) for text, spans in _with_spans(documents.filter(kept), pii.filter(kept))]
@@ -165,9 +166,10 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
         "quarantined": 0,
         "bytes": sum(sizes),
         "kept_by_quality": pc.sum(quality["kept"]).as_py() or 0,
-        "by_language": _tally(languages.to_pylist(), sizes),
-        "by_source": _tally(rows["source"].to_pylist(), sizes),
-        "split": {"train": {"documents": 0, "bytes": 0}, "validation": {"documents": 0, "bytes": 0}} | _tally(splits, sizes),
+        "by_language": tally_documents(languages.to_pylist(), sizes),
+        "by_source": tally_documents(rows["source"].to_pylist(), sizes),
+        "split": {"train": {"documents": 0, "bytes": 0}, "validation": {"documents": 0, "bytes": 0}}
+        | tally_documents(splits, sizes),
     }
 
 
@@ -187,7 +189,7 @@ def _judged(documents: pa.Table, part: Part) -> tuple[pa.ChunkedArray, pa.Table,
     return pc.and_(quality["kept"], dedup["kept"]), quality, dedup
 
 
-def _drop_reasons(quality: pa.Table, dedup: pa.Table, rules: Sequence[tuple[str, int]]) -> dict[str, int]:
+def _drop_reasons(quality: pa.Table, dedup: pa.Table, rules: Sequence[Sequence[Any]]) -> dict[str, int]:
     """Each dropped document once: by the first quality rule it broke, else by the reason of dedup."""
     reasons: dict[str, int] = {}
     verdict = quality["verdict"].to_numpy()
@@ -203,15 +205,6 @@ def _drop_reasons(quality: pa.Table, dedup: pa.Table, rules: Sequence[tuple[str,
     for reason, count in sorted(Counter(dedup["reason"].filter(pa.array(lost)).to_pylist()).items(), key=str):
         reasons[reason or "DEDUP"] = count
     return reasons
-
-
-def _tally(labels: Sequence[str], sizes: Sequence[int]) -> dict[str, dict[str, int]]:
-    table: dict[str, dict[str, int]] = {}
-    for label, size in zip(labels, sizes, strict=True):
-        entry = table.setdefault(label, {"documents": 0, "bytes": 0})
-        entry["documents"] += 1
-        entry["bytes"] += size
-    return table
 
 
 def _with_spans(documents: pa.Table, pii: pa.Table) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -254,18 +247,14 @@ def _example_pairs(dedup: Artifact) -> list[tuple[str, str]]:
     return [(pairs["a"][i].as_py().hex(), pairs["b"][i].as_py().hex()) for i in places]
 
 
-def _write_examples(file: Path, documents: pa.Table, dedup: pa.Table, pii: pa.Table, wanted: Sequence[str]) -> None:
-    """{id: {kept, excerpt}} of wanted documents; spans are applied to the whole text, so no cut can hide a part of one."""
-    ids = pa.array([bytes.fromhex(one) for one in wanted], ID)
-    mask = pc.is_in(documents["id"], value_set=ids)
-    chosen = documents.filter(mask)
+def _write_examples(file: Path, documents: pa.Table, dedup: pa.Table, wanted: Sequence[str]) -> None:
+    """{id: {kept, excerpt}} of wanted documents. Whole texts are scrubbed, for all types, so no cut hides a part of a span."""
+    mask = pc.is_in(documents["id"], value_set=pa.array([bytes.fromhex(one) for one in wanted], ID))
+    rows = documents.filter(mask)
     found = {
-        document_id.hex(): {"kept": kept, "excerpt": scrubbed(text, spans)[:EXCERPT_CHARS]}
-        for document_id, kept, (text, spans) in zip(
-            chosen["id"].to_pylist(),
-            dedup["kept"].filter(mask).to_pylist(),
-            _with_spans(chosen, pii.filter(mask)),
-            strict=True,
+        document_id.hex(): {"kept": kept, "excerpt": scrub(text)[:EXCERPT_CHARS]}
+        for document_id, kept, text in zip(
+            rows["id"].to_pylist(), dedup["kept"].filter(mask).to_pylist(), rows["text"].to_pylist(), strict=True
         )
     }
     file.write_text(json.dumps(found, ensure_ascii=False, sort_keys=True), "utf-8")

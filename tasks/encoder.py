@@ -1,14 +1,16 @@
 """From text to ids and back: one class for every kind of tokenizer, read from `tokenizer.json`.
 
-Encoding runs in `tokenizers`; special tokens are never parsed from text. Decoding is a table from id to bytes,
-so any ids give bytes, and any text comes back as it was. `bytes_per_token` is the length of each entry: its sum
-over a document's ids is the document's UTF-8 length, which makes losses comparable between tokenizers.
+Encoding runs in `tokenizers`; special tokens are never parsed from text. Text is cut into words at places where no
+token can cross, and the ids of words are remembered, so most of a corpus is a look-up; ids are those of the whole
+text encoded at once. Decoding is a table from id to bytes, so any ids give bytes, and any text comes back as it was.
+`bytes_per_token` is the length of each entry: its sum over a document's ids is the document's UTF-8 length, which makes
+losses comparable between tokenizers.
 """
 
 from __future__ import annotations
 
 import functools
-import json
+import itertools
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -31,6 +33,23 @@ CONFIG_FILE = "tokenizer_config.json"
 BYTES_FILE = "bytes_per_token.npy"
 
 
+BLANKS = r"\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""What `\\s` is to the pre-tokenizer's regular expressions, less line ends. Python's own `\\s` has U+001C to U+001F too."""
+
+WORDS = {
+    # No pre-token of `tasks.bpe` goes on after a letter or digit into a sign or line end, after any of these into a blank,
+    # or beyond the last line end of a run of spaces.
+    "BPE": re.compile(
+        rf"[{BLANKS}]*(?:[^\r\n{BLANKS}A-Za-z0-9]*[A-Za-z0-9]+(?=[!-/:-@\[-`{{-~\r\n])|[^\r\n{BLANKS}]+(?:[\r\n{BLANKS}]*[\r\n])?)"
+        rf"|[\r\n{BLANKS}]*[\r\n]|[{BLANKS}]+"
+    ),
+    # No piece of `tasks.unigram` has a space after another sign; this is its own pre-tokenizer.
+    "Unigram": re.compile(r" +[^ ]*|[^ ]+"),
+}
+MAX_WORD_CHARS = 64
+MAX_REMEMBERED_WORDS = 1 << 18
+
+
 class Tokenizer:
     """A trained tokenizer. `eos_id` ends every document, `pad_id` fills; text never encodes to either."""
 
@@ -43,6 +62,9 @@ class Tokenizer:
         self.vocab_size: int = model.get_vocab_size(with_added_tokens=True)
         self.eos_id: int = eos_id
         self.pad_id: int = pad_id
+        self.unknown_id: int | None = model.token_to_id(UNKNOWN) if model_type(model) == "Unigram" else None
+        self._words = WORDS[model_type(model)]
+        self._ids_of: dict[str, bytes] = {}
         pieces = token_bytes(model)
         self.bytes_per_token: np.ndarray = np.array([len(p) for p in pieces], np.int32)
         self._bytes = np.frombuffer(b"".join(pieces), np.uint8)
@@ -53,8 +75,17 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each text, without special tokens."""
-        encodings = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        words = [self._words.findall(text) for text in texts]
+        if len(self._ids_of) > MAX_REMEMBERED_WORDS:
+            self._ids_of.clear()
+        new = sorted(set(itertools.chain.from_iterable(words)) - self._ids_of.keys())
+        encodings = self._model.encode_batch_fast(new, add_special_tokens=False)
+        self._ids_of |= {word: np.array(e.ids, np.int32).tobytes() for word, e in zip(new, encodings, strict=True)}
+        ids = [np.frombuffer(b"".join(map(self._ids_of.__getitem__, row)), np.int32) for row in words]
+        for word in new:
+            if len(word) > MAX_WORD_CHARS:
+                del self._ids_of[word]
+        return ids
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
         """The bytes the ids stand for; special tokens give none."""
@@ -67,9 +98,6 @@ class Tokenizer:
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Text; bytes that are no UTF-8, as after half a character, become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
-
-    def token_text(self, id: int) -> str:
-        return self.decode([id])
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -107,13 +135,21 @@ def export_hugging_face(tokenizer_folder: Path, model_folder: Path) -> None:
         shutil.copyfile(tokenizer_folder / name, model_folder / name)
 
 
+def model_type(model: tokenizers.Tokenizer) -> str:
+    """`BPE` or `Unigram`."""
+    name = type(model.model).__name__
+    if name not in WORDS:
+        raise ArtifactMismatch(f"a tokenizer of type {name} is none of {', '.join(WORDS)}; rebuild it with force=[tokenizer]")
+    return name
+
+
 def token_bytes(model: tokenizers.Tokenizer) -> list[bytes]:
     """The bytes of each token id; none for special tokens."""
-    kind = json.loads(model.to_str())["model"]["type"]
-    to_bytes = _byte_level_bytes if kind == "BPE" else _piece_bytes
+    byte_level = model_type(model) == "BPE"
+    to_bytes, silent = (_byte_level_bytes, SPECIAL_TOKENS) if byte_level else (_piece_bytes, (*SPECIAL_TOKENS, UNKNOWN))
     pieces = [b""] * model.get_vocab_size(with_added_tokens=True)
     for token, id in model.get_vocab(with_added_tokens=True).items():
-        if token not in (*SPECIAL_TOKENS, UNKNOWN):
+        if token not in silent:
             pieces[id] = to_bytes(token)
     return pieces
 

@@ -8,8 +8,8 @@ Beside it, on exactly the same tokens and bytes: add-one unigram and bigram mode
 
 In: `id, text` of documents, `tokens, id, source, language, num_bytes` of the validation shards, the tokens of the training
 shards. Out: `eval.json`, with a row per document for paired comparisons, and `samples.json` (scrubbed). Numbers are
-rounded to ROUND_DIGITS, so that another number of threads gives the same file. Cost: one forward over at most twice
-the scored tokens, and one pass over the training tokens. Leaves out: downstream suites.
+rounded to what float32 passes can promise. Cost: one forward over at most twice the scored tokens, and one pass over the
+training tokens. Leaves out: downstream suites.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluateConfig", "evaluate_model", "generate_text"]
 
-ROUND_DIGITS = 6
+ROUND_DIGITS = 5
+"""Of bits per byte."""
+BITS_DIGITS = 2
+"""Of the bits of a document."""
 STREAM_TOKENS = 1 << 22
 """Training tokens read at a time for the baselines."""
 
@@ -50,7 +53,7 @@ class EvaluateConfig:
     max_document_tokens: int | None = None
     """Score only the first so many tokens of a document, and count their bytes; null scores whole documents."""
     window_tokens: int | None = None
-    """Longest input of one forward pass; null takes the model's max_seq_len."""
+    """Longest input of one forward pass; null takes the length the model was trained on."""
     context_tokens: int | None = None
     """Scored tokens that a later window of a long document begins with; null takes half a window."""
     batch_tokens: int = 8192
@@ -91,6 +94,11 @@ class EvaluateConfig:
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise ConfigError(f"{name} ({value}) must be at least {smallest}")
+        if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
+            raise ConfigError(
+                f"context_tokens ({self.context_tokens}) must be less than window_tokens ({self.window_tokens}); "
+                f"try {self.window_tokens // 2}"
+            )
         if not 0 <= self.top_p <= 1:
             raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
 
@@ -135,8 +143,7 @@ def evaluate_model(
     validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
     chosen, skipped = choose_documents(validation, codec, config)
     check_round_trip(documents, codec, chosen)
-    window = config.window_tokens or model.config.max_seq_len
-    context = window // 2 if config.context_tokens is None else config.context_tokens
+    window, context = choose_window(train, model, config)
     scored = score(model, codec, training, chosen, window, context, config)
     result = summarise(scored, config) | {
         "policy": {
@@ -158,6 +165,18 @@ def evaluate_model(
     return Artifact(out_dir, "evaluate", result["counts"], result | {"samples": samples})
 
 
+def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -> tuple[int, int]:
+    """Tokens of a window, and of those the ones that only give context.
+
+    The record of training says which length it saw; beyond that a model is worse, whatever max_seq_len allows.
+    """
+    trained = train.config.get("train", {}).get("seq_len", model.config.max_seq_len)
+    window = config.window_tokens or trained
+    if window > model.config.max_seq_len:
+        raise ConfigError(f"window_tokens ({window}) must be at most the model's max_seq_len ({model.config.max_seq_len})")
+    return window, window // 2 if config.context_tokens is None else config.context_tokens
+
+
 def choose_documents(
     validation: TokenShards, tokenizer: Tokenizer, config: EvaluateConfig
 ) -> tuple[list[Document], dict[str, int]]:
@@ -166,7 +185,7 @@ def choose_documents(
     filled = [d for d in ordered if d.num_bytes > 0]
     chosen = filled[: config.max_documents]
     if not chosen:
-        raise StageFailure(f"evaluate found no text in {len(ordered)} validation documents; set a larger validation split")
+        raise StageFailure(f"evaluate found no text in {len(ordered)} validation documents; raise documents.validation_frac")
     return chosen, {"empty": len(ordered) - len(filled), "over_max_documents": len(filled) - len(chosen)}
 
 
@@ -178,8 +197,7 @@ def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence
             raise StageFailure(
                 f"document {document.id.hex()} of the shards is not in {documents.path.name}; rebuild with force=[shards]"
             )
-        text = texts[document.id].encode()
-        if tokenizer.decode_bytes(document.tokens) != text or len(text) != document.num_bytes:
+        if tokenizer.decode_bytes(document.tokens) != texts[document.id].encode():
             raise StageFailure(
                 f"the tokens of document {document.id.hex()} do not give its text back, so bits per byte would count "
                 "other bytes; choose a lossless tokenizer, or rebuild with force=[tokenizer,shards]"
@@ -257,7 +275,7 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
     headline, unigram, bigram = (ratio(scored.bits[name]) for name in ("model", "unigram", "bigram"))
     best = "bigram" if bigram["value"] <= unigram["value"] else "unigram"
     return {
-        "val_bpb": headline | {"num_documents": headline["documents"], "num_bytes": headline["bytes"]},
+        "val_bpb": headline | {"level": 0.95, "num_documents": headline["documents"], "num_bytes": headline["bytes"]},
         "unigram_bpb": unigram["value"],
         "bigram_bpb": bigram["value"],
         "baselines": {"unigram": unigram, "bigram": bigram},
@@ -273,7 +291,7 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
 def document_rows(scored: Scored) -> list[dict[str, Any]]:
     """One row per document, so that two models can be compared on the same documents."""
     return [
-        {"id": d.id.hex(), "bits": rounded(float(bits)), "bytes": int(num_bytes), "tokens": int(tokens)}
+        {"id": d.id.hex(), "bits": round(float(bits), BITS_DIGITS), "bytes": int(num_bytes), "tokens": int(tokens)}
         for d, bits, num_bytes, tokens in zip(
             scored.documents, scored.bits["model"], scored.num_bytes, scored.num_tokens, strict=True
         )

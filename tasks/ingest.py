@@ -34,6 +34,7 @@ from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.readers import Fault, Record, json_type, read_records
 from tasks.sourcefiles import list_files
 from tasks.stage import StageFailure
+from tasks.tally import Tally, count_document, largest
 
 QUARANTINE_FILE = "quarantine.jsonl"
 VISIBLE = re.compile(
@@ -41,7 +42,6 @@ VISIBLE = re.compile(
 )
 """A character that shows: neither white space nor zero-width."""
 
-MAX_LABELS = 100
 ROW_BYTES = 256
 MAX_EXAMPLES = 10
 
@@ -74,9 +74,7 @@ class SourceConfig:
         if not self.name or "\0" in self.name:
             raise ConfigError(f"name ({self.name!r}) must be a text that names the source, e.g. name=crawl")
         if self.max_text_bytes_per_file < 1:
-            raise ConfigError(
-                f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive; the default is 32000000"
-            )
+            raise ConfigError(f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive; try 32000000")
         if self.text_column in self.mapped_columns()[1:]:
             raise ConfigError(f"text_column ({self.text_column}) is mapped twice; give each column one meaning, or null")
 
@@ -108,8 +106,8 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     _merge(results, out_dir)
     counters = sum_counters([result.counters for result in results])
     metrics = {
-        "by_source": top_labels(counters.pop("by_source")),
-        "licenses": {k: v["documents"] for k, v in top_labels(counters.pop("licenses")).items()},
+        "by_source": largest(counters.pop("by_source")),
+        "licenses": {k: v["documents"] for k, v in largest(counters.pop("licenses")).items()},
         "length_histogram": _histogram(counters.pop("length_bits")),
         "quarantine_examples": _examples(out_dir / QUARANTINE_FILE),
     }
@@ -124,8 +122,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     writer = DocumentWriter(directory, config.max_text_bytes_per_file)
     tally: Counter[str] = Counter()
     dropped, repaired = {"EMPTY": 0, "EXCLUDED": 0}, {"NUL": 0, "BOM": 0, "CRLF": 0, "LONE_SURROGATE": 0}
-    by_source: dict[str, dict[str, int]] = {}
-    licenses: dict[str, dict[str, int]] = {}
+    by_source: Tally = {}
+    licenses: Tally = {}
     length_bits: Counter[str] = Counter()
     # One hash of what all ids of the file share, copied for each; NUL occurs in neither name.
     identity = hashlib.blake2b(f"{config.name}\0{part.name}\0".encode(), digest_size=16)
@@ -228,30 +226,6 @@ def metadata_json(values: Mapping[str, Any]) -> str:
         return _dump(json.loads(json.dumps(values, default=_plain), parse_constant=lambda name: None))
 
 
-def count_document(table: dict[str, dict[str, int]], label: str, num_bytes: int) -> None:
-    """Add one document to {label: {documents, bytes}}."""
-    entry = table.setdefault(label, {"documents": 0, "bytes": 0})
-    entry["documents"] += 1
-    entry["bytes"] += num_bytes
-
-
-def top_labels(table: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """The largest entries by bytes; the rest, and labels that look like text or addresses, are summed as `(other)`."""
-    shown: dict[str, dict[str, int]] = {}
-    other: list[Mapping[str, int]] = []
-    for label, entry in sorted(table.items(), key=lambda item: (-item[1]["bytes"], item[0])):
-        if (
-            len(shown) < MAX_LABELS
-            and len(label) <= 80
-            and "@" not in label.lstrip("@").partition(":")[0]
-            and label.isprintable()
-        ):
-            shown[label] = dict(entry)
-        else:
-            other.append(entry)
-    return shown | ({"(other)": sum_counters(other)} if other else {})
-
-
 def nothing_left(name: str, num_files: int, counters: Mapping[str, Any]) -> str:
     """Why a source gives no document, in one line."""
     reasons = Counter({k: v for k, v in counters["dropped"].items() if v})
@@ -260,7 +234,7 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any]) -> str:
     if not reasons:
         return f"source {name}: {num_files} file(s) hold no record; nothing to do"
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
-    return f"source {name}: none of {counters['read']} records is left ({took}); check text_column, exclude, include and {QUARANTINE_FILE}"
+    return f"source {name}: none of {counters['read']} records is left ({took}); check text_column, exclude and include"
 
 
 class DocumentWriter:

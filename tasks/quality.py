@@ -1,11 +1,13 @@
 """Which documents read like text worth learning from, by rules on their form?
 
-Gopher's quality and repetition rules, FineWeb's, and the parts of C4 that speak of whole documents (tasks.quality_rules), on measures made by one
-kernel call per part (tasks.kernels.features). Every rule is evaluated on every document and nothing exits early: the sidecar holds all
-measures and one bit per broken rule, so another choice of rules or thresholds can be judged without reading a text again.
+Gopher's quality and repetition rules, FineWeb's, and the parts of C4 that speak of whole documents (tasks.quality_rules), on
+measures made by one kernel call per part (tasks.kernels.features). Every rule is evaluated on every document and nothing exits
+early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or thresholds can be judged
+without reading a text again.
 
-In: id, text; language (for rules that know only some languages). Out: a sidecar `id`, one column per feature, `verdict` uint64 (bit i: rule i
-of metrics["rules"] is broken), `kept` (none of the rules in `drop` is). A dropped document counts for the first of its rules.
+In: id, text; language (some rules know only some languages). Out: a sidecar `id`, one column per feature, `verdict` uint64 (bit
+i: rule i of metrics["rules"] is broken), `kept` (none of the rules in `drop` is). A dropped document counts for the first of its
+rules.
 Deterministic and independent of parts: a document's row depends on its text and label alone.
 Leaves out: models of quality, word lists, thresholds by language (FineWeb-2 has them for some thousand).
 """
@@ -60,12 +62,19 @@ class QualityConfig:
         return rule.threshold is not None and (rule.preset in self.drop or rule.name in self.drop)
 
 
-def filter_quality(ingest: Artifact, language: Artifact, out_dir: Path, config: QualityConfig, run_parts: RunParts = serial) -> Artifact:
+def filter_quality(
+    ingest: Artifact, language: Artifact, out_dir: Path, config: QualityConfig, run_parts: RunParts = serial
+) -> Artifact:
     """Measure every document and keep those that break none of the dropping rules. Raises StageFailure where none is left."""
     results = run_parts(_judge_part, document_parts(ingest, language=language), config, out_dir)
     link_sidecars(results, out_dir)
     totals = sum_counters([result.counters for result in results])
-    counters = {"read": totals.get("read", 0), "kept": totals.get("kept", 0), "dropped": totals.get("dropped", {}), "quarantined": 0}
+    counters = {
+        "read": totals.get("read", 0),
+        "kept": totals.get("kept", 0),
+        "dropped": totals.get("dropped", {}),
+        "quarantined": 0,
+    }
     check_accounting("quality", counters)
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
@@ -84,7 +93,9 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     dropping = sum(1 << bit for bit, rule in enumerate(rules) if config.drops(rule))
     kept = (verdicts & np.uint64(dropping)) == 0
     columns = {"id": documents["id"], **features, "verdict": verdicts, "kept": kept}
-    write_table(pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE)
+    write_table(
+        pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
+    )
     return _count(rules, config, verdicts, kept, languages)
 
 
@@ -96,7 +107,9 @@ def measure_features(texts: pa.ChunkedArray | pa.Array) -> dict[str, np.ndarray]
     return {name: rows[:, i].astype(np.int64) if name in COUNTS else rows[:, i].copy() for i, name in enumerate(FEATURES)}
 
 
-def _count(rules: Sequence[Rule], config: QualityConfig, verdicts: np.ndarray, kept: np.ndarray, languages: np.ndarray) -> dict[str, Any]:
+def _count(
+    rules: Sequence[Rule], config: QualityConfig, verdicts: np.ndarray, kept: np.ndarray, languages: np.ndarray
+) -> dict[str, Any]:
     broken = np.stack([(verdicts >> np.uint64(bit)) & np.uint64(1) for bit in range(len(rules))]).astype(np.int64)
     first: dict[str, int] = {}
     left = ~kept
@@ -133,7 +146,11 @@ def _metrics(rules: Sequence[Rule], config: QualityConfig, totals: Mapping[str, 
             }
             for bit, rule in enumerate(rules)
         ],
-        "funnel": [{"rule": r.name, "dropped": overlap[r.name][r.name], "dropped_first": first.get(r.name, 0)} for r in rules if config.drops(r)],
+        "funnel": [
+            {"rule": r.name, "dropped": overlap[r.name][r.name], "dropped_first": first.get(r.name, 0)}
+            for r in rules
+            if config.drops(r)
+        ],
         "overlap": [[overlap[a.name][b.name] for b in rules] for a in rules],
         "dropped_by_language": totals["dropped_by_language"],
     }
@@ -144,4 +161,5 @@ def _nothing_left(counters: Mapping[str, Any]) -> str:
         return "quality read no documents; check what ingest found"
     worst = sorted(counters["dropped"].items(), key=lambda item: (-item[1], item[0]))[:3]
     reasons = ", ".join(f"{name} {count}" for name, count in worst)
-    return f"quality dropped all {counters['read']} documents: {reasons}; try quality=lenient, or quality.thresholds.{worst[0][0]}=null"
+    way_out = f"try quality=lenient, or ++quality.thresholds.{worst[0][0]}=null"
+    return f"quality dropped all {counters['read']} documents, most for {reasons}; {way_out}"

@@ -6,8 +6,8 @@ those of the papers; where paper and published code differ, the row says which. 
 Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:
 
 * stop words are English words: only documents identified as `en`;
-* word lengths and the length of a short line mean little where a letter is a unit and a line of 30 letters is a paragraph: not where
-  half of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, and no short-line rule at all);
+* word lengths and the length of a short line mean little where a letter is a unit and 30 letters are a paragraph: not where half
+  of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, and no short-line rule at all);
 * Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2 sets it to 0 for Thai).
 """
 
@@ -65,12 +65,12 @@ RULES: tuple[Rule, ...] = (
     Rule("DUPLICATE_8GRAMS", "gopher_repetition", "dup_8gram_char_frac", "max", 0.12),
     Rule("DUPLICATE_9GRAMS", "gopher_repetition", "dup_9gram_char_frac", "max", 0.11),
     Rule("DUPLICATE_10GRAMS", "gopher_repetition", "dup_10gram_char_frac", "max", 0.10),
-    # Penedo et al. 2024, App. E; comparisons, .01 and the newline rule as in the published code. The paper has .1 for duplicate lines.
+    # Penedo et al. 2024, appendix E; comparisons, .01 (the paper has .1) and the newline rule as in the published code.
     Rule("TOO_FEW_PUNCTUATED_LINES", "fineweb", "terminal_line_frac", "min", 0.12, "terminal"),
     Rule("TOO_MANY_SHORT_LINES", "fineweb", "short_line_frac", "max", 0.67, "segmented"),
     Rule("ANY_DUPLICATE_LINE_CHARS", "fineweb", "dup_line_char_frac", "max", 0.01),
     Rule("TOO_MANY_NEWLINES", "fineweb", "newline_per_word", "max", 0.3),
-    # Raffel et al. 2020, 2.2; sentences as in the paper (the published code asks for 3, of lines of 5 words). Parts only: see kernels.c4.
+    # Raffel et al. 2020, 2.2, in part: see kernels.c4. Five sentences as in the paper; the published code asks for 3.
     Rule("C4_TOO_FEW_SENTENCES", "c4", "c4_num_sentences", "min", 5),
     Rule("C4_CURLY_BRACES", "c4", "c4_num_curly_braces", "max", 0),
     Rule("C4_LOREM_IPSUM", "c4", "c4_num_lorem_ipsum_lines", "max", 0),

@@ -112,7 +112,7 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
         rows = np.flatnonzero(names == split)
         rows = rows[sort_by_hash(hashes[rows], ids[rows])]
         table = source.take(rows)
-        tokens, sizes = _encode(table["text"], model, dtype)
+        tokens, sizes = _encode(table, model, dtype)
         columns = {
             "tokens": tokens,
             "id": table["id"],
@@ -209,15 +209,17 @@ def id_matrix(ids: pa.ChunkedArray) -> np.ndarray:
     return np.frombuffer(b"".join(ids.to_pylist()), np.uint8).reshape(-1, 16)
 
 
-def _encode(texts: pa.ChunkedArray, model: Tokenizer, dtype: np.dtype) -> tuple[pa.Array, np.ndarray]:
+def _encode(table: pa.Table, model: Tokenizer, dtype: np.dtype) -> tuple[pa.Array, np.ndarray]:
     """(token lists, UTF-8 lengths); raises StageFailure where decoding does not give the text back."""
     pieces, lengths, sizes = [], [], []
-    for start in range(0, len(texts), BATCH_DOCUMENTS):
-        batch = texts.slice(start, BATCH_DOCUMENTS).to_pylist()
-        for text, ids in zip(batch, model.encode_batch(batch), strict=True):
+    for start in range(0, len(table), BATCH_DOCUMENTS):
+        batch = table.slice(start, BATCH_DOCUMENTS)
+        texts = batch["text"].to_pylist()
+        for row, (text, ids) in enumerate(zip(texts, model.encode_batch(texts), strict=True)):
             raw = text.encode()
             if model.decode_bytes(ids) != raw:
-                raise StageFailure(f"the tokenizer changes a text of {len(raw)} bytes; rebuild it with force=[tokenizer]")
+                name = batch["id"][row].as_py().hex()
+                raise StageFailure(f"the tokenizer does not give document {name} back; rebuild it with force=[tokenizer]")
             pieces += [ids.astype(dtype), np.array([model.eos_id], dtype)]
             lengths.append(len(ids) + 1)
             sizes.append(len(raw))

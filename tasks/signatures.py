@@ -124,11 +124,16 @@ class SignedDocuments:
         representative[order] = order[new][np.cumsum(new) - 1]
         return representative
 
+    def places_by_part(self, which: np.ndarray) -> list[np.ndarray]:
+        """For each part, the places in `which` of its documents, ascending."""
+        parts = self.part[which]
+        order = np.argsort(parts, kind="stable")
+        return np.split(order, np.searchsorted(parts[order], np.arange(1, len(self.signed))))
+
     def signatures(self, which: np.ndarray, num_perms: int) -> np.ndarray:
         """The signatures of documents `which`, in that order."""
         result = np.empty((len(which), num_perms), np.uint32)
-        for index, signed in enumerate(self.signed):
-            places = np.flatnonzero(self.part[which] == index)
+        for signed, places in zip(self.signed, self.places_by_part(which), strict=True):
             result[places] = np.load(signed.path / SIGNATURES_FILE, mmap_mode="r")[self.position[which[places]]]
         return result
 
@@ -165,8 +170,7 @@ def gather_shingle_sets(
     """Shingle sets of documents `which`, in that order: made per part, then gathered in one file that is mapped, not read."""
     scratch = scratch_dir(out_dir)
     work, places = [], []
-    for index, part in enumerate(parts):
-        here = np.flatnonzero(documents.part[which] == index)
+    for part, here in zip(parts, documents.places_by_part(which), strict=True):
         if len(here) == 0:
             continue
         rows_file = scratch / f"rows-{part.name}.npy"

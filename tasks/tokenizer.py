@@ -5,13 +5,15 @@ padding at id 1, and never read special tokens from text. Columns in: `id`, `tex
 `train` are trained on. Out: `tokenizer.json` (and sentencepiece's own `tokenizer.model` for Unigram),
 `tokenizer_config.json`, `bytes_per_token.npy`.
 
-Cost: a corpus larger than `sample_bytes` is sampled, by documents, by a keyed hash of their ids. Measured on at most
-MEASURED_BYTES of each split: bytes per token, tokens per word (a run of non-space), share of byte tokens, round trip.
+Cost: a corpus larger than `sample_bytes` is sampled, by documents, by a keyed hash of their ids; BPE streams it, Unigram holds it
+in memory. Measured on at most MEASURED_BYTES of each split: bytes per token, tokens per word (a run without white space), share
+of unknown tokens, of tokens that hold only part of a character, and of documents that come back byte for byte.
 Leaves out: normalisation of text, and a sample balanced over languages.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError
 from llm_core.order import hash_ids
+from tasks import bpe, unigram
 from tasks.artifact import Artifact
 from tasks.encoder import BYTES_FILE, CONFIG_FILE, TOKENIZER_FILE, Tokenizer, export_hugging_face, load_tokenizer, save_tokenizer
 from tasks.parts import RunParts, serial
@@ -40,6 +43,7 @@ __all__ = [
 ]
 
 MEASURED_BYTES = 8_000_000
+MAX_VOCAB_SIZE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -48,20 +52,20 @@ class TokenizerConfig:
     """Byte-level byte-pair encoding, or Unigram with byte fallback."""
     vocab_size: int = 4096
     """Tokens, special tokens included. BPE gives fewer when the text has no more pairs to merge."""
-    sample_bytes: int = 200_000_000
+    sample_bytes: int = 100_000_000
     """Train on at most about this much text (UTF-8)."""
     seed: int = 0
     """Chooses the documents of the sample."""
 
     def __post_init__(self) -> None:
-        smallest = {"bpe": 258, "unigram": 360}[self.kind]
-        if not smallest <= self.vocab_size <= 1 << 20:
+        smallest = {"bpe": bpe.MIN_VOCAB_SIZE, "unigram": unigram.MIN_VOCAB_SIZE}[self.kind]
+        if not smallest <= self.vocab_size <= MAX_VOCAB_SIZE:
             raise ConfigError(
-                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest} (all bytes and special tokens) "
-                f"to {1 << 20}; try 4096"
+                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest}, what bytes and special tokens take, "
+                f"to {MAX_VOCAB_SIZE}; try 4096"
             )
         if self.sample_bytes < 1:
-            raise ConfigError(f"sample_bytes ({self.sample_bytes}) must be at least 1; try 200000000")
+            raise ConfigError(f"sample_bytes ({self.sample_bytes}) must be at least 1; try 100000000")
 
 
 def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig, run_parts: RunParts = serial) -> Artifact:
@@ -72,28 +76,23 @@ def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig,
     """
     rows = _list_rows(documents)
     chosen = _sample(rows, rows["split"] == "train", config.sample_bytes, config.seed)
-    texts = [text for text, _ in _texts(documents, chosen)]
-    if not any(texts):
+    trained_bytes = int(rows["num_bytes"][chosen].sum())
+    if not trained_bytes:
         raise StageFailure("tokenizer found no text in split train; loosen the filters or give more documents")
+    texts = (text for text, _ in _texts(documents, chosen))
     metrics: dict[str, Any] = {"kind": config.kind}
+    counters: dict[str, Any] = {"documents": int(chosen.sum()), "bytes": trained_bytes, "skipped_bytes": 0}
     if config.kind == "bpe":
-        from tasks.bpe import train_bpe
-
-        model = train_bpe(texts, config.vocab_size)
+        model = bpe.train_bpe(texts, config.vocab_size)
     else:
-        from tasks.unigram import train_unigram
-
-        model, model_file, metrics["training"] = train_unigram(texts, config.vocab_size)
+        model, model_file, training = unigram.train_unigram(list(texts), config.vocab_size)
         (out_dir / "tokenizer.model").write_bytes(model_file)
+        counters["uncovered_bytes"] = training.uncovered_bytes
+        counters["skipped_bytes"] = trained_bytes - training.used_bytes - training.uncovered_bytes
     tokenizer = save_tokenizer(model, out_dir)
     metrics |= {"vocab_size": tokenizer.vocab_size} | _measure(documents, rows, tokenizer, config.seed)
-    trained_bytes = int(rows["num_bytes"][chosen].sum())
-    counters = {
-        "documents": int(chosen.sum()),
-        "bytes": trained_bytes,
-        "skipped_bytes": trained_bytes - metrics.get("training", {}).get("used_bytes", trained_bytes),
-        "vocab_size": tokenizer.vocab_size,
-    }
+    if metrics["round_trip_frac"] < 1.0:
+        raise StageFailure(f"the {config.kind} tokenizer does not give {1 - metrics['round_trip_frac']:.2%} of documents back")
     return Artifact(out_dir, "tokenizer", counters, metrics)
 
 
@@ -136,31 +135,41 @@ def _texts(documents: Artifact, mask: np.ndarray) -> Iterator[tuple[str, str]]:
 
 
 def _measure(documents: Artifact, rows: dict[str, np.ndarray], tokenizer: Tokenizer, seed: int) -> dict[str, Any]:
-    is_byte = np.zeros(tokenizer.vocab_size, bool)
-    totals: dict[str, dict[str, int]] = {}
-    languages: dict[str, dict[str, int]] = {}
-    good = documents_seen = byte_tokens = 0
+    splits: dict[str, Counter[str]] = {}
+    languages: dict[str, Counter[str]] = {}
+    total = Counter[str]()
+    is_partial = np.array([not _is_text(tokenizer.decode_bytes([id])) for id in range(tokenizer.vocab_size)])
     for split in sorted(set(rows["split"])):
-        mask = _sample(rows, rows["split"] == split, MEASURED_BYTES, seed)
-        for text, language in _texts(documents, mask):
-            ids = tokenizer.encode(text)
-            raw = text.encode()
-            good += tokenizer.decode_bytes(ids) == raw
-            documents_seen += 1
-            byte_tokens += int(is_byte[ids].sum())
-            for group in (totals.setdefault(split, {}), languages.setdefault(language, {})):
-                for name, value in (("tokens", len(ids)), ("bytes", len(raw)), ("words", len(text.split())), ("documents", 1)):
-                    group[name] = group.get(name, 0) + value
-    tokens = sum(t["tokens"] for t in totals.values())
+        chosen = _sample(rows, rows["split"] == split, MEASURED_BYTES, seed)
+        for text, language in _texts(documents, chosen):
+            raw, ids = text.encode(), tokenizer.encode(text)
+            counts = {"documents": 1, "bytes": len(raw), "tokens": len(ids), "words": len(text.split())}
+            counts |= {"partial": int(is_partial[ids].sum()), "round_trips": int(tokenizer.decode_bytes(ids) == raw)}
+            counts |= {"unknown": int(np.sum(ids == tokenizer.unknown_id)) if tokenizer.unknown_id is not None else 0}
+            for group in (total, splits.setdefault(split, Counter()), languages.setdefault(language, Counter())):
+                group.update(counts)
     longest = sorted(range(tokenizer.vocab_size), key=lambda id: (-int(tokenizer.bytes_per_token[id]), id))[:30]
     return {
-        "bytes_per_token": {split: t["bytes"] / max(1, t["tokens"]) for split, t in totals.items()},
-        "fertility": tokens / max(1, sum(t["words"] for t in totals.values())),
-        "unknown_frac": 0.0,
-        "round_trip_frac": good / documents_seen,
+        "bytes_per_token": {split: _ratio(c, "bytes", "tokens") for split, c in splits.items()},
+        "fertility": _ratio(total, "tokens", "words"),
+        "unknown_frac": _ratio(total, "unknown", "tokens"),
+        "partial_character_frac": _ratio(total, "partial", "tokens"),
+        "round_trip_frac": _ratio(total, "round_trips", "documents"),
         "by_language": {
-            language: {"bytes_per_token": t["bytes"] / max(1, t["tokens"]), "documents": t["documents"]}
-            for language, t in sorted(languages.items())
+            language: {"bytes_per_token": _ratio(c, "bytes", "tokens"), "documents": c["documents"]}
+            for language, c in sorted(languages.items())
         },
-        "sample_tokens": [tokenizer.token_text(id) for id in longest],
+        "sample_tokens": [tokenizer.decode([id]) for id in longest],
     }
+
+
+def _ratio(counts: Counter[str], over: str, under: str) -> float:
+    return counts[over] / counts[under] if counts[under] else 0.0
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

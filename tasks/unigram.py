@@ -1,9 +1,9 @@
 """Unigram language-model tokenizer, trained with `sentencepiece` (Kudo 2018), run by `tokenizers`.
 
-sentencepiece trains under identity rules: no normalisation, no added or removed spaces, rare characters as bytes.
-It silently skips lines longer than its limit and lines with the signs it uses itself; here text is cut to chunks
-below the limit at spaces or between code points, and around those signs, so nothing is skipped. The signs
-(U+2581 for a space, U+2585, tab, NUL) can be in no piece; they are encoded as bytes.
+sentencepiece trains under identity rules: no normalisation, no added or removed spaces. It silently skips lines
+longer than its limit and lines with the signs it uses itself; here text is cut to chunks below the limit, at spaces or
+between code points, so nothing is skipped. Rare characters, and those signs (U+2581 for a space, U+2585, tab, NUL),
+get no piece and are encoded as bytes; text is cut around them. At most half of the vocabulary goes to single characters.
 
 The trained pieces are rewritten as a `tokenizers` model with real spaces instead of U+2581: then U+2581 in
 text is a character like any other and comes back. Pieces hold spaces only at their start, so the best segmentation falls apart
@@ -16,9 +16,8 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -26,7 +25,7 @@ from tasks.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
 from tasks.stage import StageFailure
 
 SPACE = "\u2581"
-RESERVED = re.compile("[\u2581\u2585\t\0]+")
+RESERVED = "\u2581\u2585\t\0"
 """What sentencepiece uses for itself: lines with it would be skipped or misread."""
 
 MAX_CHUNK_BYTES = 4096
@@ -41,27 +40,55 @@ NUM_THREADS = 4  # a constant: the order of floating-point sums, and so the mode
 
 @dataclass
 class ChunkCount:
-    """Bytes of text that went to the trainer, and of the signs it cannot take."""
+    """Bytes of text that went to the trainer, and of characters without pieces, which it need not see."""
 
     used_bytes: int = 0
-    reserved_bytes: int = 0
+    uncovered_bytes: int = 0
 
 
-def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, dict[str, Any]]:
-    """(tokenizer, sentencepiece model file, training counts).
+class VocabularyTooLarge(ValueError):
+    """The text gives fewer pieces than asked for; `limit` is what the trainer would take."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, ChunkCount]:
+    """(tokenizer, sentencepiece model file, what went into training).
 
     Raises StageFailure with the largest possible size when the text is too small for `vocab_size`.
     """
+    try:
+        model, count = train_model(texts, vocab_size)
+    except VocabularyTooLarge as error:
+        limit = error.limit
+        # A smaller vocabulary gives fewer characters a piece, which may lower the limit again; small texts train fast.
+        while limit >= MIN_VOCAB_SIZE:
+            try:
+                train_model(texts, limit)
+                break
+            except VocabularyTooLarge as lower:
+                limit = lower.limit
+        smaller = f"set tokenizer.vocab_size={limit} or less, or " if limit >= MIN_VOCAB_SIZE else ""
+        raise StageFailure(
+            f"tokenizer.vocab_size ({vocab_size}) is more pieces than this text has; {smaller}tokenizer=bpe, or give more text"
+        ) from error
+    return from_sentencepiece(model), model, count
+
+
+def train_model(texts: list[str], vocab_size: int) -> tuple[bytes, ChunkCount]:
+    """A sentencepiece model file. Raises VocabularyTooLarge."""
     import sentencepiece
 
     characters = Counter[str]()
     for text in texts:
         characters.update(text)
-    coverage, num_characters = choose_coverage(characters, vocab_size)
+    without = {ord(c): "\0" for c in characters.keys() - choose_characters(characters, vocab_size)}
     count, model = ChunkCount(), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(chunk for text in texts for chunk in split_chunks(text, count)),
+            sentence_iterator=(chunk for text in texts for chunk in split_chunks(text, without, count)),
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
@@ -71,7 +98,7 @@ def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, 
             allow_whitespace_only_pieces=True,
             split_digits=True,
             byte_fallback=True,
-            character_coverage=coverage,
+            character_coverage=1.0,
             required_chars=PRINTABLE_ASCII,
             max_sentence_length=MAX_CHUNK_BYTES,
             num_threads=NUM_THREADS,
@@ -85,9 +112,10 @@ def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, 
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _explain(error, vocab_size) from error
-    counts = {"used_bytes": count.used_bytes, "reserved_bytes": count.reserved_bytes, "characters": num_characters}
-    return from_sentencepiece(model.getvalue()), model.getvalue(), counts
+        if found := re.search(r"Please set it to a value <= (\d+)", str(error)):
+            raise VocabularyTooLarge(int(found[1])) from error
+        raise StageFailure(f"sentencepiece could not train a vocabulary of {vocab_size} ({error}); try tokenizer=bpe") from error
+    return model.getvalue(), count
 
 
 def from_sentencepiece(model: bytes) -> Tokenizer:
@@ -107,51 +135,36 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     return tokenizer
 
 
-def choose_coverage(characters: Counter[str], vocab_size: int) -> tuple[float, int]:
-    """(share of the text's characters that get pieces, their number).
-
-    The usual share, or less where it would leave longer pieces less than half of the vocabulary.
-    """
-    ranked = sorted(((n, c) for c, n in characters.items() if not RESERVED.match(c)), key=lambda x: (-x[0], x[1]))
+def choose_characters(counts: Counter[str], vocab_size: int) -> set[str]:
+    """Characters that get pieces: the usual share of the text, or fewer to leave longer pieces half of the vocabulary."""
+    ranked = sorted(((n, c) for c, n in counts.items() if c not in RESERVED), key=lambda x: (-x[0], x[1]))
     total = sum(n for n, _ in ranked)
-    budget = max(1, (vocab_size - MIN_VOCAB_SIZE) // 2)
-    covered, number = 0, 0
-    while number < min(budget, len(ranked)) and covered < CHARACTER_COVERAGE * total:
-        covered += ranked[number][0]
-        number += 1
-    # Half a character less than the exact share: rounding must not let one more in.
-    return min(CHARACTER_COVERAGE, max(0.0, (covered - 0.5) / total)) if total else CHARACTER_COVERAGE, number
+    chosen, covered = set(PRINTABLE_ASCII), 0
+    for number, character in ranked[: (vocab_size - MIN_VOCAB_SIZE) // 2]:
+        if covered >= CHARACTER_COVERAGE * total:
+            break
+        chosen.add(character)
+        covered += number
+    return chosen
 
 
-def split_chunks(text: str, count: ChunkCount) -> Iterator[str]:
-    """Pieces of at most MAX_CHUNK_BYTES that the trainer takes whole; begins at a space where there is one."""
-    place = 0
-    for reserved in [*RESERVED.finditer(text), None]:
-        end = reserved.start() if reserved else len(text)
+def split_chunks(text: str, without: Mapping[int, str], count: ChunkCount) -> Iterator[str]:
+    """Pieces of at most MAX_CHUNK_BYTES that the trainer takes whole, cut before a space where there is one.
+
+    `without` maps the characters that have no piece to NUL; text is cut around them.
+    """
+    masked, place = text.translate(without), 0
+    for span in re.finditer("[^\0]+", masked):
+        count.uncovered_bytes += len(text[place : span.start()].encode())
+        place, end = span.span()
         while place < end:
             # A code point has at most four bytes, so a first guess by length needs few corrections.
             stop = min(end, place + MAX_CHUNK_BYTES)
-            while len(text[place:stop].encode()) > MAX_CHUNK_BYTES:
-                stop = place + max(1, (stop - place) * 3 // 4)
-            if stop < end and (space := text.rfind(" ", place + 1, stop)) > place:
+            while len(masked[place:stop].encode()) > MAX_CHUNK_BYTES:
+                stop = place + (stop - place) * 3 // 4
+            if stop < end and (space := masked.rfind(" ", place + 1, stop)) > place:
                 stop = space
-            count.used_bytes += len(text[place:stop].encode())
-            yield text[place:stop]
+            count.used_bytes += len(masked[place:stop].encode())
+            yield masked[place:stop]
             place = stop
-        if reserved:
-            count.reserved_bytes += len(reserved[0].encode())
-            place = reserved.end()
-
-
-def _explain(error: RuntimeError, vocab_size: int) -> StageFailure:
-    if found := re.search(r"Please set it to a value <= (\d+)", str(error)):
-        return StageFailure(
-            f"tokenizer.vocab_size ({vocab_size}) is more than this text gives pieces for; "
-            f"set tokenizer.vocab_size={found[1]} or less, or kind=bpe, or give more text"
-        )
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-        return StageFailure(
-            f"tokenizer.vocab_size ({vocab_size}) leaves no room for single characters; "
-            f"set tokenizer.vocab_size={found[1]} or more"
-        )
-    return StageFailure(f"sentencepiece could not train a vocabulary of {vocab_size}: {error}")
+    count.uncovered_bytes += len(text[place:].encode())

@@ -91,7 +91,7 @@ def test_locks_pin_every_package_once_per_marker_and_torch_without_a_local_tag()
         pins = [line for line in lines if line]
         assert len(pins) == len(set(pins)) and all("==" in pin for pin in pins)
         assert "torch==2.13.0" in pins
-        assert not [pin for pin in pins if "--hash" in pin or pin.startswith("nvidia-") or pin.startswith("fasttext-predict=")]
+        assert not [pin for pin in pins if "--hash" in pin or pin.startswith(("nvidia-", "fasttext-predict="))]
 
 
 def test_development_lock_agrees_with_the_lock_of_users() -> None:

@@ -83,11 +83,12 @@ def generate(
     params: one for all requests (request i then draws from stream (seed, i)), or one per request (each from stream (seed, 0)).
     eos_id: None goes on to `max_new_tokens` whatever comes.
     on_token: told (request, token id) as soon as a token is there.
-    Raises ValueError for an empty prompt or an unknown id, SamplingError for broken logits.
+    Raises ValueError for an empty prompt, an unknown id or more tokens than the model's max_seq_len, SamplingError for
+    broken logits.
     """
     if not prompts or max_new_tokens < 1:
         return [[] for _ in prompts]
-    _check_prompts(prompts, model.config.vocab_size)
+    _check_prompts(model, prompts, max_new_tokens)
     each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     own_seeds = not isinstance(params, SamplingParams)
     generators = [make_generator(p, 0 if own_seeds else request) for request, p in enumerate(each)]
@@ -110,9 +111,13 @@ def generate(
     return answers
 
 
-def _check_prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
+def _check_prompts(model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    vocab_size, max_seq_len = model.config.vocab_size, model.config.max_seq_len
     for number, prompt in enumerate(prompts):
         if not prompt:
             raise ValueError(f"prompt {number} is empty; begin it with the end-of-text id")
         if not 0 <= min(prompt) <= max(prompt) < vocab_size:
             raise ValueError(f"prompt {number} has token {max(prompt)}, the model knows 0 to {vocab_size - 1}; encode it again")
+        if len(prompt) + max_new_tokens > max_seq_len:
+            rule = f"and {max_new_tokens} new ones are more than the model's max_seq_len ({max_seq_len})"
+            raise ValueError(f"prompt {number} has {len(prompt)} tokens, {rule}; shorten it or generate fewer")

@@ -76,11 +76,8 @@ def kept_probabilities(logits_V: Tensor, params: SamplingParams) -> tuple[Tensor
         num_kept = min(num_kept, params.top_k)
     if params.top_p < 1:
         mass_V = probabilities_V[:num_kept] / probabilities_V[:num_kept].sum()
-        before_V = mass_V.cumsum(0) - mass_V
-        # The first token is always in, whatever rounding says; the second goes when the first reaches top_p alone.
-        num_kept = max(1, int((before_V < params.top_p).sum()))
-        if float(mass_V[0]) >= params.top_p:
-            num_kept = 1
+        # A token stays while those before it have not reached top_p; the first always does.
+        num_kept = 1 + int((mass_V.cumsum(0)[:-1] < params.top_p).sum())
     if params.min_p > 0:
         num_kept = max(1, int((probabilities_V[:num_kept] >= params.min_p * probabilities_V[0]).sum()))
     kept_V = probabilities_V[:num_kept]

@@ -1,1 +1,27 @@
-"""Hot loops over Arrow buffers."""
+"""Hot loops over Arrow buffers, compiled by Numba once and kept.
+
+Numba checks only the file of the function it caches: after an edit of a helper in another module it would go on with
+the old code, and an artifact would carry the digest of the new source and the bytes of the old. So compiled code is
+kept in a folder named by the sources of all kernels together.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import numba
+
+
+def compiled_code_dir(kernels: Path) -> Path:
+    """Where compiled code of these sources is kept: beside them, or in the temporary folder where they are read-only."""
+    sources = hashlib.blake2b(digest_size=8)
+    for path in sorted(kernels.glob("*.py")):
+        sources.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    beside = kernels / "__pycache__"
+    base = beside if os.access(beside if beside.exists() else kernels, os.W_OK) else Path(tempfile.gettempdir())
+    return base / f"textmill-kernels-{sources.hexdigest()}"
+
+
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    numba.config.CACHE_DIR = str(compiled_code_dir(Path(__file__).parent))

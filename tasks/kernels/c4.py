@@ -1,8 +1,8 @@
 """What C4 asks of a line (Raffel et al. 2020, section 2.2): phrases that mark boilerplate, and sentences.
 
-A line survives with 3 words or more (the paper's number; the published code has 5), none over 1000 characters, an end in . ? ! "
-but not `...`, and neither `javascript` nor one of six policy phrases. Sentences are a proxy: runs of . ? ! (closing quotes and brackets
-included) before white space or the end, where C4 ran a trained sentence splitter.
+A line survives with 3 words or more (the paper's number; the published code has 5), none over 1000 characters, an end
+in . ? ! or " but not `...`, and neither `javascript` nor one of six policy phrases. Sentences are a proxy: runs of . ? ! with
+closing quotes and brackets, before white space or the end, where C4 ran a trained sentence splitter.
 Left out: citation marks, the bad-word list, langdetect, repeated three-sentence spans.
 """
 
@@ -29,29 +29,30 @@ LOREM_IPSUM_BIT = 1 << len(BOILERPLATE)
 
 @lru_cache(maxsize=1)
 def phrase_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """PHRASES as bytes with offsets, and for each byte the bits of the phrases that begin with it in either case."""
+    """PHRASES as bytes with offsets; [0, b] and [1, b]: bits of the phrases whose first, second byte is b in either case."""
     data = np.frombuffer("".join(PHRASES).encode(), np.uint8)
     offsets = np.cumsum([0, *map(len, PHRASES)]).astype(np.int64)
-    first = np.zeros(256, np.int64)
+    heads = np.zeros((2, 256), np.int64)
     for i, phrase in enumerate(PHRASES):
-        for char in (phrase[0], phrase[0].upper()):
-            first[ord(char)] |= 1 << i
-    return data, offsets, first
+        for place in (0, 1):
+            for char in (phrase[place], phrase[place].upper()):
+                heads[place, ord(char)] |= 1 << i
+    return data, offsets, heads
 
 
 @njit(cache=True, nogil=True)
 def find_phrases(buf, start, stop, phrases):  # type: ignore[no-untyped-def]
     """Bits of the phrases in buf[start:stop], ASCII case ignored."""
-    data, offsets, first = phrases
+    data, offsets, heads = phrases
     found = np.int64(0)
-    for pos in range(start, stop):
-        candidates = first[buf[pos]] & ~found
+    for pos in range(start, stop - 1):
+        candidates = heads[0, buf[pos]] & heads[1, buf[pos + 1]] & ~found
         phrase = 0
         while candidates:
             if candidates & 1:
                 begin, length = offsets[phrase], offsets[phrase + 1] - offsets[phrase]
                 same = pos + length <= stop
-                i = 1
+                i = 2
                 while same and i < length:
                     byte = np.int64(buf[pos + i])
                     if byte >= _A and byte <= _Z:
@@ -92,9 +93,9 @@ def survives(buf, start, stop, num_words, longest_word_chars, found):  # type: i
 
 @njit(cache=True, nogil=True)
 def _ends_sentence(byte):  # type: ignore[no-untyped-def]
-    return byte == _DOT or byte == _QUESTION or byte == _EXCLAMATION
+    return byte in (_DOT, _QUESTION, _EXCLAMATION)
 
 
 @njit(cache=True, nogil=True)
 def _closes(byte):  # type: ignore[no-untyped-def]
-    return byte == _QUOTE or byte == _APOSTROPHE or byte == _ROUND or byte == _SQUARE
+    return byte in (_QUOTE, _APOSTROPHE, _ROUND, _SQUARE)

@@ -136,7 +136,10 @@ def next_unit(buf, pos, end, classes, folds):  # type: ignore[no-untyped-def]
     """
     start, after, kind, code_point = end, end, OTHER, np.int64(0)
     while pos < end:
-        code_point, after = decode(buf, pos, end)
+        if buf[pos] < 0x80:  # most bytes: not worth a call
+            code_point, after = np.int64(buf[pos]), pos + 1
+        else:
+            code_point, after = decode(buf, pos, end)
         kind = classes[code_point]
         if kind >= MARK:
             start = pos
@@ -148,7 +151,10 @@ def next_unit(buf, pos, end, classes, folds):  # type: ignore[no-untyped-def]
     unsegmented = kind == UNSEGMENTED
     stop = after
     while stop < end:
-        code_point, after = decode(buf, stop, end)
+        if buf[stop] < 0x80:
+            code_point, after = np.int64(buf[stop]), stop + 1
+        else:
+            code_point, after = decode(buf, stop, end)
         kind = classes[code_point]
         if unsegmented:
             if kind != MARK:

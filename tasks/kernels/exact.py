@@ -45,7 +45,7 @@ def fold_text(text: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def exact_forms() -> np.ndarray:
-    """What each code point folds to, uint32: a blank for white space, `_CONTEXTUAL` where folding or NFC may need more than it."""
+    """What each code point folds to, uint32: a blank for white space, `_CONTEXTUAL` where one character may not do."""
     forms = fold_table().copy()
     contextual = np.zeros(NUM_CODE_POINTS, bool)
     contextual[_COMPATIBILITY_HAN:] = True

@@ -1,23 +1,24 @@
 """Measures of form, one row of numbers per document, over Arrow string buffers.
 
-The measures of Gopher (Rae et al. 2021, appendix A.1.1), FineWeb (Penedo et al. 2024, appendix E) and C4 (Raffel et al. 2020, section 2.2).
-Published codes differ from the papers and from each other; what is measured here:
+The measures of Gopher (Rae et al. 2021, appendix A.1.1), FineWeb (Penedo et al. 2024, appendix E) and C4 (Raffel et al. 2020,
+section 2.2). Published codes differ from the papers and from each other; what is measured here:
 
 unit        as in tasks.kernels.chars: a word, or one letter of an unsegmented script; case counts. Characters are code points.
 line        what stands between newlines, trimmed; blank lines are none and in no denominator (DataTrove's Gopher counts them).
 paragraph   a maximal run of lines with no blank line between.
 duplicate   a line or paragraph seen before: the second and later copies, what removing them would take (DataTrove's reading;
-            dolma counts the first copy too). Character fractions are of the characters of all lines, the white space around them left out.
-n-gram      of units, across lines. One that occurs once is no repetition (RedPajama, DCLM; DataTrove counts it). All copies count, the first
-            too, and a character under two n-grams counts once, as the Gopher paper asks. Most frequent means the first seen among equals.
-            Fractions are of the characters in units (dolma, DCLM, RedPajama; DataTrove divides by the length of the text).
+            dolma counts the first too). Character fractions are of the characters of all lines, surrounding white space left out.
+n-gram      of units, across lines. One that occurs once is no repetition (RedPajama, DCLM; DataTrove counts it). All copies
+            count, the first too, and a character under two n-grams counts once, as the Gopher paper asks. Most frequent means
+            the first seen among equals. Fractions are of the characters in units (dolma, DCLM, RedPajama; DataTrove divides by
+            the length of the text).
 stop word   distinct ones of Gopher's eight, in lower case as most published codes have them.
 ellipsis    `…` or `...`, counted left to right without overlap.
-            Bullets, ends of lines and C4's measures: tasks.kernels.lines and tasks.kernels.c4.
 per word    counts are divided by units; where there are none the ratio is 0.
+Bullets, ends of lines and C4's measures: tasks.kernels.lines and tasks.kernels.c4.
 
-Cost: a few passes over the bytes and some table look-ups per unit; linear, also in hostile text. Memory: about 60 bytes per byte of
-the longest document at worst. Empty and blank text gives zeros.
+Cost: a few passes over the bytes and some table look-ups per unit; linear, also in hostile text. Memory: about 60 bytes per byte
+of the longest document at worst. Empty and blank text gives zeros.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ FRACTIONS = (
     *(f"dup_{n}gram_char_frac" for n in range(5, MAX_N + 1)),
 )
 FEATURES = COUNTS + FRACTIONS
-"""Columns of a feature row, in order. `mean_word_chars` is over words only; 0 where all units are single letters of unsegmented scripts."""
+"""Columns of a feature row, in order. `mean_word_chars` is over words only, and 0 where all units are unsegmented letters."""
 
 _DOT, _HASH, _BRACE = b".#{"
 _FIRST_TOP = FEATURES.index("top_2gram_char_frac")
@@ -104,8 +105,9 @@ def _measure_documents(buf, offsets, classes, marks, phrases, rows):  # type: ig
         generation += 1
         num_paragraphs, dup_paragraphs, dup_paragraph_chars = scan_paragraphs(lines, num_lines, scratch[0], table, generation)
         generation += 1
-        units = _scan_units(buf, begin, end, classes, phrases, lines, num_lines, spans, unit_ids, char_sums, table, generation)
-        num_units, unsegmented, alphabetic, stop_words, word_chars, longest_word, kept_lines, sentences, lorem_ipsum = units
+        units = _scan_units(buf, classes, phrases, lines, num_lines, spans, char_sums)
+        num_units, unsegmented, alphabetic, word_chars, longest_word, kept_lines, sentences, lorem_ipsum = units
+        stop_words = _intern_units(buf, spans, num_units, unit_ids, table, generation)
         generation = repeated_ngrams(unit_ids, char_sums, num_units, scratch, table, generation, top_chars, dup_chars)
         hashes, ellipses, braces = _count_symbols(buf, begin, end)
         # In the order of FEATURES.
@@ -128,16 +130,16 @@ def _measure_documents(buf, offsets, classes, marks, phrases, rows):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _scan_units(buf, begin, end, classes, phrases, lines, num_lines, spans, unit_ids, char_sums, table, generation):  # type: ignore[no-untyped-def]
-    """Intern the units of all lines and measure them, and the lines by their units.
+def _scan_units(buf, classes, phrases, lines, num_lines, spans, char_sums):  # type: ignore[no-untyped-def]
+    """Find the units of all lines and measure them, and the lines by their units.
 
-    Fills unit_ids and char_sums (characters in the units before each; one entry more than units). Returns (units, unsegmented and
-    alphabetic ones, distinct stop words, characters of segmented ones, longest one's characters, lines C4 keeps, sentences in them, lines
-    with "lorem ipsum").
+    Fills `spans` (starts and stops of units) and char_sums (characters in the units before each; one entry more than units).
+    Returns (units, unsegmented and alphabetic ones, characters of segmented units, characters of the longest unit, lines C4
+    keeps, sentences in them, lines with "lorem ipsum").
     """
-    mask = table_mask((end - begin) // 2 + 1)
-    num_units, num_ids, num_unsegmented, num_alphabetic, stop_words = 0, 0, 0, 0, 0
+    num_units, num_unsegmented, num_alphabetic = 0, 0, 0
     word_chars, longest, kept_lines, sentences, lorem_ipsum = 0, 0, 0, 0, 0
+    starts, stops = spans
     char_sums[0] = 0
     for line in range(num_lines):
         line_start, line_stop = lines[0][line], lines[1][line]
@@ -147,11 +149,7 @@ def _scan_units(buf, begin, end, classes, phrases, lines, num_lines, spans, unit
             start, pos, chars, alphabetic, unsegmented = _scan_unit(buf, pos, line_stop, classes)
             if start == pos:
                 break
-            found = intern_span(buf, start, pos, spans, num_ids, table, generation, mask)
-            if found == num_ids:
-                num_ids += 1
-                stop_words += _is_stop_word(buf, start, pos)
-            unit_ids[num_units] = found
+            starts[num_units], stops[num_units] = start, pos
             num_units += 1
             char_sums[num_units] = char_sums[num_units - 1] + chars
             num_alphabetic += alphabetic
@@ -166,7 +164,24 @@ def _scan_units(buf, begin, end, classes, phrases, lines, num_lines, spans, unit
         if c4.survives(buf, line_start, line_stop, num_units - first_unit, line_longest, phrases_found):
             kept_lines += 1
             sentences += c4.count_sentences(buf, line_start, line_stop, classes)
-    return num_units, num_unsegmented, num_alphabetic, stop_words, word_chars, longest, kept_lines, sentences, lorem_ipsum
+    return num_units, num_unsegmented, num_alphabetic, word_chars, longest, kept_lines, sentences, lorem_ipsum
+
+
+@njit(cache=True, nogil=True)
+def _intern_units(buf, spans, num_units, unit_ids, table, generation):  # type: ignore[no-untyped-def]
+    """Fill unit_ids from the spans of units, which are overwritten; returns the number of distinct stop words."""
+    starts, stops = spans
+    mask = table_mask(num_units)
+    num_ids, stop_words = 0, 0
+    for i in range(num_units):
+        # Distinct spans are kept in the same arrays: there are never more of them than units read.
+        start, stop = starts[i], stops[i]
+        found = intern_span(buf, start, stop, spans, num_ids, table, generation, mask)
+        if found == num_ids:
+            num_ids += 1
+            stop_words += _is_stop_word(buf, start, stop)
+        unit_ids[i] = found
+    return stop_words
 
 
 @njit(cache=True, nogil=True)
@@ -174,7 +189,10 @@ def _scan_unit(buf, pos, end, classes):  # type: ignore[no-untyped-def]
     """The rule of chars.next_unit, with measures for its hash: (start, stop, characters, alphabetic, unsegmented)."""
     kind, after = OTHER, pos
     while pos < end:
-        code_point, after = decode(buf, pos, end)
+        if buf[pos] < 0x80:  # most bytes: not worth a call
+            code_point, after = np.int64(buf[pos]), pos + 1
+        else:
+            code_point, after = decode(buf, pos, end)
         kind = classes[code_point]
         if kind >= MARK:
             break
@@ -185,7 +203,10 @@ def _scan_unit(buf, pos, end, classes):  # type: ignore[no-untyped-def]
     unsegmented = kind == UNSEGMENTED
     alphabetic = kind >= LETTER
     while stop < end:
-        code_point, after = decode(buf, stop, end)
+        if buf[stop] < 0x80:
+            code_point, after = np.int64(buf[stop]), stop + 1
+        else:
+            code_point, after = decode(buf, stop, end)
         kind = classes[code_point]
         if unsegmented:
             if kind != MARK:

@@ -69,7 +69,8 @@ def scan_lines(buf, begin, end, classes, marks, lines, spans, table, generation)
     """Find the lines of a document and measure them.
 
     Fills `lines`: starts, stops, characters, ids and paragraph numbers, with room for one line per two bytes and one more.
-    Returns (lines, newlines, bullet, ellipsis, terminal and short lines, duplicate lines, their characters, characters of all lines).
+    Returns (lines, newlines, bullet, ellipsis, terminal and short lines, duplicate lines, their characters, characters of all
+    lines).
     """
     starts, stops, chars, ids, paragraphs = lines
     mask = table_mask((end - begin) // 2 + 1)

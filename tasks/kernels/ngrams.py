@@ -1,8 +1,8 @@
 """How much of a document lies in repeated n-grams of units: exact, and linear in the number of units.
 
 An n-gram is the pair (its first n-1 units, its last unit), so ids of one length give ids of the next by interning pairs.
-An n-gram repeats only where both (n-1)-grams inside it repeat: only those positions go on to the next length, which makes long n-grams
-nearly free on ordinary text and at worst one table look-up per unit and length.
+An n-gram repeats only where both (n-1)-grams inside it repeat: only those positions go on to the next length, which makes long
+n-grams nearly free on ordinary text and at worst one table look-up per unit and length.
 """
 
 from __future__ import annotations

@@ -7,9 +7,13 @@ every look-around, so a found span that is overwritten by them acts exactly as t
 Kinds: EMAIL, IP4 and CARD are final here; IP6, PHONE (international) and LOCAL_PHONE are shapes that `tasks.pii`
 validates. Vetoes keep what only looks alike: user@host in URLs and scp paths, scoped packages, image@2x.png,
 versions, sections, OIDs, decimals and longer digit runs.
+
+One file on purpose: Numba's cache watches the file of the function it was asked for, not those of its helpers.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numba
 import numpy as np
@@ -34,8 +38,8 @@ for _c in "._%+-'":
 
 
 def _packed(words: str) -> np.ndarray:
-    """Words of at most eight letters as sorted integers, to be found without strings."""
-    return np.array(sorted(int.from_bytes(word.encode(), "big") for word in words.split()), np.uint64)
+    """The last eight letters of words as integers, to be found without strings."""
+    return np.array([int.from_bytes(word.encode()[-8:], "big") for word in words.split()], np.uint64)
 
 
 # What follows an @ but ends in one of these is a file or a systemd unit.
@@ -46,27 +50,33 @@ _NO_TLD = _packed(
 _COMMON_TLD = _packed(
     "com org net edu gov mil int info biz io ai app dev cn de uk fr jp ru br in it nl eu es se ch au ca us kr tw hk at be pl"
 )
-_NO_IP = _packed("v ver version versions release released rel section sections sec sect chapter clause appendix oid build rev revision")
+_NO_IP = _packed(
+    "v ver version versions standard standards release released rel section sections sec sect chapter clause appendix oid "
+    "build rev revision"
+)
+_BRIDGES = _packed("to from is was and number no nr")
 
-_njit = numba.njit(cache=True, nogil=True)
+# Helpers are called from compiled code alone: without entry points for Python they compile in half the time.
+_HELPER: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_njit = numba.njit(**_HELPER)
 
 
 @_njit
-def _is(c, mask):
+def _is(c: int, mask: int) -> bool:
     return (_CLASS[c] & mask) != 0
 
 
 @_njit
-def _contains(words, word):
-    i = np.searchsorted(words, word)
-    return i < len(words) and words[i] == word
+def _contains(words: np.ndarray, word: np.uint64) -> bool:
+    for known in words:  # noqa: SIM110 (a generator does not compile; a few dozen words, asked for once in a candidate)
+        if known == word:
+            return True
+    return False
 
 
 @_njit
-def _pack(v, start, end):
-    """ASCII letters of v[start:end] in lower case as one integer; 0 for what is longer than eight."""
-    if end - start > 8:
-        return np.uint64(0)
+def _pack(v: np.ndarray, start: int, end: int) -> np.uint64:
+    """The last eight bytes of v[start:end] as one integer, letters in lower case."""
     word = np.uint64(0)
     for i in range(start, end):
         word = (word << np.uint64(8)) | np.uint64(v[i] | 32 if _is(v[i], _ALPHA) else v[i])
@@ -74,7 +84,7 @@ def _pack(v, start, end):
 
 
 @_njit
-def _letter_before(v, i, lo, wide):
+def _letter_before(v: np.ndarray, i: int, lo: int, wide: bool) -> int:
     """Start of the non-ASCII letter that ends at i, or -1. Wide letters (CJK and the like) only where asked for."""
     j = i - 1
     while j > lo and i - j < 4 and (v[j] & 0xC0) == 0x80:
@@ -83,7 +93,7 @@ def _letter_before(v, i, lo, wide):
 
 
 @_njit
-def _letter_bytes(v, i, hi, wide):
+def _letter_bytes(v: np.ndarray, i: int, hi: int, wide: bool) -> int:
     """Length of the non-ASCII letter at i, or 0. Punctuation and symbols of common blocks are no letters."""
     c = v[i]
     if 0xC3 <= c <= 0xDF and i + 2 <= hi:
@@ -94,7 +104,7 @@ def _letter_bytes(v, i, hi, wide):
 
 
 @_njit
-def _email(v, lo, hi, at):
+def _email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     """The e-mail address around the @ at `at`, as (start, end), or (-1, -1)."""
     none = (-1, -1)
     start = _local_part(v, lo, at)
@@ -125,7 +135,7 @@ def _email(v, lo, hi, at):
 
 
 @_njit
-def _local_part(v, lo, at):
+def _local_part(v: np.ndarray, lo: int, at: int) -> int:
     limit = max(lo, at - MAX_LOCAL_BYTES)
     i = at
     wide = at > lo and _letter_before(v, at, limit, False) < 0 and _letter_before(v, at, limit, True) >= 0
@@ -145,7 +155,7 @@ def _local_part(v, lo, at):
 
 
 @_njit
-def _in_url(v, lo, start):
+def _in_url(v: np.ndarray, lo: int, start: int) -> bool:
     """Is this the user in scheme://user:password@host?"""
     i = start
     limit = max(lo, start - MAX_LOCAL_BYTES)
@@ -155,7 +165,7 @@ def _in_url(v, lo, start):
 
 
 @_njit
-def _domain(v, hi, at):
+def _domain(v: np.ndarray, hi: int, at: int) -> int:
     """End of the host name after the @, or -1: at least two labels, the last of letters."""
     limit = min(hi, at + 1 + MAX_DOMAIN_BYTES)
     i = at + 1
@@ -186,7 +196,7 @@ def _domain(v, hi, at):
 
 
 @_njit
-def _tld(v, start, end):
+def _tld(v: np.ndarray, start: int, end: int) -> int:
     """End of the top-level domain at `start`, or -1. `org-based` ends after `org`."""
     letters = start
     while letters < end and (v[letters] >= 128 or _is(v[letters], _ALPHA)):
@@ -200,7 +210,7 @@ def _tld(v, start, end):
 
 
 @_njit
-def _is_scp_path(v, i, hi):
+def _is_scp_path(v: np.ndarray, i: int, hi: int) -> bool:
     limit = min(hi, i + 128)
     if i >= limit or not (_is(v[i], _DIGIT | _ALPHA) or v[i] == 126 or v[i] == 47 or v[i] == 46):
         return False
@@ -215,7 +225,7 @@ def _is_scp_path(v, i, hi):
 
 
 @_njit
-def _all_digits(v, start, end):
+def _all_digits(v: np.ndarray, start: int, end: int) -> bool:
     for i in range(start, end):
         if not _is(v[i], _DIGIT):
             return False
@@ -223,7 +233,7 @@ def _all_digits(v, start, end):
 
 
 @_njit
-def _octets(v, i, hi):
+def _octets(v: np.ndarray, i: int, hi: int) -> int:
     """End of a dotted quad at i whose octets are in range, or -1."""
     for part in range(4):
         j, value = i, 0
@@ -242,7 +252,7 @@ def _octets(v, i, hi):
 
 
 @_njit
-def _ip4(v, lo, hi, i):
+def _ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the IPv4 address that begins at the digit i, or -1."""
     end = _octets(v, i, hi)
     if end < 0:
@@ -250,7 +260,9 @@ def _ip4(v, lo, hi, i):
     # 0.x, 127.x and 255.x are places on every machine and masks: they say nothing about anybody.
     if v[i + 1] == 46 and v[i] == 48:
         return -1
-    if v[i + 3] == 46 and ((v[i] == 49 and v[i + 1] == 50 and v[i + 2] == 55) or (v[i] == 50 and v[i + 1] == 53 and v[i + 2] == 53)):
+    if v[i + 3] == 46 and (
+        (v[i] == 49 and v[i + 1] == 50 and v[i + 2] == 55) or (v[i] == 50 and v[i + 1] == 53 and v[i + 2] == 53)
+    ):
         return -1
     if end < hi:
         c = v[end]
@@ -273,7 +285,7 @@ def _ip4(v, lo, hi, i):
 
 
 @_njit
-def _quad_before(v, lo, end):
+def _quad_before(v: np.ndarray, lo: int, end: int) -> bool:
     """Does a dotted quad end here, as in a range of addresses?"""
     for start in range(max(lo, end - 15), end - 6):
         if (start == lo or not _is(v[start - 1], _DIGIT)) and _is(v[start], _DIGIT) and _octets(v, start, end) == end:
@@ -282,30 +294,45 @@ def _quad_before(v, lo, end):
 
 
 @_njit
-def _is_numbering(v, lo, i):
+def _is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
     """Is what stands before i a word or sign that counts versions, sections or objects?"""
-    j = i
-    limit = max(lo, i - 4)
-    while j > limit and (v[j - 1] == 32 or v[j - 1] == 58 or v[j - 1] == 40 or v[j - 1] == 61 or v[j - 1] == 34 or v[j - 1] == 39):
-        j -= 1
+    j = _skip_back(v, i, lo, False)
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
         return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
     # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their places act alike.
-    if j < i and v[j] == 61 and (j + 1 < i and v[j + 1] == 61):
-        return True
-    if j > lo and j < i and v[j] == 61 and (v[j - 1] == 60 or v[j - 1] == 62 or v[j - 1] == 126 or v[j - 1] == 33):
-        return True
-    k = j
-    if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
-        k -= 1
-    start = k
-    while start > lo and k - start <= 9 and _is(v[start - 1], _ALPHA):
-        start -= 1
-    return start < k and _contains(_NO_IP, _pack(v, start, k))
+    if j - 2 >= lo and v[j - 1] == 61:
+        b = v[j - 2]
+        if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
+            return True
+    for _ in range(4):  # "Standards-Version to 4.6.0.1": small words lead to the one that tells
+        k = _skip_back(v, i, lo, True)
+        if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
+            k -= 1
+        i = k
+        while i > lo and k - i <= 9 and _is(v[i - 1], _ALPHA):
+            i -= 1
+        word = _pack(v, i, k)
+        if i < k and _contains(_NO_IP, word):
+            return True
+        if i == k or not _contains(_BRIDGES, word):
+            return False
+    return False
 
 
 @_njit
-def _ip6(v, lo, hi, i):
+def _skip_back(v: np.ndarray, i: int, lo: int, signs: bool) -> int:
+    """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where asked."""
+    limit = max(lo, i - 4)
+    while i > limit:
+        c = v[i - 1]
+        if not (c == 32 or c == 40 or c == 34 or c == 39 or (signs and (c == 58 or c == 61))):
+            break
+        i -= 1
+    return i
+
+
+@_njit
+def _ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of an IPv6 address whose first colon is at i, as (start, end), or (-1, -1)."""
     start = i
     while start > lo and i - start < 5 and _is(v[start - 1], _HEX):
@@ -331,7 +358,7 @@ def _ip6(v, lo, hi, i):
 
 
 @_njit
-def _digits_end(v, i, hi, most):
+def _digits_end(v: np.ndarray, i: int, hi: int, most: int) -> int:
     j = i
     while j < hi and j - i <= most and _is(v[j], _DIGIT):
         j += 1
@@ -339,7 +366,7 @@ def _digits_end(v, i, hi, most):
 
 
 @_njit
-def _card(v, lo, hi, i):
+def _card(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer row of numbers."""
     if i > lo:
         c = v[i - 1]
@@ -376,7 +403,7 @@ def _card(v, lo, hi, i):
 
 
 @_njit
-def _card_shape(sizes, groups):
+def _card_shape(sizes: np.ndarray, groups: int) -> bool:
     if groups == 1:
         return 14 <= sizes[0] <= 19
     if sizes[0] != 4:
@@ -389,7 +416,7 @@ def _card_shape(sizes, groups):
 
 
 @_njit
-def _groups_before(v, lo, i):
+def _groups_before(v: np.ndarray, lo: int, i: int) -> int:
     """How many groups of digits, at most three, stand before i with a blank between."""
     count = 0
     while count < 3 and i - 2 >= lo and v[i - 1] == 32 and _is(v[i - 2], _DIGIT):
@@ -402,11 +429,11 @@ def _groups_before(v, lo, i):
 
 
 @_njit
-def _is_card_number(v, start, end):
+def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     total, length, prefix = 0, 0, 0
     for j in range(end - 1, start - 1, -1):
         if _is(v[j], _DIGIT):
-            digit = np.int64(v[j]) - 48
+            digit = v[j] - np.int64(48)
             if length % 2 == 1:
                 digit = digit * 2 - 9 if digit > 4 else digit * 2
             total += digit
@@ -416,7 +443,7 @@ def _is_card_number(v, start, end):
     taken, j = 0, start
     while taken < 4:
         if _is(v[j], _DIGIT):
-            prefix = prefix * 10 + (np.int64(v[j]) - 48)
+            prefix = prefix * 10 + (v[j] - np.int64(48))
             taken += 1
         j += 1
     two = prefix // 100
@@ -433,7 +460,7 @@ def _is_card_number(v, start, end):
 
 
 @_njit
-def _separator_bytes(v, i, hi):
+def _separator_bytes(v: np.ndarray, i: int, hi: int) -> int:
     """Length of one separator inside phone numbers at i, or 0: blank, hyphens, dot, slash, parentheses."""
     c = v[i]
     if c == 32 or c == 45 or c == 46 or c == 47 or c == 40 or c == 41:
@@ -446,7 +473,7 @@ def _separator_bytes(v, i, hi):
 
 
 @_njit
-def _phone_end(v, i, hi, fewest, most):
+def _phone_end(v: np.ndarray, i: int, hi: int, fewest: int, most: int) -> tuple[int, int]:
     """End of the longest row of digit groups from i with `fewest` to `most` digits, and its number of groups, or (-1, 0)."""
     best, best_groups, digits, groups = -1, 0, 0, 0
     limit = min(hi, i + MAX_PHONE_BYTES)
@@ -470,7 +497,7 @@ def _phone_end(v, i, hi, fewest, most):
 
 
 @_njit
-def _phone(v, lo, hi, i):
+def _phone(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of an international phone number whose + stands before the digit i, as (start, end), or (-1, -1)."""
     plus = i - 1
     if plus > lo and (_is(v[plus - 1], _ALPHA | _DIGIT) or v[plus - 1] == 43 or v[plus - 1] == 95):
@@ -480,7 +507,7 @@ def _phone(v, lo, hi, i):
 
 
 @_njit
-def _local_phone(v, lo, hi, i):
+def _local_phone(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of a national phone number that begins at the digit i, as (start, end), or (-1, -1)."""
     start = i - 1 if i > lo and v[i - 1] == 40 else i
     if start > lo:
@@ -494,18 +521,18 @@ def _local_phone(v, lo, hi, i):
 
 
 @_njit
-def _blank_follows(v, i, hi):
+def _blank_follows(v: np.ndarray, i: int, hi: int) -> bool:
     j = _digits_end(v, i, hi, 12)
     return j < hi and v[j] == 32
 
 
-@_njit
-def find_candidates(values, lo, hi, scan_lo, scan_hi):
-    """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi): one row per candidate.
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def find_candidates(values: np.ndarray, lo: np.ndarray, hi: np.ndarray, scan_lo: np.ndarray, scan_hi: np.ndarray) -> np.ndarray:
+    """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi), in order of triggers.
 
-    Columns of the int64 result: range number, start, end, kind. Rows are in order of their triggers.
+    A flat int64 array, four numbers a candidate: range number, start, end, kind.
     """
-    found = np.empty((256, 4), np.int64)
+    found = np.empty(1024, np.int64)
     count = 0
     for r in range(len(lo)):
         low, high = lo[r], hi[r]
@@ -513,36 +540,38 @@ def find_candidates(values, lo, hi, scan_lo, scan_hi):
             c = values[i]
             if c > 64 or c < 48 or (58 < c < 64):
                 continue
-            if count + 4 > len(found):
-                grown = np.empty((2 * len(found), 4), np.int64)
-                grown[:count] = found[:count]
-                found = grown
+            if count + 16 > len(found):
+                found = _grown(found, count)
             if c == 64:
                 start, end = _email(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, start, end, EMAIL)
-                    count += 1
+                count = _put(found, count, r, start, end, EMAIL)
             elif c == 58:
                 start, end = _ip6(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, start, end, IP6)
-                    count += 1
+                count = _put(found, count, r, start, end, IP6)
             elif i == low or not _is(values[i - 1], _DIGIT):
-                end = _ip4(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, i, end, IP4)
-                    count += 1
-                end = _card(values, low, high, i)
-                if end > 0:
-                    found[count] = (r, i, end, CARD)
-                    count += 1
+                count = _put(found, count, r, i, _ip4(values, low, high, i), IP4)
+                count = _put(found, count, r, i, _card(values, low, high, i), CARD)
                 if i > low and values[i - 1] == 43:
                     start, end = _phone(values, low, high, i)
-                    kind = PHONE
+                    count = _put(found, count, r, start, end, PHONE)
                 else:
                     start, end = _local_phone(values, low, high, i)
-                    kind = LOCAL_PHONE
-                if end > 0:
-                    found[count] = (r, start, end, kind)
-                    count += 1
+                    count = _put(found, count, r, start, end, LOCAL_PHONE)
     return found[:count]
+
+
+@_njit
+def _put(found: np.ndarray, count: int, number: int, start: int, end: int, kind: int) -> int:
+    if end < 0:
+        return count
+    found[count], found[count + 1], found[count + 2], found[count + 3] = number, start, end, kind
+    return count + 4
+
+
+@_njit
+def _grown(found: np.ndarray, count: int) -> np.ndarray:
+    # By element: assigning slices would compile the formatting of shape errors, for seconds.
+    grown = np.empty(2 * len(found), np.int64)
+    for i in range(count):
+        grown[i] = found[i]
+    return grown

@@ -240,10 +240,10 @@ class _Rooms:
         top = self.top(i)
         if self.stacked:
             value = _text(self.width, top + 14, shown, "end", "value")
-            return _text(0, top + 14, shorten(label, self.width - text_width(shown) - 12), "start"), value, top + 26
+            return _text(0, top + 14, shorten(label, self.width - text_width(shown) - 12), "start", "label"), value, top + 26
         middle = top + self.row_height / 2
         value = _text(self.width, middle + 4, shown, "end", "value")
-        return _text(self.left - 10, middle + 4, shorten(label, self.left - 12), "end"), value, middle
+        return _text(self.left - 10, middle + 4, shorten(label, self.left - 12), "end", "label"), value, middle
 
 
 def _svg(width: float, height: float, marks: Sequence[Markup]) -> Markup:

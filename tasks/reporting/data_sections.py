@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tasks.reporting.charts import Bar, bars, heat, histogram
-from tasks.reporting.markup import Markup, foreign, tag
+from tasks.reporting.markup import Markup, foreign, join, tag
 from tasks.reporting.page import Section, absent, amount, code, figure, folded, legend, table
 from tasks.reporting.quantities import (
     NARROW,
@@ -17,7 +17,6 @@ from tasks.reporting.quantities import (
     percent,
     plural,
     share,
-    significant,
     size,
 )
 from tasks.reporting.run import Run
@@ -28,7 +27,7 @@ LARGEST = 15
 MOST_RULES_IN_MATRIX = 24
 STAGE_WORDS = {
     "read": "read",
-    "ingest": "readable",
+    "ingest": "readable, not empty",
     "language": "language known",
     "quality": "passed quality rules",
     "dedup": "distinct",
@@ -40,8 +39,10 @@ REPAIRS = {"NUL": "NUL byte", "BOM": "byte order mark", "CRLF": "Windows line en
 
 def documents_section(run: Run) -> Section:
     reasons = _reasons(run)
-    kept = share(run.documents_kept, run.documents_read)
-    finding: list[object] = [f"Of {plural(run.documents_read, 'record')} read, {count(run.documents_kept)} ({kept}) were kept."]
+    read, kept = run.documents_read, run.documents_kept
+    finding: list[object] = [f"Of {plural(read, 'record')} read, {count(kept)} ({share(kept, read)}) were kept."]
+    if read is None or kept is None:
+        finding = ["How many records were read and kept was not measured in this run."]
     if reasons:
         stage, reason, lost = max(reasons, key=lambda r: r[2])
         finding.append([" The largest loss is ", code(reason), f" in {stage}: {plural(lost, 'document')}."])
@@ -58,6 +59,8 @@ def rules_section(run: Run) -> Section:
         f"{plural(struck, 'rule')} of {len(quality.rows('rules'))} had something to drop; together they dropped "
         f"{plural(dropped, 'document')}. A document may break several rules: its first is the one it is counted under."
     )
+    if not quality.rows("rules"):
+        finding = "Quality rules were not measured in this run."
     pieces = [_rule_table(quality, hits), _overlap(quality), _dropped_by_language(quality)]
     return Section("quality", "Quality rules", finding, pieces)
 
@@ -90,6 +93,8 @@ def _funnel(run: Run) -> Markup:
     marks, before = [], None
     for row in rows:
         left, name = row.number("documents") or 0, row.text("stage") or ""
+        if name == "documents" and left == before:
+            continue  # writing what is kept loses nothing
         lost = f", {count(before - left)} fewer than before" if before is not None and before > left else ""
         title = f"{name}: {plural(left, 'document')}, {share(left, read)} of those read{lost}"
         marks.append(Bar(STAGE_WORDS.get(name, name), left, f"{count(left)} · {share(left, read)}", title, whole=max(read, left)))
@@ -188,7 +193,7 @@ def _input_state(run: Run) -> list[Markup]:
     repaired = numbers(counters.group("repaired"))
     quarantined = counters.number("quarantined")
     mended = ", ".join(f"{REPAIRS.get(k, k)} in {plural(v, 'document')}" for k, v in repaired.items() if v)
-    text = f"Quarantined: {plural(quarantined, 'record')}. Repaired: {mended or 'none'}."
+    text = f"Quarantined: {plural(quarantined, 'record')}. Repaired: {mended or ('none' if repaired else NOT_MEASURED)}."
     pieces = [tag("p", text, class_="note")]
     if examples:
         rows = [
@@ -221,17 +226,22 @@ def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
     if not rules:
         return absent("Rules", "The rule table")
     largest = max((row.number("dropped") or 0 for row in hits.values()), default=0) or 1
-    rows = []
+    rows, observed = [], 0
     for i, rule in enumerate(rules):
         name = rule.text("name") or f"rule {i + 1}"
         hit = hits.get(name, Facts({}))
         every, first = hit.number("dropped"), hit.number("dropped_first")
+        if every is None and rule.value("drops") is False:
+            every, first = _hits_of_all(quality, i), 0.0
+            observed += 1
         numbered = [tag("span", f"{i + 1}", class_="index"), code(name)]
         rows.append((numbered, rule.text("preset") or "–", _criterion(rule), amount(every, largest), count(first)))
     note = (
         "Hits: documents the rule would drop on its own. First: documents for which it is the first rule broken, in this order; "
         "these add up to all documents dropped. A rule with many hits and few firsts repeats what earlier rules found."
     )
+    if observed:
+        note += f" {plural(observed, 'rule')} only observed: hits counted, nothing dropped."
     return table("Rules", ("rule", "preset", "keeps documents with", "hits", "first"), rows, note, left=3)
 
 
@@ -240,8 +250,17 @@ def _criterion(rule: Facts) -> Markup:
         rule.text("side") or "", rule.text("side")
     )
     threshold = rule.number("threshold")
-    limit = significant(threshold) if threshold is not None else rule.text("threshold")
-    return code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
+    limit = f"{threshold:,.6g}" if threshold is not None else rule.text("threshold")
+    criterion = code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
+    scope = rule.text("applies_to") or "all"
+    return criterion if scope == "all" else join([criterion, tag("span", f"{scope} only", class_="aside")])
+
+
+def _hits_of_all(quality: Facts, rule: int) -> float | None:
+    """Hits of a rule that only observes: the diagonal of the overlap."""
+    matrix = quality.sequence("overlap")
+    row = matrix[rule] if rule < len(matrix) and isinstance(matrix[rule], (list, tuple)) else ()
+    return number(row[rule]) if rule < len(row) else None
 
 
 def _overlap(quality: Facts) -> Markup:

@@ -33,7 +33,7 @@ def lineage_section(run: Run) -> Section:
     total = sum(run.record(stage).number("elapsed_s") or 0 for stage in run.artifacts)
     finding = (
         f"{plural(len(run.artifacts), 'artifact')}, {duration(total)} of work on {plural(len(hosts), 'host')}. "
-        "A key is a digest of all that decides an artifact: code, settings, libraries, inputs and parents. Equal keys, equal results."
+        "A key is a digest of all that decides the result: code, settings, libraries, inputs, parents. Equal keys, equal results."
     )
     details = [_details(run, stage) for stage in run.artifacts]
     return Section("lineage", "Lineage", finding, [_times(run), _lineage_table(run), *details])
@@ -124,9 +124,9 @@ def _details(run: Run, stage: str) -> Markup:
 
 def _counter_rows(counters: Facts) -> list[tuple[str, str]]:
     flat: list[tuple[str, str]] = []
-    for name, value in sorted(counters.group().items()):
+    for name, value in counters.group().items():
         if isinstance(value, Mapping):
-            flat.extend((f"{name}.{k}", count(n)) for k, v in value.items() if (n := number(v)) is not None)
+            flat.extend((f"{name}.{k}", count(n)) for k, v in sorted(value.items()) if (n := number(v)) is not None)
         elif (n := number(value)) is not None:
             flat.append((str(name), count(n)))
     return flat

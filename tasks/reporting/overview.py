@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from tasks.reporting.data_sections import documents_section, languages_section, rules_section
+from tasks.reporting.evaluation_section import evaluation_section, samples_section
 from tasks.reporting.lineage_sections import configuration_section, lineage_section
 from tasks.reporting.markup import foreign, join, tag
 from tasks.reporting.model_card import model_card_section
-from tasks.reporting.model_sections import evaluation_section, samples_section, speed_section, training_section
 from tasks.reporting.page import Card, page
 from tasks.reporting.quantities import NOT_MEASURED, compact, count, fixed, plural, share, significant, size, span
 from tasks.reporting.run import Run
+from tasks.reporting.speed_section import headline_cell, speed_section
 from tasks.reporting.text_sections import duplicates_section, privacy_section, tokenizer_section
+from tasks.reporting.training_section import training_section
 
 
 def render(run: Run, title: str) -> str:
@@ -41,7 +43,7 @@ def _subtitle(run: Run) -> object:
     kept = plural(run.documents_kept, "document")
     tongues = f" in {plural(len(languages), 'language')}" if languages else ""
     which: list[object] = [": ", foreign(languages[0])] if len(languages) == 1 else []
-    return join([f"{model} trained on {kept} from {plural(len(sources), 'source')}{tongues}", *which, "."])
+    return join([f"{model} trained on {kept} from {plural(len(sources) or None, 'source')}{tongues}", *which, "."])
 
 
 def _cards(run: Run) -> list[Card]:
@@ -62,7 +64,8 @@ def _bpb_card(run: Run) -> Card:
 
 
 def _documents_card(run: Run) -> Card:
-    of_read = f"{share(run.documents_kept, run.documents_read)} of {count(run.documents_read)} read"
+    read, kept = run.documents_read, run.documents_kept
+    of_read = NOT_MEASURED if read is None or kept is None else f"{share(kept, read)} of {count(read)} read"
     return Card("Documents kept", count(run.documents_kept), of_read, "Distinct documents that passed every rule.")
 
 
@@ -79,7 +82,7 @@ def _vocabulary_card(run: Run) -> Card:
     return Card(
         "Vocabulary",
         count(tokenizer.number("vocab_size")),
-        f"{significant(per_token)} bytes per token",
+        NOT_MEASURED if per_token is None else f"{significant(per_token)} bytes per token",
         "Different tokens; bytes per token says how far one reaches in held-out text.",
     )
 
@@ -89,4 +92,4 @@ def _speed_card(run: Run) -> Card:
     if run.speed_withheld:
         return Card("Decode speed", "withheld", f"because {run.speed_withheld}", meaning)
     speed = run.metrics("bench").number("decode_tok_s")
-    return Card("Decode speed", compact(speed), "tokens per second, median", meaning)
+    return Card("Decode speed", compact(speed), f"tokens/s, median{headline_cell(run.metrics('bench'))}", meaning)

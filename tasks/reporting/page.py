@@ -132,7 +132,9 @@ def _section(section: Section) -> Markup:
 
 def _card(card: Card) -> Markup:
     value = tag(
-        "dd", tag("b", card.value, class_="quiet" if len(card.value) > 9 else None), tag("span", card.detail, class_="detail")
+        "dd",
+        tag("b", card.value, class_=None if any(map(str.isdigit, card.value)) else "quiet"),
+        tag("span", card.detail, class_="detail"),
     )
     return tag("div", tag("dt", card.label), value, tag("dd", card.meaning, class_="meaning"))
 

@@ -37,13 +37,14 @@ class Facts:
         found = self.value(*path)
         return None if found is None else str(found)
 
-    def group(self, *path: str) -> Mapping[str, Any]:
+    def group(self, *path: str) -> dict[str, Any]:
+        """A group in the order of its names, which is that of an artifact read from disk."""
         found = self.value(*path)
-        return found if isinstance(found, Mapping) else {}
+        return {str(name): found[name] for name in sorted(found, key=str)} if isinstance(found, Mapping) else {}
 
     def items(self, *path: str) -> list[tuple[str, Facts]]:
-        """The members of a group of groups, in their order."""
-        return [(str(name), Facts(value)) for name, value in self.group(*path).items()]
+        """The members of a group of groups, in the order of their names."""
+        return [(name, Facts(value)) for name, value in self.group(*path).items()]
 
     def rows(self, *path: str) -> list[Facts]:
         """The entries of a list of groups."""
@@ -76,7 +77,7 @@ def fixed(value: float | None, digits: int = 3) -> str:
 
 def significant(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits, in plain notation where it is readable, with thousands marked."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return NOT_MEASURED
     if value == 0:
         return "0"

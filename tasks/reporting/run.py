@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,13 +52,14 @@ class Run:
         if passed is None:
             return "the correctness check of cached decoding was not measured"
         difference = self.metrics("bench").number("correctness", "fp64_max_abs_diff")
-        return f"cached and uncached logits differ by {significant(difference)} in float64"
+        return f"logits with and without the cache differ by {significant(difference)} in float64"
 
     @cached_property
     def interval_name(self) -> str:
         """What the intervals of the evaluation are, as far as it says so."""
-        level = self.metrics("evaluate").number("val_bpb", "level") or number(self.artifacts["evaluate"].config.get("level"))
-        return f"{100 * level:g} % interval" if level else "confidence interval"
+        policy = self.metrics("evaluate").text("policy", "interval") or ""
+        level = re.match(r"\d+(\.\d+)? ?%", policy)
+        return f"{level[0]} interval" if level else "confidence interval"
 
     def against_baseline(self, name: str) -> str | None:
         """How the model's bits per byte compare with the `unigram` or `bigram` baseline, beyond the interval or not."""
@@ -105,10 +107,15 @@ class Run:
 
     def _warn_of_baselines(self) -> str | None:
         evaluate = self.metrics("evaluate")
+        gain = Facts(evaluate.group("gain_over_best_baseline"))
+        low, baseline = gain.number("low"), gain.text("baseline")
+        if low is not None and baseline:
+            paired = f"the gain over it is {interval_text(gain)} bits per byte"
+            return f"The model is not shown to be better than the {baseline} baseline: {paired}." if low <= 0 else None
         value, high = evaluate.number("val_bpb", "value"), evaluate.number("val_bpb", "high")
         for name in ("unigram", "bigram"):
-            baseline = evaluate.number(f"{name}_bpb")
-            if value is not None and baseline is not None and (high if high is not None else value) >= baseline:
+            known = evaluate.number(f"{name}_bpb")
+            if value is not None and known is not None and (high if high is not None else value) >= known:
                 return f"The model is not shown to be better than the {name} baseline: {self.against_baseline(name)}."
         return None
 

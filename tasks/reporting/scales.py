@@ -36,8 +36,10 @@ class Axis:
 
 def linear_axis(low: float, high: float, start: float, end: float, num_ticks: int = 5, snap: bool = True) -> Axis:
     """An axis that holds low…high; with `snap` it ends on ticks. Equal ends are moved apart."""
-    if not high > low:
-        margin = abs(low) * 0.1 or 1.0
+    largest = max(abs(low), abs(high))
+    # Nearer than a double can divide into ticks is equal.
+    if not high - low > max(largest * 1e-9, 1e-200):
+        margin = largest * 0.1 if largest > 1e-200 else 1.0
         low, high = low - margin, high + margin
     step = _nice_step((high - low) / max(num_ticks, 1))
     if snap:

@@ -66,7 +66,7 @@ figcaption, .note { font-size: .84rem; line-height: 1.45; color: var(--muted); m
 .cards dd { margin: 0; }
 .cards b { display: block; font-size: 1.85rem; line-height: 1.2; font-weight: 640; letter-spacing: -.02em;
   margin: .15rem 0 .1rem; }
-.cards b.quiet { font-size: 1.2rem; line-height: 1.85; letter-spacing: 0; }
+.cards b.quiet { font-size: 1.1rem; line-height: 1.3; letter-spacing: 0; padding: .35rem 0 .3rem; color: var(--muted); }
 .cards .detail, .cards .detail span { display: block; font-size: .84rem; } .cards .detail span { font-size: inherit; }
 .cards .meaning { font-size: .78rem; line-height: 1.4; color: var(--muted); margin-top: .5rem; text-wrap: pretty; }
 .notices { background: var(--warn-paper); border: 1px solid var(--warn-rule); border-radius: 8px; padding: 1rem 1.2rem; }
@@ -110,7 +110,6 @@ details:not(:has(+ details)) { border-bottom: 1px solid var(--rule); margin-bott
 summary { cursor: pointer; font-size: .9rem; overflow-wrap: anywhere; }
 summary:hover { color: var(--a); }
 .aside { color: var(--muted); font-size: .84rem; margin-left: .35rem; }
-.definitions dt { margin-top: .6rem; } .definitions dd { margin: 0 0 0 1rem; font-size: .9rem; color: var(--muted); }
 figure + details { margin-top: -1.1rem; } details + :not(details) { margin-top: 2.2rem; } .note + .tabled { margin-top: 1.3rem; }
 details[open] > summary { margin-bottom: .8rem; }
 
@@ -128,6 +127,8 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font-family:
 .narrow { display: none; }
 @container (max-width: 560px) { .wide { display: none; } .narrow { display: block; } }
 svg text { fill: var(--ink); unicode-bidi: isolate; }
+/* Names and values stay readable where a line runs behind them. */
+svg text.label, svg text.value { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; stroke-linejoin: round; }
 svg text.muted { fill: var(--muted); }
 svg text.on { fill: var(--on); }
 svg .axis { stroke: var(--muted); stroke-width: 1; opacity: .55; }
@@ -139,6 +140,7 @@ svg .self { fill: var(--grid); } svg .heat { fill: var(--a); }
 svg .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
 svg .interval { stroke-width: 1.6; } svg .whisker { stroke: var(--ink); stroke-width: 1.2; opacity: .65; }
 svg .dot { stroke: var(--paper); stroke-width: 1.2; }
+svg .dot.small { fill: var(--paper); stroke: var(--a); stroke-width: 1.6; }
 svg .reference { stroke-width: 1.4; stroke-dasharray: 5 4; } svg .r1 { stroke: var(--r1); } svg .r2 { stroke: var(--r2);
   stroke-dasharray: 2 3; }
 svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fill: var(--ink); fill-opacity: .045; }
@@ -147,6 +149,7 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
 .legend i { width: 1.1rem; height: .62rem; border-radius: 1.5px; background: var(--a); flex: none; }
 .legend i.pale { background: var(--a-soft); } .legend i.b { background: var(--b); }
 .legend i.line { height: 2px; } .legend i.dot { width: .6rem; border-radius: 50%; background: var(--b); }
+.legend i.small { background: none; border: 1.6px solid var(--a); }
 .legend i.point { width: .6rem; border-radius: 50%; }
 .legend i.r1 { height: 0; background: none; border-top: 2px dashed var(--r1); border-radius: 0; }
 .legend i.r2 { height: 0; background: none; border-top: 2px dotted var(--r2); border-radius: 0; }
@@ -156,6 +159,7 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
   section { margin-top: 2.6rem; padding-top: 1.5rem; }
   .cards { grid-template-columns: 1fr 1fr; } .cards > div { padding: .8rem; } .cards > div:first-child { grid-column: 1 / -1; }
   .cards b { font-size: 1.5rem; } th, td { padding: .34rem .55rem; } td.t { min-width: 5rem; }
+  .facts { grid-template-columns: 1fr 1fr; gap: .9rem 1.2rem; } .ledger > div { grid-template-columns: 1fr; }
   .inline-bar { display: none; }
 }
 @media print {

@@ -26,6 +26,8 @@ def duplicates_section(run: Run) -> Section:
         f"{plural(removed, 'document')} ({share(removed, judged)} of those that passed the quality rules) repeat another one"
     )
     finding += f": {kinds}." if kinds else "."
+    if run.counters("dedup").number("kept") is None:
+        finding = "How many documents repeat another one was not measured in this run."
     pieces = [
         _dedup_facts(dedup),
         pair(_cluster_sizes(dedup), _candidate_curve(dedup)),
@@ -71,6 +73,8 @@ def tokenizer_section(run: Run) -> Section:
         f" ({kind})" if kind else None,
         f" cuts held-out text into tokens of {significant(held_out)} bytes on average.",
     ]
+    if held_out is None:
+        finding = ["How text falls into tokens was not measured in this run."]
     pieces = [_tokenizer_facts(tokenizer), _bytes_by_language(tokenizer), _longest_tokens(tokenizer), _shard_table(run)]
     return Section("tokenizer", "Tokens", finding, pieces)
 
@@ -245,7 +249,7 @@ def _shard_table(run: Run) -> Markup:
     ]
     dtype = shards.text("dtype")
     note = (
-        "Documents of one family (near-duplicates and their relatives) are in one split, so that validation text is not in training. "
+        "Documents of one family (near-duplicates and their relatives) are in one split: validation text is not in training. "
         f"Token ids are stored as {dtype or 'a type that was not recorded'}."
     )
     return table("Training and validation", ("split", "tokens", "documents", "families", "bytes of text", "shards"), rows, note)

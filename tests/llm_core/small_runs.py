@@ -50,6 +50,7 @@ def write_token_shards(folder: Path, num_documents: int = 40, document_tokens: i
             "split": split,
             "eos_id": "0",
             "seed": "0",
+            "shard": "0",
             "num_shards": "1",
             "tokenizer_digest": "none",
             "config_digest": "none",

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import time
+from collections.abc import Set
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tasks.artifact import Artifact
-from tasks.dedup import DedupConfig, deduplicate
+from llm_core.config import ConfigError, build
+from tasks.artifact import Artifact, ArtifactMismatch, digest_file
+from tasks.dedup import DedupConfig, choose_bands, deduplicate
 from tasks.documentset import DOCUMENT_SCHEMA, write_table
+from tasks.parts import PartRunner, process_executor, thread_executor
+from tasks.stage import StageFailure
 
 SAMPLE = Path(__file__).resolve().parents[2] / "data" / "sample"
 
@@ -21,7 +31,7 @@ def document_id(name: str) -> bytes:
 
 
 def make_parents(
-    root: Path, documents: list[dict], num_parts: int = 1, dropped: set[str] = frozenset()
+    root: Path, documents: list[dict], num_parts: int = 1, dropped: Set[str] = frozenset()
 ) -> tuple[Artifact, Artifact]:
     """An ingest and a quality artifact of documents {name, text, [source, added_at]}, split in `num_parts` files."""
     (root / "ingest" / "documents").mkdir(parents=True)
@@ -62,14 +72,339 @@ def run(
     return artifact, {d["name"]: row for d, row in zip(documents, rows, strict=True)}
 
 
+@cache
 def sample_documents() -> list[dict]:
     with (SAMPLE / "sample.jsonl").open(encoding="utf-8") as lines:
         return [{"name": d["id"], "text": d["text"]} for d in map(json.loads, lines)]
 
 
-def test_every_exact_duplicate_of_the_sample_shares_a_cluster(tmp_path: Path) -> None:
-    _, rows = run(tmp_path, sample_documents())
-    truth = [json.loads(line) for line in (SAMPLE / "truth_dups.jsonl").read_text("utf-8").splitlines()]
-    for group in (t["ids"] for t in truth if t["type"] == "exact"):
+def near_pairs(artifact: Artifact) -> dict[tuple[bytes, bytes], dict]:
+    return {(row["a"], row["b"]): row for row in pq.read_table(artifact.file("pairs.parquet")).to_pylist()}
+
+
+def shingles(text: str, n: int = 5) -> set[tuple[str, ...]]:
+    """By definition, for texts of lower-case words and blanks."""
+    words = text.split()
+    return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
+
+
+def similarity(a: str, b: str) -> float:
+    one, two = shingles(a), shingles(b)
+    return len(one & two) / len(one | two) if one and two else 0.0
+
+
+def words(seed: int, count: int) -> list[str]:
+    rng = random.Random(seed)
+    return ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(count)]
+
+
+def named(texts: list[str]) -> list[dict]:
+    return [{"name": f"d{i}", "text": text} for i, text in enumerate(texts)]
+
+
+def kept(rows: dict[str, dict]) -> set[str]:
+    return {name for name, row in rows.items() if row["kept"]}
+
+
+# --- what goes and what stays -----------------------------------------------------------------------
+
+
+def test_short_documents_collapse_only_when_equal(tmp_path: Path) -> None:
+    texts = ["one two three four"] * 3 + ["one two three five", "C", "C++", "c", "!!!", "!!!", "???"]
+    _, rows = run(tmp_path, named(texts))
+    assert len(kept(rows)) == 6  # each text once; C and c are equal but for case, C++ is not
+    assert len({rows[f"d{i}"]["cluster_id"] for i in range(3)}) == 1
+    assert [rows[f"d{i}"]["reason"] for i in (4, 6)].count("EXACT_DUPLICATE") == 1
+    assert rows["d5"]["kept"] and rows["d9"]["kept"]
+
+
+def test_blank_documents_never_cluster_together(tmp_path: Path) -> None:
+    _, rows = run(tmp_path, named(["", " ", "\n\t", "word", ""]))
+    assert len(kept(rows)) == 5
+    assert len({row["family_id"] for row in rows.values()}) == 5
+
+
+def test_documents_from_one_template_with_bodies_of_their_own_all_stay(tmp_path: Path) -> None:
+    template = words(0, 180)
+    texts = [" ".join(template[:90] + words(i + 1, 120) + template[90:]) for i in range(300)]
+    artifact, rows = run(tmp_path, named(texts))
+    assert len(kept(rows)) == 300
+    assert artifact.counters == {"read": 300, "kept": 300, "dropped": {}, "quarantined": 0}
+    assert artifact.metrics["family_candidate_pairs"] > 0  # it was tempted
+
+
+def test_a_chain_of_edits_does_not_collapse_into_its_first_link(tmp_path: Path) -> None:
+    text = words(1, 200)
+    versions = []
+    for step in range(30):  # each differs a little from the one before, the last has nothing of the first
+        versions.append(" ".join(text))
+        text[step * 6 : step * 6 + 6] = words(100 + step, 6)
+    _, rows = run(tmp_path, named(versions))
+    by_id = {row["id"]: name for name, row in rows.items()}
+    text_of = {d["name"]: d["text"] for d in named(versions)}
+    assert 3 <= len(kept(rows)) < 30
+    for name, row in rows.items():
+        assert name in kept(rows) or similarity(text_of[name], text_of[by_id[row["cluster_id"]]]) >= 0.8
+    assert len({row["family_id"] for row in rows.values()}) == 1
+
+
+def test_near_duplicates_follow_exact_similarity_in_every_case(tmp_path_factory: pytest.TempPathFactory) -> None:
+    @settings(deadline=None, max_examples=25, database=None)
+    @given(st.integers(0, 1 << 30), st.integers(2, 25), st.sampled_from([0.6, 0.8, 0.9]))
+    def check(seed: int, count: int, threshold: float) -> None:
+        rng = random.Random(seed)
+        bases = [words(rng.getrandbits(30), rng.randint(4, 60)) for _ in range(3)]
+        texts = []
+        for _ in range(count):
+            text = list(rng.choice(bases))
+            for _ in range(rng.choice([0, 0, 1, 2, 4])):
+                text[rng.randrange(len(text))] = words(rng.getrandbits(30), 1)[0]
+            texts.append(" ".join(text))
+        config = DedupConfig(threshold=threshold)
+        artifact, rows = run(tmp_path_factory.mktemp("case"), named(texts), config)
+        names = {row["id"]: name for name, row in rows.items()}
+        text_of = {d["name"]: d["text"] for d in named(texts)}
+        pairs = near_pairs(artifact)
+        for (a, b), row in pairs.items():
+            assert row["jaccard"] == similarity(text_of[names[a]], text_of[names[b]]) >= config.family_threshold
+        for name, row in rows.items():
+            head = names[row["cluster_id"]]
+            assert rows[head]["kept"] and rows[head]["cluster_id"] == row["cluster_id"]
+            assert rows[head]["family_id"] == row["family_id"]
+            assert row["cluster_size"] == sum(r["cluster_id"] == row["cluster_id"] for r in rows.values())
+            if row["reason"] == "NEAR_DUPLICATE":
+                assert similarity(text_of[name], text_of[head]) >= threshold
+                assert pairs[row["cluster_id"], row["id"]]["removed"]
+            elif row["reason"] == "EXACT_DUPLICATE":
+                copies = [n for n in rows if text_of[n] == text_of[name] and rows[n]["reason"] != "EXACT_DUPLICATE"]
+                assert len(copies) == 1 and rows[copies[0]]["cluster_id"] == row["cluster_id"]
+            else:
+                assert row["kept"] and head == name
+        stay = sorted(kept(rows))
+        assert len({text_of[n] for n in stay}) == len(stay)
+        assert sum(r["removed"] for r in pairs.values()) == artifact.counters["dropped"].get("NEAR_DUPLICATE", 0)
+
+    check()
+
+
+def test_near_duplicates_are_found_as_often_as_theory_promises(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    texts = []
+    for i in range(150):
+        text = words(1000 + i, 120)
+        copy = list(text)
+        for place in rng.sample(range(120), rng.choice([1, 2, 3])):
+            copy[place] = words(5000 + 200 * i + place, 1)[0]
+        texts += [" ".join(text), " ".join(copy)]
+    _, rows = run(tmp_path, named(texts))
+    alike = [i for i in range(0, 300, 2) if similarity(texts[i], texts[i + 1]) >= 0.8]
+    found = sum(rows[f"d{i}"]["cluster_id"] == rows[f"d{i + 1}"]["cluster_id"] for i in alike)
+    assert len(alike) > 90
+    assert found == len(alike)  # the family banding meets pairs of 0.8 with probability 0.9999996
+    assert len(kept(rows)) == 300 - len(alike)
+
+
+def test_only_documents_that_quality_kept_take_part(tmp_path: Path) -> None:
+    text = " ".join(words(3, 50))
+    artifact, rows = run(tmp_path, named([text + " more", text, text, text]), dropped={"d0", "d2"})
+    assert rows["d0"] == rows["d2"] | {"id": document_id("d0")}
+    assert rows["d2"] | {"id": None} == dict.fromkeys(rows["d2"]) | {"kept": False}
+    assert artifact.counters == {"read": 2, "kept": 1, "dropped": {"EXACT_DUPLICATE": 1}, "quarantined": 0}
+
+
+def test_exact_method_leaves_near_duplicates(tmp_path: Path) -> None:
+    text = " ".join(words(3, 50))
+    artifact, rows = run(tmp_path, named([text, text.upper(), text + " more"]), DedupConfig(method="exact"))
+    assert len(kept(rows)) == 2
+    assert near_pairs(artifact) == {}
+    assert len({row["family_id"] for row in rows.values()}) == 2
+
+
+# --- who survives -----------------------------------------------------------------------------------
+
+
+def test_the_longest_document_survives_and_ties_go_to_the_smaller_id(tmp_path: Path) -> None:
+    text = " ".join(words(3, 80))
+    _, rows = run(tmp_path, named([text, text + " and more", text + " or few", text]))
+    assert kept(rows) == {"d1"}
+    _, tied = run(tmp_path / "tied", named([text] * 5))
+    assert kept(tied) == {min(tied, key=document_id)}
+
+
+def test_preference_of_sources_and_dates_is_obeyed(tmp_path: Path) -> None:
+    text = " ".join(words(3, 80))
+    documents = [
+        {"name": "crawl", "text": text + " with a tail", "source": "crawl", "added_at": "2020-01-01"},
+        {"name": "book", "text": text, "source": "book", "added_at": "2021-01-01"},
+        {"name": "undated", "text": text, "source": "other"},
+    ]
+    by_source = DedupConfig(survivor=("source", "length", "id"), source_order=("book", "crawl"))
+    assert kept(run(tmp_path / "a", documents, by_source)[1]) == {"book"}
+    by_date = DedupConfig(survivor=("added_at", "id"))
+    assert kept(run(tmp_path / "b", documents, by_date)[1]) == {"crawl"}
+
+
+def mixed_corpus() -> list[dict]:
+    rng = random.Random(8)
+    texts = []
+    for i in range(60):
+        base = words(i, rng.randint(3, 90))
+        for _ in range(rng.choice([1, 1, 2, 4])):
+            text = list(base)
+            for _ in range(rng.choice([0, 0, 1, 2])):
+                text[rng.randrange(len(text))] = words(rng.getrandbits(30), 1)[0]
+            texts.append(" ".join(text))
+    return named(texts)
+
+
+def test_order_and_layout_of_the_documents_do_not_change_the_outcome(tmp_path: Path) -> None:
+    documents = mixed_corpus()
+    first, expected = run(tmp_path / "first", documents)
+    assert 0 < len(kept(expected)) < len(documents)
+    for seed, num_parts in ((1, 1), (2, 3), (3, 7)):
+        shuffled = random.Random(seed).sample(documents, len(documents))
+        artifact, rows = run(tmp_path / str(seed), shuffled, num_parts=num_parts)
+        assert rows == expected
+        assert digest_file(artifact.file("pairs.parquet")) == digest_file(first.file("pairs.parquet"))
+        assert artifact.counters == first.counters and artifact.metrics == first.metrics
+
+
+def bytes_of_run(root: Path, runner: PartRunner) -> dict[str, str]:
+    artifact, _ = run(root, mixed_corpus(), num_parts=4, run_parts=runner)
+    return {f.name: digest_file(f) for f in artifact.files("*")}
+
+
+def test_bytes_are_the_same_for_any_number_of_threads(tmp_path: Path) -> None:
+    alone = bytes_of_run(tmp_path / "alone", PartRunner())
+    assert sorted(alone) == ["pairs.parquet", *(f"part-0000{i}.parquet" for i in range(4))]
+    assert alone == bytes_of_run(tmp_path / "four", PartRunner(make_executor=thread_executor(4)))
+
+
+@pytest.mark.slow
+def test_bytes_are_the_same_in_processes(tmp_path: Path) -> None:
+    alone = bytes_of_run(tmp_path / "alone", PartRunner())
+    assert alone == bytes_of_run(tmp_path / "two", PartRunner(make_executor=process_executor(2)))
+
+
+# --- size -------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_thousand_equal_documents_take_seconds(tmp_path: Path) -> None:
+    started = time.perf_counter()
+    artifact, _ = run(tmp_path, named(["the same few words again and again"] * 100_000))
+    assert artifact.counters["kept"] == 1
+    assert artifact.metrics["clusters"][0]["size"] == 100_000
+    assert time.perf_counter() - started < 60
+
+
+def test_thousands_of_nearly_equal_documents_cost_linear_work(tmp_path: Path) -> None:
+    text = " ".join(words(2, 100))
+    artifact, _ = run(tmp_path, named([f"{text} {i}" for i in range(5000)]))
+    assert artifact.counters["dropped"] == {"NEAR_DUPLICATE": 4999}
+    assert artifact.metrics["candidate_pairs"] < 20 * 5000
+
+
+# --- the sample -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, dict[str, dict]]:
+    return run(tmp_path_factory.mktemp("sample"), sample_documents(), num_parts=3)
+
+
+def truth(kind: str) -> list[list[str]]:
+    lines = map(json.loads, (SAMPLE / "truth_dups.jsonl").read_text("utf-8").splitlines())
+    return [line["ids"] for line in lines if line["type"] == kind]
+
+
+def test_every_exact_duplicate_of_the_sample_is_found(sample: tuple[Artifact, dict[str, dict]]) -> None:
+    _, rows = sample
+    for group in truth("exact"):
         assert len({rows[name]["cluster_id"] for name in group}) == 1
         assert sum(rows[name]["kept"] for name in group) <= 1
+
+
+def test_near_pairs_of_the_sample_fare_as_their_exact_similarity_says(sample: tuple[Artifact, dict[str, dict]]) -> None:
+    from tests.tasks.kernels.test_minhash import shingles_by_definition
+
+    artifact, rows = sample
+    text_of = {d["name"]: d["text"] for d in sample_documents()}
+    pairs = near_pairs(artifact)
+    together = alike = 0
+    for a, b in truth("near"):
+        one, two = (set(shingles_by_definition(text_of[name], 5)) for name in (a, b))
+        jaccard = len(one & two) / max(len(one | two), 1)
+        recorded = pairs.get((rows[a]["id"], rows[b]["id"])) or pairs.get((rows[b]["id"], rows[a]["id"]))
+        assert recorded is None or recorded["jaccard"] == jaccard
+        if jaccard >= 0.8:
+            assert not (rows[a]["kept"] and rows[b]["kept"])
+        if jaccard >= 0.5:
+            alike += 1
+            together += rows[a]["family_id"] == rows[b]["family_id"]
+    assert alike > 100
+    assert together >= 0.97 * alike
+
+
+def test_metrics_describe_the_sample(sample: tuple[Artifact, dict[str, dict]]) -> None:
+    artifact, rows = sample
+    metrics = artifact.metrics
+    histogram = metrics["cluster_size_histogram"]
+    assert sum(int(size) * n for size, n in histogram.items()) == artifact.counters["read"]
+    assert sum(histogram.values()) == artifact.counters["kept"] == len(kept(rows))
+    assert metrics["families"] == len({row["family_id"] for row in rows.values()})
+    assert metrics["lsh"]["num_bands"] == 14 and metrics["lsh"]["rows_per_band"] == 8
+    assert metrics["clusters"][0]["size"] == max(row["cluster_size"] for row in rows.values())
+    json.dumps(metrics, allow_nan=False)
+
+
+# --- what a user can get wrong ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_perms": 100}, r"num_perms \(100\) must be a multiple of num_bands \(14\); try num_bands=10"),
+        ({"num_bands": 0}, "must be a multiple of num_bands"),
+        ({"threshold": 0.4}, "family_threshold"),
+        ({"threshold": 1.5}, "threshold"),
+        ({"survivor": ["length"]}, "end with id"),
+        ({"survivor": ["length", "length", "id"]}, "once"),
+        ({"survivor": ["weight", "id"]}, "not a choice"),
+        ({"shingle_units": 0}, "shingle_units"),
+        ({"full_bucket_documents": 1}, "full_bucket_documents"),
+        ({"seed": -1}, "seed"),
+        ({"num_perm": 128}, "did you mean num_perms"),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_rule(values: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(DedupConfig, values, "dedup")
+
+
+def test_bands_can_be_left_to_datasketch() -> None:
+    config = DedupConfig(num_bands=None, num_family_bands=None)
+    (bands, rows), (family_bands, family_rows) = choose_bands(config)
+    assert bands * rows <= 112 and family_bands * family_rows <= 112
+    assert family_rows < rows
+
+
+def test_no_documents_is_a_clear_failure(tmp_path: Path) -> None:
+    with pytest.raises(StageFailure, match="quality kept none"):
+        run(tmp_path, named(["some text"]), dropped={"d0"})
+
+
+def test_verdicts_of_other_documents_are_refused(tmp_path: Path) -> None:
+    ingest, _ = make_parents(tmp_path / "one", named(["a", "b"]))
+    (tmp_path / "two").mkdir()
+    _, quality = make_parents(tmp_path / "two", [{"name": "x", "text": "a"}, {"name": "y", "text": "b"}])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ArtifactMismatch, match="does not belong"):
+        deduplicate(ingest, quality, tmp_path / "out", DedupConfig())
+
+
+def test_every_choice_in_conf_builds() -> None:
+    yaml = pytest.importorskip("yaml")
+    files = sorted((Path(__file__).resolve().parents[2] / "conf" / "dedup").glob("*.yaml"))
+    assert {f.stem for f in files} >= {"minhash", "exact"}
+    configs = {f.stem: build(DedupConfig, yaml.safe_load(f.read_text("utf-8"))) for f in files}
+    assert configs["minhash"] == DedupConfig()

@@ -113,3 +113,7 @@ def test_a_plan_names_the_field_that_changed(new: dict, reason: str) -> None:
         "libraries": {"torch": "2.11.0"},
     }
     assert explain_change(old, old | new) == reason
+
+
+def test_a_list_read_back_from_a_record_is_no_change() -> None:
+    assert explain_change({"config": {"drop": ["a"], "x": 1}}, {"config": {"drop": ("a",), "x": 2}}) == "changed x: 1 → 2"

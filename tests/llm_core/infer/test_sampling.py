@@ -86,10 +86,14 @@ def test_top_p_keeps_the_shortest_prefix_and_at_least_one(top_p: float, kept: in
     assert len(kept_probabilities(logits, SamplingParams(top_p=top_p))[1]) == kept
 
 
-def test_top_p_of_one_keeps_every_token_of_a_long_flat_row() -> None:
-    """The float32 cumulative sum passes 1 early; a filter that trusts it would drop the tail."""
-    logits = torch.randn(50_000, generator=torch.Generator().manual_seed(0)) / 4
-    assert len(kept_probabilities(logits, SamplingParams(top_p=1.0))[1]) == 50_000
+def test_top_p_that_is_reached_exactly_takes_no_further_token() -> None:
+    for top_p, kept in ((0.25, 1), (0.5, 2), (0.75, 3)):
+        assert len(kept_probabilities(torch.zeros(4), SamplingParams(top_p=top_p))[1]) == kept
+
+
+def test_top_p_of_one_keeps_tokens_behind_a_sum_that_rounds_to_one() -> None:
+    """In float32 the likeliest token has all the mass; a filter that trusts the sum would drop the tail."""
+    assert len(kept_probabilities(torch.tensor([0.0, -20.0, -20.0, -21.0]), SamplingParams(top_p=1.0))[1]) == 4
 
 
 def test_draws_follow_the_distribution() -> None:

@@ -1,0 +1,43 @@
+"""How many documents and bytes has each label? Small tables for metrics, bounded whatever the labels are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tasks.documentset import sum_counters
+
+MAX_LABELS = 100
+MAX_LABEL_CHARS = 80
+OTHER = "(other)"
+
+Tally = dict[str, dict[str, int]]
+"""{label: {documents, bytes}}."""
+
+
+def count_document(tally: Tally, label: str, num_bytes: int) -> None:
+    """Add one document."""
+    entry = tally.setdefault(label, {"documents": 0, "bytes": 0})
+    entry["documents"] += 1
+    entry["bytes"] += num_bytes
+
+
+def tally_documents(labels: Iterable[str], sizes: Iterable[int]) -> Tally:
+    """Documents and bytes of each label."""
+    tally: Tally = {}
+    for label, size in zip(labels, sizes, strict=True):
+        count_document(tally, label, size)
+    return tally
+
+
+def largest(tally: Mapping[str, Mapping[str, int]]) -> Tally:
+    """The largest entries by bytes; the rest, and labels that are no names (long, or with an address), as `(other)`."""
+    shown: Tally = {}
+    other: list[Mapping[str, int]] = []
+    for label, entry in sorted(tally.items(), key=lambda item: (-item[1]["bytes"], item[0])):
+        # `npm:@scope/name` is a name, `someone@host` is not.
+        address = any("@" in word[1:] and word[word.index("@", 1) - 1].isalnum() for word in label.split())
+        if len(shown) < MAX_LABELS and len(label) <= MAX_LABEL_CHARS and label.isprintable() and not address:
+            shown[label] = dict(entry)
+        else:
+            other.append(entry)
+    return shown | ({OTHER: sum_counters(other)} if other else {})

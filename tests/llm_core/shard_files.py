@@ -1,0 +1,42 @@
+"""Shards written by hand, so that readers are tested without the stage that usually writes them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from llm_core.shards import TokenShards, open_shards
+
+
+def write_split(folder: Path, shards: list[list[list[int]]], split: str = "train", seed: int = 0) -> None:
+    """`shards` holds documents, which hold ids."""
+    number = 0
+    for k, documents in enumerate(shards):
+        ids = [(number + i).to_bytes(16, "big") for i in range(len(documents))]
+        number += len(documents)
+        batch = pa.record_batch(
+            {
+                "tokens": pa.array(documents, pa.large_list(pa.uint16())),
+                "id": pa.array(ids, pa.binary(16)),
+                "source": pa.array(["web"] * len(documents), pa.string()),
+                "language": pa.array(["en"] * len(documents), pa.string()),
+                "num_bytes": pa.array([len(d) for d in documents], pa.int64()),
+                "continues": pa.array([False] * len(documents), pa.bool_()),
+            }
+        )
+        metadata = {"split": split, "tokenizer_digest": "t", "config_digest": "c", "seed": str(seed), "eos_id": "0"}
+        metadata |= {"num_tokens": str(sum(map(len, documents))), "num_shards": str(len(shards)), "shard": str(k)}
+        batch = batch.replace_schema_metadata(metadata)
+        with pa.ipc.new_file(folder / f"{split}-{k:05d}.arrow", batch.schema) as writer:
+            writer.write_batch(batch)
+
+
+def counting_stream(folder: Path, num_tokens: int, shard_tokens: int = 97) -> TokenShards:
+    """A stream whose token at place i is i, over several shards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bounds = [*range(0, num_tokens, shard_tokens), num_tokens]
+    write_split(folder, [[np.arange(a, b).tolist()] for a, b in pairwise(bounds)])
+    return open_shards(folder, "train")

@@ -1,0 +1,156 @@
+"""A run that was stopped, killed or torn ends with the bytes of one that was not."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from llm_core.checkpoint import CheckpointError, _IndexUnpickler
+from llm_core.metric_log import read_rows, read_status
+from llm_core.train import run
+from llm_core.train_config import RunConfig
+from llm_core.trainer import TrainingDiverged
+from tasks.keys import ROOT
+from tests.llm_core.small_runs import run_config, write_config
+
+RESULT_FILES = ("metrics.jsonl", "model/config.json", "model/model.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def keep_process_settings() -> Iterator[None]:
+    """`run` sets signal handlers and threads, as a process of its own may."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    return run_config(tmp_path_factory.mktemp("inputs"), train={"num_steps": 20, "validate_every": 6, "checkpoint_every": 4})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    run(config, workdir)
+    return result_bytes(workdir)
+
+
+def result_bytes(workdir: Path) -> dict[str, bytes]:
+    return {name: (workdir / name).read_bytes() for name in RESULT_FILES}
+
+
+def signal_when(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a signal to this process as soon as `step` has been logged."""
+    from llm_core.metric_log import MetricLog
+
+    write = MetricLog.write
+
+    def write_and_signal(self: MetricLog, row: dict[str, float]) -> None:
+        write(self, row)
+        if row["step"] == step and "train_loss" in row:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(MetricLog, "write", write_and_signal)
+
+
+def test_training_lowers_the_loss_and_logs_every_step_once(uninterrupted: dict[str, bytes]) -> None:
+    rows = [json.loads(line) for line in uninterrupted["metrics.jsonl"].splitlines()]
+    steps = [row for row in rows if "train_loss" in row]
+    assert [row["step"] for row in steps] == list(range(1, 21))
+    assert [row["step"] for row in rows if "val_loss" in row] == [6, 12, 18, 20]
+    assert steps[-1]["train_loss"] < steps[0]["train_loss"] - 0.3
+    assert all(row.keys() == {"step", "train_loss", "lr", "grad_norm", "tokens"} for row in steps)
+
+
+@pytest.mark.parametrize(("step", "number"), [(9, signal.SIGTERM), (12, signal.SIGUSR1)])
+def test_asked_to_stop_it_saves_and_the_resumed_run_matches_uninterrupted_run(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    number: int,
+) -> None:
+    with monkeypatch.context() as patch:
+        signal_when(step, number, patch)
+        run(config, tmp_path)
+    status = read_status(tmp_path / "status.json")
+    assert status["outcome"] == "preempted" and step <= status["step"] <= step + 1
+    assert not (tmp_path / "model").exists()
+    run(config, tmp_path)
+    assert read_status(tmp_path / "status.json")["outcome"] == "finished"
+    assert result_bytes(tmp_path) == uninterrupted
+
+
+def test_killed_run_resumes_to_the_same_bytes(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    file = write_config(tmp_path / "config.json", config)
+    workdir = tmp_path / "work"
+    command = [sys.executable, "-m", "llm_core.train", "--config", str(file), "--workdir", str(workdir)]
+    trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while trainer.poll() is None and len(read_rows(workdir / "metrics.jsonl")) < 10:
+        time.sleep(0.002)
+    trainer.kill()
+    trainer.wait()
+    assert read_status(workdir / "status.json")["outcome"] == "running"
+    run(config, workdir)
+    assert result_bytes(workdir) == uninterrupted
+
+
+def test_torn_checkpoint_is_passed_over_for_the_one_before(
+    config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        signal_when(13, signal.SIGTERM, patch)
+        run(config, tmp_path)
+    newest, older = sorted((tmp_path / "checkpoints").iterdir(), reverse=True)
+    data = next(newest.glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-100])
+    (tmp_path / "checkpoints" / ".step-00000014.tmp").mkdir()
+    run(config, tmp_path)
+    assert int(older.name.removeprefix("step-")) < int(newest.name.removeprefix("step-"))
+    assert result_bytes(tmp_path) == uninterrupted
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
+
+
+def test_finished_run_only_exports_again(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    run(config, tmp_path)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    before = (tmp_path / "timing.jsonl").read_bytes()
+    run(config, tmp_path)
+    assert result_bytes(tmp_path) == uninterrupted
+    assert (tmp_path / "timing.jsonl").read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
+    import dataclasses
+
+    config = run_config(tmp_path)
+    (tmp_path / "work").mkdir()
+    wild = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=1e30, warmup_steps=0))
+    with pytest.raises(TrainingDiverged, match=r"step \d+: .*lower optim.lr"):
+        run(wild, tmp_path / "work")
+    rows = read_rows(tmp_path / "work" / "metrics.jsonl")
+    assert all(abs(row["train_loss"]) < float("inf") for row in rows)
+
+
+def test_checkpoint_index_with_foreign_objects_is_refused(tmp_path: Path) -> None:
+    class Foreign:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    (tmp_path / "index").write_bytes(pickle.dumps(Foreign()))
+    with (tmp_path / "index").open("rb") as stream, pytest.raises(CheckpointError, match=r"holds posix\.system"):
+        _IndexUnpickler(stream).load()
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,74 @@
+"""Shards are read without copies, and a missing or damaged one is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from llm_core.shards import ShardError, open_shards
+from tests.llm_core.shard_files import counting_stream, write_split
+
+
+def test_tokens_are_views_of_the_memory_map(tmp_path: Path) -> None:
+    before = pa.total_allocated_bytes()
+    shards = counting_stream(tmp_path, 50_000, shard_tokens=20_000)
+    document = next(shards.documents())
+    assert pa.total_allocated_bytes() - before < 20_000
+    assert np.shares_memory(document.tokens, shards.shards[0].tokens) and not document.tokens.flags.writeable
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (96, 98), (97, 194), (0, 500), (499, 500), (500, 500)])
+def test_reads_cross_shard_borders(tmp_path: Path, start: int, stop: int) -> None:
+    assert counting_stream(tmp_path, 500).read(start, stop).tolist() == list(range(start, stop))
+
+
+def test_reads_outside_the_stream_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="stream of 500"):
+        counting_stream(tmp_path, 500).read(400, 501)
+
+
+@pytest.mark.parametrize("gone", [0, 2, 5])
+def test_a_missing_shard_is_named(tmp_path: Path, gone: int) -> None:
+    counting_stream(tmp_path, 500)
+    name = f"train-{gone:05d}.arrow"
+    (tmp_path / name).unlink()
+    with pytest.raises(ShardError, match=f"{name} is missing"):
+        open_shards(tmp_path, "train")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -60, -8])
+def test_a_cut_shard_is_named(tmp_path: Path, keep: int) -> None:
+    counting_stream(tmp_path, 500)
+    file = tmp_path / "train-00003.arrow"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ShardError, match=r"train-00003\.arrow cannot be read"):
+        open_shards(tmp_path, "train")
+
+
+def test_a_shard_of_another_run_is_named(tmp_path: Path) -> None:
+    documents = [[[1, 0]], [[2, 0]], [[3, 0]]]
+    write_split(tmp_path, documents)
+    (tmp_path / "other").mkdir()
+    write_split(tmp_path / "other", documents, seed=1)
+    (tmp_path / "other" / "train-00001.arrow").rename(tmp_path / "train-00001.arrow")
+    with pytest.raises(ShardError, match=r"train-00001\.arrow has seed 1, the others have 0"):
+        open_shards(tmp_path, "train")
+
+
+def test_an_unknown_split_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ShardError, match="no shards of split 'test'"):
+        open_shards(tmp_path, "test")
+
+
+def test_documents_carry_their_facts(tmp_path: Path) -> None:
+    write_split(tmp_path, [[[5, 6, 0], [0]], [[7, 0]]])
+    shards = open_shards(tmp_path, "train")
+    assert [(d.tokens.tolist(), int.from_bytes(d.id, "big"), d.source, d.num_bytes) for d in shards.documents()] == [
+        ([5, 6, 0], 0, "web", 3),
+        ([0], 1, "web", 1),
+        ([7, 0], 2, "web", 2),
+    ]
+    assert (shards.num_tokens, shards.num_documents, shards.eos_id) == (6, 3, 0)

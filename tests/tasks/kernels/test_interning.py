@@ -1,0 +1,70 @@
+"""Equal ids mean equal content, also where hashes are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tasks.kernels.interning import intern_pair, intern_span, make_table, span_key, table_mask
+
+
+def ids_of_spans(spans: Sequence[bytes], table: tuple[np.ndarray, ...], generation: int) -> list[int]:
+    buf = np.frombuffer(b"".join(spans) or b"\0", np.uint8)
+    known = (np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64))
+    mask = table_mask(len(spans))
+    ids: list[int] = []
+    start = 0
+    for span in spans:
+        count = len(set(ids))
+        ids.append(intern_span(buf, start, start + len(span), known, count, table, generation, mask))
+        start += len(span)
+    return ids
+
+
+def ids_by_first_occurrence(items: Sequence[object]) -> list[int]:
+    order = list(dict.fromkeys(items))
+    return [order.index(item) for item in items]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.binary(min_size=1, max_size=20) | st.sampled_from([b"a", b"\0a", b"the", b"x" * 9]), max_size=30), max_size=4
+    )
+)
+@example([[b"a", b"\0a", b"\0\0a", b"a"], [b"a"]])
+def test_spans_are_numbered_by_content_in_every_generation(documents: list[list[bytes]]) -> None:
+    table = make_table(30)
+    for generation, spans in enumerate(documents, start=1):
+        assert ids_of_spans(spans, table, generation) == ids_by_first_occurrence(spans)
+
+
+def test_spans_of_equal_hash_stay_apart() -> None:
+    # The state after eight bytes is xored with the next eight, so any two beginnings can be made to meet.
+    mask64, seed, prime = (1 << 64) - 1, 0xCBF29CE484222325, 0x100000001B3
+
+    def state_after(word: int) -> int:
+        key = ((seed ^ 16 ^ word) * prime) & mask64
+        return key ^ (key >> 29)
+
+    first, other, end = (int.from_bytes(text, "little") for text in (b"beginnin", b"differen", b"same end"))
+    a = b"".join(word.to_bytes(8, "little") for word in (first, end))
+    b = b"".join(word.to_bytes(8, "little") for word in (other, end ^ state_after(first) ^ state_after(other)))
+    keys = [span_key(np.frombuffer(span, np.uint8), 0, 16) for span in (a, b)]
+    assert keys[0] == keys[1]
+    assert ids_of_spans([a, b, a, b], make_table(4), 1) == [0, 1, 0, 1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2**32 - 1) | st.integers(0, 3), st.integers(0, 2**32 - 1) | st.integers(0, 3)), max_size=30)
+)
+def test_pairs_are_numbered_by_content(pairs: list[tuple[int, int]]) -> None:
+    table = make_table(30)
+    ids: list[int] = []
+    for first, second in pairs:
+        ids.append(intern_pair(first, second, len(set(ids)), table, 1, table_mask(len(pairs))))
+    assert ids == ids_by_first_occurrence(pairs)

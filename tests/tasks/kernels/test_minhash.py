@@ -1,0 +1,154 @@
+"""Signatures are datasketch's, shingles are what the definition says, and bands meet as often as theory has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from datasketch import MinHash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.documentset import text_buffers
+from tasks.kernels.banding import candidate_pairs, collision_probability
+from tasks.kernels.chars import char_classes, document_units, fold_table
+from tasks.kernels.minhash import EMPTY, count_equal, make_permutations, update_signature
+from tasks.kernels.shingles import document_shingles, make_scratch, shingle_set, sign_documents, unit_hashes
+
+SAMPLE = Path(__file__).resolve().parents[3] / "data" / "sample" / "sample.jsonl"
+TABLES = (char_classes(), fold_table())
+MASK = (1 << 64) - 1
+
+
+def sample_texts(step: int = 20) -> list[str]:
+    with SAMPLE.open(encoding="utf-8") as lines:
+        return [json.loads(line)["text"] for line in list(lines)[::step]]
+
+
+def encode(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-8"), np.uint8)
+
+
+def units_by_definition(text: str) -> list[int]:
+    buf = encode(text)
+    starts, stops, hashes = (np.zeros(buf.size + 1, t) for t in (np.int64, np.int64, np.uint64))
+    return hashes[: document_units(buf, 0, buf.size, *TABLES, starts, stops, hashes)].tolist()
+
+
+def shingles_by_definition(text: str, n: int) -> list[int]:
+    """Big-integer arithmetic, from the units of the general walker."""
+    units = units_by_definition(text)
+    result = []
+    for i in range(len(units) - n + 1):
+        h = 0
+        for unit in units[i : i + n]:
+            h = (h * 0x9E3779B97F4A7C15 + unit) & MASK
+        h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & MASK
+        result.append(h ^ (h >> 31))
+    return result
+
+
+def signature_of(shingles: np.ndarray, num_perms: int = 112, seed: int = 1) -> np.ndarray:
+    signature = np.full(num_perms, EMPTY, np.uint32)
+    update_signature(shingles, *make_permutations(num_perms, seed), signature)
+    return signature
+
+
+def datasketch_signature(shingles: np.ndarray, num_perms: int = 112, seed: int = 1) -> np.ndarray:
+    oracle = MinHash(num_perms, seed=seed, hashfunc=int)
+    oracle.update_batch((shingles >> np.uint64(32)).tolist())
+    return oracle.hashvalues
+
+
+texts = st.text(st.sampled_from("aZ é'’_9ßİ,.\n漢字กำ\u0301\u200d!😀"), max_size=40) | st.text(max_size=40)
+
+
+@settings(deadline=None, max_examples=100)
+@given(texts)
+def test_fast_walk_gives_the_units_of_the_general_walk(text: str) -> None:
+    buf, out = encode(text), np.zeros(len(text.encode()) + 1, np.uint64)
+    assert out[: unit_hashes(buf, 0, buf.size, *TABLES, out)].tolist() == units_by_definition(text)
+
+
+def test_fast_walk_gives_the_units_of_the_general_walk_on_real_text() -> None:
+    for text in sample_texts():
+        buf, out = encode(text), np.zeros(len(text.encode()) + 1, np.uint64)
+        assert out[: unit_hashes(buf, 0, buf.size, *TABLES, out)].tolist() == units_by_definition(text)
+
+
+@settings(deadline=None, max_examples=100)
+@given(texts, st.integers(1, 6))
+def test_shingles_follow_their_definition(text: str, n: int) -> None:
+    buf, out = encode(text), np.zeros(len(text.encode()) + 1, np.uint64)
+    assert out[: document_shingles(buf, 0, buf.size, n, *TABLES, out)].tolist() == shingles_by_definition(text, n)
+
+
+def test_shingles_fold_case_and_ignore_punctuation_but_not_order() -> None:
+    buf, begins = text_buffers(
+        pa.array(["The cat, sat on MATS!", "the cat sat on mats", "the sat cat on mats"], pa.large_string())
+    )
+    scratch = make_scratch(begins)
+    one, two, three = (shingle_set((buf, begins), i, 3, TABLES, scratch).tolist() for i in range(3))
+    assert one == two
+    assert not set(one) & set(three)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, MASK), max_size=50), st.sampled_from([2, 16, 112, 128]), st.integers(0, 9))
+def test_signatures_are_bit_for_bit_those_of_datasketch(shingles: list[int], num_perms: int, seed: int) -> None:
+    hashes = np.array(shingles, np.uint64)
+    np.testing.assert_array_equal(signature_of(hashes, num_perms, seed), datasketch_signature(hashes, num_perms, seed))
+
+
+def test_signed_documents_match_datasketch_on_real_text() -> None:
+    documents = sample_texts(60)
+    buf, begins = text_buffers(pa.array(documents, pa.large_string()))
+    rows = np.arange(0, len(documents), 2)
+    signatures = np.full((rows.size, 112), EMPTY, np.uint32)
+    counts = sign_documents(buf, begins, rows, 5, TABLES, make_permutations(112, 1), make_scratch(begins), signatures)
+    for row, count, signature in zip(rows, counts, signatures, strict=True):
+        shingles = shingles_by_definition(documents[row], 5)
+        assert len(shingles) == count
+        np.testing.assert_array_equal(signature, datasketch_signature(np.array(shingles, np.uint64)))
+
+
+def pairs_of_sets(similarity: float, num_pairs: int, seed: int) -> list[np.ndarray]:
+    """Sets 2i and 2i + 1 have this Jaccard similarity, others none."""
+    random = np.random.default_rng(seed)
+    union = 400
+    both = round(similarity * union)
+    sets = []
+    for _ in range(num_pairs):
+        hashes = random.integers(0, 1 << 63, union, dtype=np.uint64) * np.uint64(2) + random.integers(
+            0, 2, union, dtype=np.uint64
+        )
+        middle = both + (union - both) // 2
+        sets += [hashes[:middle], np.concatenate([hashes[:both], hashes[middle:]])]
+    return sets
+
+
+@pytest.mark.parametrize("similarity", [0.1, 0.5, 0.8, 0.95])
+def test_estimates_are_unbiased_with_the_standard_error_of_theory(similarity: float) -> None:
+    num_pairs = 300
+    signatures = np.array([signature_of(s) for s in pairs_of_sets(similarity, num_pairs, 7)])
+    pairs = np.arange(0, 2 * num_pairs, 2)
+    estimates = count_equal(signatures, pairs, pairs + 1) / 112
+    sigma = np.sqrt(similarity * (1 - similarity) / 112)
+    assert abs(estimates.mean() - similarity) < 4 * sigma / np.sqrt(num_pairs)
+    assert 0.8 * sigma < estimates.std() < 1.2 * sigma
+
+
+@pytest.mark.parametrize("banding", [(14, 8), (28, 4)])
+@pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8])
+def test_recall_of_banding_lies_on_the_s_curve(similarity: float, banding: tuple[int, int]) -> None:
+    num_pairs = 300
+    signatures = np.array([signature_of(s) for s in pairs_of_sets(similarity, num_pairs, 11)])
+    found = set(candidate_pairs(signatures, *banding, 16).tolist())
+    recall = sum(((2 * i) << 32) | (2 * i + 1) in found for i in range(num_pairs)) / num_pairs
+    expected = collision_probability(similarity, *banding)
+    # Bands are not independent draws within a pair of finite sets, pairs are: binomial spread.
+    assert abs(recall - expected) < 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.01

