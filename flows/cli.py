@@ -147,12 +147,16 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
     os.environ["PREFECT_API_URL"] = url
     # Prefect's own lines go to its UI; here they would bury ours.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    import httpx
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     flow = getattr(importlib.import_module(entry.module), entry.function)
     # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in the foreground.
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        state = flow(overrides=list(overrides), return_state=True)
+    try:
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            state = flow(overrides=list(overrides), return_state=True)
+    except httpx.TransportError as error:
+        raise ServiceError(f"the Prefect server at {url} went away ({error}); what is made is kept, run again") from error
     result = state.result(raise_on_failure=False)
     if isinstance(result, BaseException):
         raise result

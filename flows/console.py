@@ -84,8 +84,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def in_and_out(artifact: Artifact) -> tuple[str, str]:
     """What went into a stage and what came out, in documents, tokens or its own unit."""
     counters, metrics = artifact.counters, artifact.metrics
-    if "read" in counters and "kept" in counters:
-        return f"{counters['read']:,} documents", f"{counters['kept']:,} documents"
     match artifact.stage:
         case "tokenizer" if "vocab_size" in metrics:
             return "", f"{metrics['vocab_size']:,} token ids"
@@ -98,6 +96,8 @@ def in_and_out(artifact: Artifact) -> tuple[str, str]:
             return f"{metrics['val_bpb']['num_documents']:,} documents", f"{metrics['val_bpb']['value']:.3f} bits/byte"
         case "bench" if metrics.get("decode_tok_s") is not None:
             return "", f"{metrics['decode_tok_s']:,.0f} tokens/s"
+        case _ if "read" in counters and "kept" in counters:
+            return f"{counters['read']:,} documents", f"{counters['kept']:,} documents"
     return "", ""
 
 

@@ -85,7 +85,7 @@ def up(state: Path, say: Callable[[str], None]) -> str:
     with _Registry.open(state) as services:
         url = _server(services, say)
         env = {**os.environ, **environment(state), "PREFECT_API_URL": url}
-        if services.get("deployed") != _deployment_digest(url) or not services.alive("worker"):
+        if services.get("deployed") != _deployment_digest(url) or not answers(f"{url}/deployments/name/pipeline/local"):
             _deploy(state, env)
             services.set("deployed", _deployment_digest(url))
         if not services.alive("worker"):

@@ -38,7 +38,7 @@ def make_artifact_in_task(
 
     # Parents are passed for their edges in the run graph only.
     state = _stage_task.with_options(name=stage)(stage, key, dict(parents), make, return_state=True)
-    result = state.result(raise_on_failure=False)
+    result: Any = state.result(raise_on_failure=False)
     if isinstance(result, BaseException):  # also that of a cancelled state, which a plain call would return
         raise result
     return result  # type: ignore[no-any-return]
