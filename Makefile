@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
+# Without byte code every command would compile thousands of modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run setup test check test-slow down lock clean
 
@@ -41,14 +44,16 @@ clean: down ## Remove the environment; results under data/ stay
 	rm -rf $(VENV) *.egg-info
 
 # torch goes first and with its own dependencies: which of them it needs depends on the build (CPU or CUDA).
-# The lock is complete, so nothing else is resolved again. Byte code is compiled on first import, not for
-# thousands of modules that are never loaded.
+# The lock is complete, so nothing else is resolved again. fasttext is compiled meanwhile, on another core. Byte code is
+# compiled on first import, not for thousands of modules that are never loaded.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) flows/prerequisites.py
 	@echo 'textmill: installing into $(VENV) (some minutes the first time; fasttext is compiled here)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --no-compile torch==2.13.0 -c requirements.lock
-	@$(PIP) install --no-compile --no-deps -r requirements.lock
+	@$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels $$(grep '^fasttext==' requirements.lock) > $(VENV)/fasttext.log 2>&1 & built=$$!; \
+	  $(PIP) install --no-compile torch==2.13.0 -c requirements.lock || { kill $$built; exit 1; }; \
+	  wait $$built || { cat $(VENV)/fasttext.log >&2; echo 'textmill: fasttext was not compiled; the reason is above' >&2; exit 1; }
+	@$(PIP) install --no-compile --no-deps --find-links $(VENV)/wheels -r requirements.lock
 	@$(PIP) install --no-compile --no-deps --no-build-isolation -e .
 	@touch $@
 
