@@ -225,9 +225,17 @@ def _longest_tokens(tokenizer: Facts) -> Markup | None:
     tokens: Sequence[object] = tokenizer.sequence("sample_tokens")
     if not tokens:
         return None
-    chips = tag("ul", [tag("li", tag("code", tag("bdi", str(token)))) for token in tokens], class_="chips")
+    chips = tag("ul", [tag("li", tag("code", tag("bdi", legible_token(str(token))))) for token in tokens], class_="chips")
     note = "The longest entries of the vocabulary. Long strings that are no words hint at boilerplate that escaped the rules."
     return tag("div", tag("h3", "Longest tokens"), chips, tag("p", note, class_="note"), class_="tabled")
+
+
+def legible_token(token: str) -> str:
+    """A token as a reader can tell it apart: white space by the marks editors use, counted where it is all there is."""
+    marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+    if len(token) > 3 and len(set(token)) == 1:
+        return f"{marks.get(token[0], token[0])} ×{len(token)}"
+    return "".join(marks.get(letter, letter) for letter in token) if not token.strip() else token
 
 
 def _shard_table(run: Run) -> Markup:

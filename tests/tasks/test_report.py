@@ -19,6 +19,7 @@ from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.report import REPORT_FILE, ReportConfig, write_report
 from tasks.reporting.quantities import NOT_MEASURED, compact, count, fixed, percent, significant, size
+from tasks.reporting.text_sections import legible_token
 from tests.tasks import report_artifacts
 
 VOID = {"meta", "br", "hr", "col", "wbr"}
@@ -283,3 +284,11 @@ def test_words_of_one_text_only_are_marked(tmp_path: Path) -> None:
 def test_a_blank_title_is_refused() -> None:
     with pytest.raises(ConfigError, match="title is blank"):
         ReportConfig("  ")
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [(" " * 12, "␣ ×12"), ("-" * 16, "- ×16"), ("\n ", "⏎␣"), ("Redistribut", "Redistribut"), ("", ""), (" a", " a")],
+)
+def test_white_space_in_a_token_is_seen(token: str, shown: str) -> None:
+    assert legible_token(token) == shown
