@@ -172,9 +172,8 @@ def _plan(arguments: list[str]) -> int:
         raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
     config = compose(arguments)
     store, plan = decide(config, FLOWS[name].target)
-    rows = [[stage, key, why, str(path)] for stage, key, why, path in plan_rows(plan, store)]
-    print(table(("stage", "key", "why", "artifact"), rows))
-    print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run")
+    print(table(("stage", "key", "why"), plan_rows(plan)))
+    print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
     return 0
 
 

@@ -203,8 +203,9 @@ def describe(run: Run) -> str:
     for name, outcome in run.outcomes.items():
         into, out = in_and_out(outcome.artifact)
         how = "cached" if outcome.cached else "run"
-        rows.append([name, into, out, f"{outcome.elapsed_s:.1f}", how, str(outcome.artifact.path)])
-    lines = [show_table(("stage", "in", "out", "seconds", "", "artifact"), rows), ""]
+        rows.append([name, into, out, f"{outcome.elapsed_s:.1f}", how, outcome.artifact.key])
+    # Keys and not paths: the table fits a terminal of 80 columns.
+    lines = [show_table(("stage", "in", "out", "seconds", "", "key"), rows), "", f"store   {run.store.root}/<stage>/<key>"]
     if run.quarantined:
         file = run.artifacts["ingest"].path / "quarantine.jsonl"
         lines.append(f"completed with quarantine: {run.quarantined:,} records could not be read, see {file}")

@@ -319,7 +319,7 @@ class MlflowLog:
     def link(self, run_id: str) -> str:
         if urlsplit(self.uri).scheme.startswith("http"):
             return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}"
-        return f"{self.uri} run {run_id}"
+        return f"run {run_id} in {self.uri}; `textmill ui` shows it"
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llm_core.config import ConfigError, nearest
@@ -107,8 +106,6 @@ def _why(store: Store, node: Node) -> str:
     return explain_change(earlier[0].record["identity"], node.identity) if earlier else "missing"
 
 
-def plan_rows(plan: Plan, store: Store) -> list[tuple[str, str, str, Path]]:
-    """(stage, key, run or cached or not needed, where) for each step, to be shown."""
-    return [
-        (s.node.stage, s.node.key, s.why if s.needed else "not needed", store.path(s.node.stage, s.node.key)) for s in plan.steps
-    ]
+def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """(stage, key, why it runs or cached or not needed) for each step, to be shown."""
+    return [(s.node.stage, s.node.key, s.why if s.needed else "not needed") for s in plan.steps]

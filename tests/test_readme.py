@@ -1,0 +1,234 @@
+"""What the README says can be typed, can be typed, and does what it says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows import cli
+from flows.config import compose, sweep_points
+from flows.run import decide
+from llm_core.config import ConfigError
+from tasks.graph import STAGES
+from tasks.keys import ROOT
+
+README = (ROOT / "README.md").read_text("utf-8")
+MODEL = "model.dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.ffn_dim=64 model.max_seq_len=128"
+TRAIN = "train.num_steps=4 train.seq_len=32 train.validate_every=2 train.checkpoint_every=2 train.max_val_sequences=4"
+MEASURE = (
+    "evaluate.max_documents=4 evaluate.max_document_tokens=256 evaluate.max_new_tokens=4 bench.repeats=3 bench.batches=[1] "
+    "bench.prompt_tokens=[8] bench.new_tokens=[4] bench.check_tokens=4"
+)
+SMALL = [*MODEL.split(), *TRAIN.split(), *MEASURE.split(), "tokenizer.vocab_size=512", "num_workers=1", "runner=thread"]
+
+
+def fenced_commands() -> list[str]:
+    """Every line of every bash block, without its comment."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def inline_commands() -> list[str]:
+    return re.findall(r"`((?:textmill|make) [^`]+)`", README)
+
+
+COMMANDS = sorted({*fenced_commands(), *inline_commands()})
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command; of `eval "$(command)"` those within."""
+    inner = re.fullmatch(r'eval "\$\((.*)\)"', command)
+    return shlex.split(inner[1] if inner else command)
+
+
+def check_textmill(name: str, arguments: list[str]) -> None:
+    """Raises ConfigError for a flow, command, switch or override that is not there."""
+    assert name in {*cli.FLOWS, *cli._COMMANDS}, name
+    if name == "plan" and arguments and "=" not in arguments[0]:
+        assert arguments.pop(0) in cli.FLOWS
+    if name == "generate":
+        assert " " in arguments.pop(0), "a prompt"
+    if name == "gc":
+        arguments = [a for a in arguments if a != "--yes" and not a.startswith("keep=")]
+    switches, overrides = cli._split(arguments)
+    for point in sweep_points(overrides) if "-m" in switches else [overrides]:
+        compose(point)
+
+
+def check_deployment(arguments: list[str]) -> None:
+    assert arguments[:2] == ["deployment", "run"] and arguments[3] == "-p", arguments
+    flow_name, _, deployment_name = arguments[2].partition("/")
+    deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))["deployments"]
+    file, _, function = next(d["entrypoint"] for d in deployments if d["name"] == deployment_name).partition(":")
+    flow = getattr(importlib.import_module(file.removesuffix(".py").replace("/", ".")), function)
+    assert flow.name == flow_name
+    parameter, _, value = arguments[4].partition("=")
+    compose(flow.validate_parameters({parameter: json.loads(value)})["overrides"])
+
+
+def check(command: str) -> None:
+    program, *arguments = words_of(command)
+    match program:
+        case "make":
+            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+            assert set(arguments) <= set(targets), command
+        case "textmill":
+            check_textmill(arguments[0], arguments[1:])
+        case "prefect":
+            check_deployment(arguments)
+        case "source":
+            assert arguments == [".venv/bin/activate"]
+        case _:
+            raise AssertionError(f"{command}: nothing here knows {program}")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_is_there(command: str) -> None:
+    check(command)
+
+
+@pytest.mark.parametrize("wrong", ["make rnu", "textmill rnu", "prefect deployment run 'pipeline/lokal' -p overrides='[]'"])
+def test_check_finds_a_command_that_is_not_there(wrong: str) -> None:
+    with pytest.raises((AssertionError, StopIteration)):
+        check(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["textmill run run=dmeo", "textmill run -m optm.lr=1,2", "textmill run --dry"])
+def test_check_finds_an_override_that_is_not_there(wrong: str) -> None:
+    with pytest.raises(ConfigError):
+        check(wrong)
+
+
+def test_commands_are_found() -> None:
+    programs = [words_of(command)[0] for command in fenced_commands()]
+    assert {"make", "textmill", "prefect"} <= set(programs)
+    assert len(programs) >= 15
+
+
+def test_stage_table_is_the_graph() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \| [^|]+ \|$", README, re.MULTILINE)
+    assert [name for name, _ in rows] == list(STAGES)
+    groups = [group for _, cell in rows for group in re.findall(r"`(\w+)`", cell)]
+    assert all((ROOT / "conf" / group).is_dir() for group in groups)
+
+
+def test_file_map_names_what_is_there() -> None:
+    listing = re.search(r"## File map\n+```\n(.*?)```", README, re.DOTALL)
+    assert listing
+    paths = [line.split()[0] for line in listing[1].splitlines()]
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_named_settings_exist() -> None:
+    settings = re.findall(r"`((?:\w+\.\w+=[\w\[\]]+ ?)+)`", README)
+    assert settings
+    for setting in settings:
+        compose(["source.paths=[x]", *setting.split()])
+
+
+@pytest.mark.parametrize(
+    ("override", "rerun"),
+    [
+        ("train.num_steps=400", ["train", "evaluate", "bench", "report"]),
+        ("tokenizer=unigram", ["tokenizer", "shards", "train", "evaluate", "bench", "report"]),
+        ("orchestrator=none", []),
+    ],
+)
+def test_change_reruns_what_is_said(override: str, rerun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    before, after = (decide(compose(["run=demo", f"store={tmp_path}", *more]), "report")[1].steps for more in ([], [override]))
+    assert [b.node.stage for a, b in zip(before, after, strict=True) if a.node.key != b.node.key] == rerun
+
+
+def make_own_data(folder: Path, num_documents: int = 40) -> None:
+    """Pages of novels, in JSON lines with a `text` field and nothing else."""
+    with (ROOT / "data" / "sample" / "sample.jsonl").open(encoding="utf-8") as stream:
+        records = [json.loads(line) for line in stream]
+    text = "\n\n".join(r["text"] for r in records if "janeausten" in r["source"])
+    paragraphs = [" ".join(p.split()) for p in text.split("\n\n")]
+    pages, page = [], ""
+    for paragraph in paragraphs:
+        page = f"{page}\n\n{paragraph}".strip()
+        if len(page) > 1200:
+            pages.append(page)
+            page = ""
+    assert len(pages) >= num_documents
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"text": page}) for page in pages[:num_documents]]
+    (folder / "mine.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def own_data_command() -> str:
+    return next(command for command in fenced_commands() if command.startswith("textmill run source"))
+
+
+def test_own_data_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    make_own_data(tmp_path / "my")
+    monkeypatch.chdir(tmp_path)
+    before = dict(os.environ)
+    try:
+        code = cli.main([*words_of(own_data_command())[1:], *SMALL, "orchestrator=none", "tracking=off"])
+    finally:  # the command sets variables for what it starts
+        os.environ.clear()
+        os.environ.update(before)
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    last = json.loads(shown.out.strip().splitlines()[-1])
+    assert list(last["stages"]) == list(STAGES)
+    assert last["stages"]["ingest"]["kept"] == 40
+    assert Path(last["report"]).exists() and last["val_bpb"] > 0
+    model = tmp_path / "data" / "store" / "train" / last["stages"]["train"]["key"] / "model"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in model.iterdir()}
+
+
+def as_written_but_small(command: str, places: list[str]) -> str:
+    """The same command with a training of seconds; everything else as the README has it."""
+    words = words_of(command)
+    small = [w for w in SMALL if "tokenizer=unigram" not in words or not w.startswith("tokenizer.")]
+    if words[0] == "prefect":
+        parameter, _, value = words[-1].partition("=")
+        words[-1] = f"{parameter}={json.dumps([*json.loads(value), *small, *places])}"
+        return shlex.join([*words, "--watch"])
+    if words[:1] == ["textmill"] and words[1] in {*cli.FLOWS, "plan", "generate"}:
+        return shlex.join([*words, *small])
+    return command
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_command_runs(tmp_path: Path) -> None:
+    make_own_data(tmp_path / "my")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "sample").symlink_to(ROOT / "data" / "sample")
+    places = [f"store={tmp_path / 'data' / 'store'}", f"state={tmp_path / 'data' / '.state'}"]
+    (tmp_path / "bin").mkdir()
+    for program, module in (("textmill", "flows.cli"), ("prefect", "prefect")):
+        wrapper = tmp_path / "bin" / program
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
+        wrapper.chmod(0o755)
+    commands = [c for c in fenced_commands() if not c.startswith("make ")]
+    shown = [*inline_commands(), "textmill down"]
+    commands += [c for c in dict.fromkeys(shown) if c.startswith("textmill ")]
+    # The shell is one, since `eval "$(textmill env)"` is for the commands after it.
+    script = "\n".join(["set -ex", *(as_written_but_small(command, places) for command in commands)])
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+        env.pop(name, None)
+    try:
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    finally:
+        subprocess.run([tmp_path / "bin" / "textmill", "down"], cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"run_id"')]
+    assert len(runs) >= 5
+    assert any(run["stages"]["train"]["cached"] for run in runs if "train" in run["stages"])
