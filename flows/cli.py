@@ -247,16 +247,13 @@ def _generate(arguments: list[str]) -> int:
     if model is None or tokenizer is None:
         why = plan["train"].why
         raise ConfigError(f"no model is trained for this configuration ({why}); run `textmill train` with the same overrides")
-    from llm_core.infer.sampling import SamplingParams
     from tasks.generate import generate_text
-
-    sampling = config.evaluate
-    params = SamplingParams(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
 
     def show(piece: str) -> None:
         print(piece, end="", flush=True)
 
-    generate_text(model.path / "model", tokenizer.path, arguments[0], params, sampling.max_new_tokens, show)
+    sampling = config.evaluate.sampling()
+    generate_text(model.path / "model", tokenizer.path, arguments[0], sampling, config.evaluate.max_new_tokens, show)
     print()
     return 0
 

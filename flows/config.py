@@ -7,7 +7,6 @@ insides, so each becomes one ConfigError: what is wrong, the rule, the nearest k
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from yaml import YAMLError
 
 from flows.tracking import TrackingConfig
 from llm_core.config import ConfigError, build, nearest, to_plain
+from llm_core.fingerprint import num_processors
 from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
 from tasks.bench import BenchConfig
 from tasks.dedup import DedupConfig
@@ -120,16 +120,11 @@ class RunConfig:
 
     @property
     def workers(self) -> int:
-        return self.num_workers or available_cpus()
+        return self.num_workers or num_processors()
 
     def resolved(self) -> dict[str, Any]:
         """Plain values of everything, for records and trackers."""
         return to_plain(self)  # type: ignore[no-any-return]
-
-
-def available_cpus() -> int:
-    """Cores this process may use, which in a container or under taskset are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConfig:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from flows import tracking
 from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
-from flows.tracking import default_uri
 from tasks.artifact import write_json
 from tasks.keys import ROOT
 
@@ -47,17 +47,13 @@ def environment(state: Path) -> dict[str, str]:
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-        # The word: MLflow does not take 1 for it.
-        "DO_NOT_TRACK": "true",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "flows",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or default_uri(state),
+        **tracking.ENVIRONMENT,
+        "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or tracking.default_uri(state),
         # Seven more processes and two gigabytes, for jobs that nothing here submits.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     }
 
 

@@ -47,13 +47,14 @@ _MAX_METRICS, _MAX_PARAMS, _MAX_PARAM_CHARS = 1000, 100, 6000
 PARENT_TAG = "mlflow.parentRunId"
 KEY_TAG = "store.key"
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
+    "DO_NOT_TRACK": "true",  # the word: MLflow does not take 1 for it
     # Without limits, an unreachable server blocks a client for four minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
+"""What every process that talks to MLflow needs, where the user has not said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class MlflowLog:
 
     @functools.cached_property
     def _client(self) -> Any:
-        for name, value in _ENVIRONMENT.items():
+        for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         _require_listener(self.uri)
         for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
@@ -269,22 +270,19 @@ class MlflowLog:
             self._client.log_batch(run_id, metrics=batch)
 
     def steps(self, run_id: str, artifact: Artifact) -> None:
-        """The lines of `metrics.jsonl` as series; a step that a resumed training did again counts once, the last time."""
+        """The lines of `metrics.jsonl` as series over steps; the file holds each step once and nothing of the clock."""
         from mlflow.entities import Metric
 
         file = artifact.path / "metrics.jsonl"
         if not file.exists():
             return
-        started = _milliseconds(artifact.record["started_at"])
-        series: dict[tuple[str, int], Any] = {}
-        at = started
+        at = _milliseconds(artifact.record["finished_at"])
+        series = []
         for line in file.read_text("utf-8").splitlines():
             values = json.loads(line)
             step = int(values.pop("step"))
-            at = started + int(1000 * values["elapsed_s"]) if "elapsed_s" in values else at
-            for name, value in numbers(values).items():
-                series[name, step] = Metric(name, value, at, step)
-        for batch in _batches(list(series.values()), _MAX_METRICS):
+            series += [Metric(name, value, at, step) for name, value in numbers(values).items()]
+        for batch in _batches(series, _MAX_METRICS):
             self._client.log_batch(run_id, metrics=batch)
 
     def datasets(self, run_id: str, parents: Mapping[str, Artifact]) -> None:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_core.infer.device import synchronize
+from llm_core.device import synchronize
 from llm_core.infer.engine import decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
-from llm_core.roofline import Peaks, cached_step, full_pass, limits
+from llm_core.roofline import Peaks, cached_step, full_pass, kv_bytes_per_token, limits
 
 CACHED, UNCACHED = "cached", "uncached"
 WARMUP_STEPS = 2
@@ -142,7 +142,7 @@ def _row(model: Transformer, cell: Cell, mode: str, timings: list[Timing], warmu
     size = model.head.weight.element_size()
     middle = cell.prompt_tokens + cell.new_tokens // 2
     work = (cached_step if mode == CACHED else full_pass)(model.config, cell.batch, middle, size)
-    cache = static_cache(model, [[0] * cell.prompt_tokens] * cell.batch, cell.new_tokens) if mode == CACHED else None
+    cache_tokens = cell.batch * (cell.prompt_tokens + cell.new_tokens) if mode == CACHED else 0
     return {
         "mode": mode,
         "batch": cell.batch,
@@ -154,6 +154,6 @@ def _row(model: Transformer, cell: Cell, mode: str, timings: list[Timing], warmu
         "decode_tok_s": summary(cell.batch * steps.shape[1] / steps.sum(1)),
         "bytes_per_step": work.num_bytes,
         "flops_per_step": work.flops,
-        "cache_bytes": cache.num_bytes if cache else 0,
+        "cache_bytes": cache_tokens * kv_bytes_per_token(model.config, size),
         "warmup_s": significant(warmup_s),
     } | limits(work, float(np.median(steps)), peaks)

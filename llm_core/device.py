@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from contextlib import AbstractContextManager
 
 import torch
 
 from llm_core.config import ConfigError
+from llm_core.fingerprint import num_processors
 from llm_core.train_config import ParallelConfig
 
 
@@ -28,8 +28,7 @@ def pick_device(config: ParallelConfig, local_rank: int = 0) -> torch.device:
 
 def set_threads(config: ParallelConfig) -> int:
     """Fix the number of CPU threads, which decides the order of sums and so the last bits of a result."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num_threads = config.num_threads or max(1, cores // config.num_processes)
+    num_threads = config.num_threads or max(1, num_processors() // config.num_processes)
     torch.set_num_threads(num_threads)
     return num_threads
 
@@ -39,6 +38,19 @@ def autocast(device: torch.device, dtype: str, kind: str) -> AbstractContextMana
     if dtype == "bf16" and kind != "fsdp":
         return torch.autocast(device.type, torch.bfloat16)
     return contextlib.nullcontext()
+
+
+def choose_device(name: str) -> torch.device:
+    """Where inference runs: `auto` takes the first GPU where there is one. Raises ConfigError when none is there to take."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device (cuda) needs a CUDA GPU, and this process sees none; set device=auto")
+    return torch.device("cuda", 0) if name != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for all work given to the device, so that a clock read next counts it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def device_name(device: torch.device) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from llm_core.infer.device import synchronize
+from llm_core.device import synchronize
 from llm_core.model.config import ModelConfig
 
 OVERHEAD_FACTOR = 3.0

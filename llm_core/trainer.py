@@ -130,10 +130,12 @@ class Trainer:
         if not self._validates_at(step) or self.ranks.any(done):
             return True
         sums = self.validation_sums()
-        self._logged_at = time.perf_counter()
         if sums is None:
             return False
-        found = result(sums)
+        found = result(sums)  # waits for the device: only now may the time of the next steps begin
+        self._logged_at = time.perf_counter()
+        if not math.isfinite(found.val_loss):
+            raise TrainingDiverged(f"step {step}: validation loss {found.val_loss}; lower optim.lr or raise optim.warmup_steps")
         if self.metrics:
             self.metrics.write({"step": step, "val_loss": found.val_loss, "val_bpb": found.val_bpb})
         return True

@@ -77,8 +77,8 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     import torch
 
     from llm_core.bench import DEFINITIONS
+    from llm_core.device import choose_device
     from llm_core.export import load_model
-    from llm_core.infer.device import choose_device
     from llm_core.infer.equivalence import TOLERANCE, cache_difference
 
     device = choose_device(config.device)

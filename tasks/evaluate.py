@@ -25,7 +25,7 @@ import numpy as np
 from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, write_json
 from tasks.documentset import read_table
-from tasks.generate import generate_text, generate_texts
+from tasks.generate import generate_texts
 from tasks.parts import RunParts, serial
 from tasks.stage import StageFailure
 from tasks.statistics import ratio_bootstrap
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from llm_core.model.transformer import Transformer
     from llm_core.shards import Document, TokenShards
     from tasks.tokenizer import Tokenizer
-
-__all__ = ["EvaluateConfig", "evaluate_model", "generate_text"]
 
 ROUND_DIGITS = 5
 """Of bits per byte."""
@@ -105,7 +103,7 @@ class EvaluateConfig:
     def sampling(self) -> SamplingParams:
         from llm_core.infer.sampling import SamplingParams
 
-        return SamplingParams(self.temperature, self.top_k, self.top_p, seed=self.seed)
+        return SamplingParams(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,8 @@ def evaluate_model(
     Deterministic for equal input and config, in whatever order the shards hold the documents.
     Raises StageFailure without validation documents, or when the tokenizer does not give their text back.
     """
+    from llm_core.device import choose_device
     from llm_core.export import load_model
-    from llm_core.infer.device import choose_device
     from llm_core.shards import open_shards
     from tasks.tokenizer import load_tokenizer
 

@@ -10,18 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.artifact import Artifact
-
 if TYPE_CHECKING:
     from llm_core.infer.sampling import SamplingParams
     from llm_core.model.transformer import Transformer
     from tasks.encoder import Tokenizer
-    from tasks.evaluate import EvaluateConfig
-
-
-def continue_text(train: Artifact, tokenizer: Artifact, prompt: str, config: EvaluateConfig) -> str:
-    """What the trained model writes after `prompt`, sampled as the evaluation samples."""
-    return generate_text(train.path / "model", tokenizer.path, prompt, config.sampling(), config.max_new_tokens)
 
 
 def generate_text(

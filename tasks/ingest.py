@@ -128,7 +128,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     # One hash of what all ids of the file share, copied for each; NUL occurs in neither name.
     identity = hashlib.blake2b(f"{config.name}\0{part.name}\0".encode(), digest_size=16)
     with (directory / QUARANTINE_FILE).open("w", encoding="utf-8") as quarantine:
-        for record in read_records(Path(part.payload["path"]), part.name, config.text_column, config.id_column or ""):
+        for record in read_records(Path(part.payload["path"]), part.name, config.text_column, config.id_column):
             tally["read"] += 1
             outcome = record if isinstance(record, Fault) else read_document(record, config)
             if isinstance(outcome, Fault):

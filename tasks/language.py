@@ -30,6 +30,7 @@ from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.documentset import ID, SIDECAR_FILE, document_parts, link_sidecars, read_table, sum_counters, write_table
 from tasks.keys import digest
 from tasks.parts import Part, RunParts, serial
+from tasks.tally import tally_documents
 
 UNDETERMINED = "und"
 LANGUAGE_SCHEMA = pa.schema([("id", ID), ("language", pa.string()), ("score", pa.float32())])
@@ -90,12 +91,8 @@ def _identify_part(part: Part, directory: Path, config: LanguageConfig) -> Mappi
     labels, scores = label_texts(documents["text"], Path(part.payload["lid_model"]), config)
     table = pa.table([documents["id"], pa.array(labels, pa.string()), pa.array(scores)], schema=LANGUAGE_SCHEMA)
     write_table(table, directory / SIDECAR_FILE)
-    languages: dict[str, dict[str, int]] = {}
-    for label, num_bytes in zip(labels, pc.binary_length(documents["text"]).to_pylist(), strict=True):
-        total = languages.setdefault(label, {"documents": 0, "bytes": 0})
-        total["documents"] += 1
-        total["bytes"] += num_bytes
-    return {"read": len(labels), "languages": languages}
+    sizes = pc.binary_length(documents["text"]).to_pylist()
+    return {"read": len(labels), "languages": tally_documents(labels, sizes)}
 
 
 def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: LanguageConfig) -> tuple[list[str], np.ndarray]:

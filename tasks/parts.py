@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -22,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
+from llm_core.process import terminate_with_parent
 from tasks.artifact import digest_file, sync_directory, write_json
 
 PART_FILE = "part.json"
@@ -160,9 +160,4 @@ def _finished(part: Part, directory: Path) -> PartResult | None:
 def _die_with_parent(parent: int) -> None:
     """A worker whose parent is killed must not go on writing: the next run may own the key."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+    terminate_with_parent(parent, signal.SIGKILL)

@@ -70,7 +70,7 @@ def format_of(path: Path) -> str | None:
     return FORMATS.get(Path(name).suffix)
 
 
-def read_records(path: Path, relative: str, text_column: str, id_column: str) -> Iterator[Record | Fault]:
+def read_records(path: Path, relative: str, text_column: str, id_column: str | None) -> Iterator[Record | Fault]:
     """Records and faults of a file, in file order. A text file is one record, named by its relative path."""
     kind = format_of(path)
     if kind == "jsonl":
@@ -79,7 +79,7 @@ def read_records(path: Path, relative: str, text_column: str, id_column: str) ->
         yield from read_parquet(path)
     else:
         assert kind == "text", f"{relative} was listed but has no reader"
-        yield read_text(path, {text_column: None, id_column: relative}, text_column)
+        yield read_text(path, {id_column: relative} if id_column else {}, text_column)
 
 
 def read_json_lines(path: Path) -> Iterator[Record | Fault]:

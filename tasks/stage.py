@@ -55,9 +55,6 @@ class Stage:
 StageConfigs = Mapping[str, Any]
 """Stage name → config dataclass of that stage."""
 
-StageInputs = Mapping[str, Mapping[str, str]]
-"""Stage name → {input file name: content digest}, for stages that read files from outside the store."""
-
 
 def run_stage(stage: Stage, parents: Mapping[str, Artifact], out_dir: Path, config: Any, run_parts: Any) -> Artifact:
     """Call the stage function with its parents in declared order."""

@@ -96,13 +96,6 @@ class StaticCache:
         self.length = min(self._filled)
         return self._keys[layer, :, :, :end], self._values[layer, :, :, :end]
 
-    def truncate(self, num_columns: int) -> None:
-        """Forget all columns from `num_columns` on; padding on the left counts as columns."""
-        if not 0 <= num_columns <= self.length:
-            raise ValueError(f"truncate({num_columns}) must be within the {self.length} columns in use")
-        self._filled = [num_columns] * len(self._filled)
-        self.length = num_columns
-
     def _end(self, begin: int, num_queries: int) -> int:
         end = begin + num_queries
         if end > self.capacity:

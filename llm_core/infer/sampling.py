@@ -27,7 +27,7 @@ class SamplingError(ValueError):
     """Logits that no token can be drawn from; the message names the row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How one request picks its tokens."""
 

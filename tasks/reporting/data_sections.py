@@ -21,6 +21,7 @@ from tasks.reporting.quantities import (
 )
 from tasks.reporting.run import Run
 from tasks.reporting.scales import tick_text
+from tasks.tally import OTHER
 
 LARGEST = 15
 """Rows drawn of a long distribution; the table below it has all."""
@@ -135,26 +136,32 @@ def _sources(run: Run) -> list[Markup]:
 def _distribution(
     title: str, what: str, read: Sequence[tuple[str, Facts]], kept: Mapping[str, object], note: str
 ) -> list[Markup]:
-    """Kept of read by name: the largest as bars, all in a table."""
+    """Kept of read by name: the largest as bars, all in a table.
+
+    The rest entry of a long table is not compared: which names it sums up differs between read and kept.
+    """
     if not read:
         return [absent(title, f"The distribution by {what}")]
     ordered = sorted(read, key=lambda item: (-(item[1].number("documents") or 0), item[0]))
     marks, rows = [], []
     for name, facts in ordered:
+        if name == OTHER:
+            rows.append((name, count(facts.number("documents")), size(facts.number("bytes")), "–", "–", "–"))
+            continue
         there, left = facts.number("documents") or 0, Facts(kept.get(name)).number("documents") or 0
         title_text = f"{name}: {count(left)} of {plural(there, 'document')} kept, {size(facts.number('bytes'))} read"
         marks.append(Bar(name, left, f"{count(left)} of {count(there)}", title_text, whole=there))
         kept_bytes = size(Facts(kept.get(name)).number("bytes") or 0)
         rows.append((foreign(name), count(there), size(facts.number("bytes")), count(left), kept_bytes, share(left, there)))
     more = f" The {LARGEST} largest of {len(marks)}; the table has all." if len(marks) > LARGEST else ""
-    chart = figure(
+    chart = marks and figure(
         title,
         lambda width: bars(marks[:LARGEST], width),
         note + more,
         legend(("a", "kept"), ("pale", "read")),
     )
     columns = (what, "documents read", "bytes read", "kept", "bytes kept", "kept of read")
-    return [chart, folded(f"All {len(rows)} rows by {what}", table(None, columns, rows))]
+    return [chart or absent(title, f"A named {what}"), folded(f"All {len(rows)} rows by {what}", table(None, columns, rows))]
 
 
 def _lengths(run: Run) -> Markup:
@@ -231,11 +238,13 @@ def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
         name = rule.text("name") or f"rule {i + 1}"
         hit = hits.get(name, Facts({}))
         every, first = hit.number("dropped"), hit.number("dropped_first")
-        if every is None and rule.value("drops") is False:
+        is_off = rule.value("threshold") is None
+        if every is None and rule.value("drops") is False and not is_off:
             every, first = _hits_of_all(quality, i), 0.0
             observed += 1
         numbered = [tag("span", f"{i + 1}", class_="index"), code(name)]
-        rows.append((numbered, rule.text("preset") or "–", _criterion(rule), amount(every, largest), count(first)))
+        hit_cells = ("–", "–") if is_off else (amount(every, largest), count(first))
+        rows.append((numbered, rule.text("preset") or "–", _criterion(rule), *hit_cells))
     note = (
         "Hits: documents the rule would drop on its own. First: documents for which it is the first rule broken, in this order; "
         "these add up to all documents dropped. A rule with many hits and few firsts repeats what earlier rules found."
@@ -246,10 +255,13 @@ def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
 
 
 def _criterion(rule: Facts) -> Markup:
+    """What a document must satisfy, e.g. `num_words ≥ 50`; a rule without a threshold is switched off."""
     sign = {"min": "≥", "low": "≥", "below": "≥", "max": "≤", "high": "≤", "above": "≤"}.get(
         rule.text("side") or "", rule.text("side")
     )
     threshold = rule.number("threshold")
+    if rule.value("threshold") is None:
+        return join([code(rule.text("feature") or NOT_MEASURED), tag("span", "off", class_="aside")])
     limit = f"{threshold:,.6g}" if threshold is not None else rule.text("threshold")
     criterion = code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
     scope = rule.text("applies_to") or "all"

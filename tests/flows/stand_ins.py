@@ -61,9 +61,8 @@ def stand_in(name: str) -> Callable[..., Artifact]:
         parts = run_parts(process_part, [Part(f"p{i}", f"{name}{i}", {}) for i in range(3)], None, out_dir)
         (out_dir / "out.txt").write_text(name + "".join(p.key for p in parents) + str(len(parts)))
         if name == "train":
-            # Step 2 was done again after a stop.
-            losses = [(1, 3.0), (2, 9.0), (2, 1.5), (3, 1.0)]
-            lines = [json.dumps({"step": s, "train_loss": loss, "elapsed_s": float(s)}) for s, loss in losses]
+            rows = [{"step": s, "train_loss": loss} for s, loss in ((1, 3.0), (2, 1.5), (3, 1.0))]
+            lines = [json.dumps(row) for row in (*rows, {"step": 3, "val_loss": 1.25})]
             (out_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
         if name == "report":
             (out_dir / "report.html").write_text("<html>report</html>")

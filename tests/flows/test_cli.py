@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.cli import FLOWS, main
 from flows.config import CONF_DIR, choices, compose, groups, sweep_points
 from llm_core.config import ConfigError
+from llm_core.infer.sampling import SamplingParams
 from tests.flows.conftest import RunCli
 
 MISTAKES = {
@@ -128,3 +130,15 @@ def test_completion_and_config_dump_leave_no_files(tmp_path: Path) -> None:
     assert textmill("-sc", "query=bash", COMP_LINE="textmill run tokenizer=").split() == ["tokenizer=bpe", "tokenizer=unigram"]
     assert "vocab_size: 777" in textmill("run", "--cfg", "job", "tokenizer.vocab_size=777")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("stand_in_stages")
+def test_generate_samples_as_the_evaluation_does(run_cli: RunCli, places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import generate
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(generate, "generate_text", lambda *given: asked.update(prompt=given[2], params=given[3], limit=given[4]))
+    assert run_cli("train")["code"] == 0
+    settings = ["evaluate.seed=2", "evaluate.top_k=7", "evaluate.temperature=0.5", "evaluate.max_new_tokens=9"]
+    assert run_cli("generate", "Once", *settings)["code"] == 0
+    assert asked == {"prompt": "Once", "params": SamplingParams(temperature=0.5, top_k=7, top_p=0.95, seed=2), "limit": 9}

@@ -133,12 +133,13 @@ def test_finished_run_only_exports_again(config: RunConfig, uninterrupted: dict[
     assert (tmp_path / "timing.jsonl").read_bytes() == before
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_steps", "lr"), [(12, 1e30), (1, 1e40)])  # the second in the validation after its only step
+def test_a_loss_that_is_no_number_stops_the_run(num_steps: int, lr: float, tmp_path: Path) -> None:
     import dataclasses
 
-    config = run_config(tmp_path)
+    config = run_config(tmp_path, train={"num_steps": num_steps})
     (tmp_path / "work").mkdir()
-    wild = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=1e30, warmup_steps=0))
+    wild = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=lr, warmup_steps=0))
     with pytest.raises(TrainingDiverged, match=r"step \d+: .*lower optim.lr"):
         run(wild, tmp_path / "work")
     rows = read_rows(tmp_path / "work" / "metrics.jsonl")

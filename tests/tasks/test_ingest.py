@@ -223,6 +223,14 @@ def test_text_files_are_one_document_each_named_by_their_path(tmp_path) -> None:
     assert [(q["file"], q["line"], q["byte_offset"]) for q in quarantine(artifact)] == [("c.txt", 2, 8)]
 
 
+def test_text_files_have_no_metadata_with_or_without_an_id_column(tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("plain")
+    for id_column in ("uuid", None):
+        artifact = ingest_files(tmp_path, f"out-{id_column}", [tmp_path / "a.txt"], id_column=id_column)
+        (row,) = read_documents(artifact)
+        assert (row["source_id"], row["metadata"]) == ("a.txt" if id_column else None, "{}")
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_truncated_archive_keeps_whole_lines_and_says_where_it_ends(tmp_path, suffix) -> None:
     records = [{"text": f"{i} " + "".join(chr(97 + (i * j * j) % 26) for j in range(900))} for i in range(400)]

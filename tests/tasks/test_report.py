@@ -20,6 +20,7 @@ from tasks.artifact import Artifact
 from tasks.report import REPORT_FILE, ReportConfig, write_report
 from tasks.reporting.quantities import NOT_MEASURED, compact, count, fixed, percent, significant, size
 from tasks.reporting.text_sections import legible_token
+from tasks.tally import OTHER
 from tests.tasks import report_artifacts
 
 VOID = {"meta", "br", "hr", "col", "wbr"}
@@ -273,6 +274,26 @@ def test_lost_documents_are_warned_of(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     artifacts[0] = dataclasses.replace(artifacts[0], counters={"read": 10, "kept": 8, "dropped": {"EMPTY": 1}, "quarantined": 0})
     assert "ingest does not add up" in Page(render(artifacts, tmp_path)).text
+
+
+def test_a_rule_without_a_threshold_is_shown_as_off(tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    rules = copy.deepcopy(artifacts[2].metrics["rules"])
+    rules[0] |= {"threshold": None, "drops": False}
+    quality = artifacts[2].metrics | {"rules": rules, "funnel": artifacts[2].metrics["funnel"][1:]}
+    text = Page(render(changed(artifacts, "quality", **quality), tmp_path)).text
+    name = rules[0]["name"].replace("_", "_ ")
+    assert re.search(rf"{name} {rules[0]['preset']} {rules[0]['feature'].replace('_', '_ ')} off – –", text)
+    assert "only observed" not in text, "a rule that is off observes nothing"
+
+
+@pytest.mark.parametrize("named", [{"web": {"documents": 9, "bytes": 90}}, {}])
+def test_the_rest_of_many_sources_is_not_compared(named: dict[str, Any], tmp_path: Path) -> None:
+    """What `(other)` sums up among the read has names of its own among the kept, and looked like 33 lost documents."""
+    rest = {OTHER: {"documents": 33, "bytes": 330}}
+    artifacts = changed(report_artifacts.realistic(tmp_path), "ingest", by_source=named | rest)
+    html = render(changed(artifacts, "documents", by_source=named), tmp_path)
+    assert "of 33" not in html and re.search(r"\(other\) 33 330 B – – –", Page(html).text)
 
 
 def test_words_of_one_text_only_are_marked(tmp_path: Path) -> None:

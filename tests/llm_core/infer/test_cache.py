@@ -31,18 +31,6 @@ def test_several_tokens_after_a_prefix_match_full_forward() -> None:
     assert (torch.cat(pieces) - full_TV).abs().max() <= 1e-10
 
 
-def test_truncated_cache_goes_on_as_if_the_rest_was_never_there() -> None:
-    model, ids = make_model(), random_ids(9, seed=5)
-    cache = static_cache(model, [ids], 4)
-    prefill(model, [ids[:5]], cache)
-    expected = decode(model, [ids[5]], cache)
-    decode(model, [7], cache)
-    cache.truncate(5)
-    assert torch.equal(decode(model, [ids[5]], cache), expected)
-    with pytest.raises(ValueError, match="within the 6 columns"):
-        cache.truncate(7)
-
-
 def test_write_past_capacity_raises_before_anything_is_written() -> None:
     cache = StaticCache(num_layers=1, batch=1, kv_heads=1, capacity=3, head_dim=2)
     ones = torch.ones(1, 1, 2, 2)

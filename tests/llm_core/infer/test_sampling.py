@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -40,9 +41,7 @@ def naive_kept(logits: list[float], params: SamplingParams) -> list[int]:
 
 def near_a_border(logits: list[float], params: SamplingParams) -> bool:
     """Float32 and double may differ where a cumulative sum meets top_p."""
-    shifted = (
-        naive_kept(logits, SamplingParams(params.temperature, params.top_k, p, params.min_p)) for p in shifts(params.top_p)
-    )
+    shifted = (naive_kept(logits, dataclasses.replace(params, top_p=p)) for p in shifts(params.top_p))
     return len({tuple(kept) for kept in shifted}) > 1
 
 
