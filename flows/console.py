@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
@@ -45,25 +47,60 @@ def set_up_console() -> None:
 
 
 class Progress:
-    """Parts finished of parts in all: a bar on a terminal, else a line at most every ten seconds."""
+    """How far a stage is: a bar on a terminal, else a line now and then.
 
-    def __init__(self, stage: str) -> None:
+    Parts finished of parts in all where the stage has parts, else the time it has taken so far: silence for minutes
+    looks like a hang.
+    """
+
+    LINE_EVERY_S = 10.0
+    CLOCK_EVERY_S = 30.0
+
+    def __init__(self, stage: str, with_clock: bool = True) -> None:
         self.stage = stage
         self._bar: Any = None
-        self._said_at = time.monotonic()
+        self._started_at = self._said_at = time.monotonic()
+        self._closed = threading.Event()
+        self._clock: threading.Thread | None = None
+        if with_clock:
+            # The context goes along: it says which flow run a line belongs to.
+            context = contextvars.copy_context()
+            self._clock = threading.Thread(target=context.run, args=(self._tick,), daemon=True)
+            self._clock.start()
 
     def __call__(self, finished: int, total: int) -> None:
         if sys.stderr.isatty() and total > 1:
-            if self._bar is None:
-                from tqdm import tqdm
-
-                self._bar = tqdm(total=total, desc=self.stage, unit="part", leave=False)
+            if self._bar is None or self._bar.total is None:
+                self._close_bar()
+                self._bar = self._open_bar(total=total, unit="part")
             self._bar.update(finished - self._bar.n)
-        elif finished < total and time.monotonic() - self._said_at > 10:
+        elif finished < total and time.monotonic() - self._said_at > self.LINE_EVERY_S:
             self._said_at = time.monotonic()
             say(f"{self.stage}: {finished} of {total} parts")
 
     def close(self) -> None:
+        self._closed.set()
+        if self._clock is not None:
+            self._clock.join()
+        self._close_bar()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(1.0):
+            now = time.monotonic()
+            if sys.stderr.isatty():
+                if self._bar is None:
+                    self._bar = self._open_bar(total=None, bar_format="{desc}: {elapsed}")
+                self._bar.refresh()
+            elif now - self._said_at > self.CLOCK_EVERY_S:
+                self._said_at = now
+                say(f"{self.stage}: {now - self._started_at:.0f} s so far")
+
+    def _open_bar(self, **settings: Any) -> Any:
+        from tqdm import tqdm
+
+        return tqdm(desc=self.stage, leave=False, **settings)
+
+    def _close_bar(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -90,7 +90,7 @@ class Run:
         if step.runs:
             say(f"{name} {step.node.key}: {step.why}")
         given = {p.stage: p.artifact for p in parents if p.artifact is not None}
-        progress, started = Progress(name), time.perf_counter()
+        progress, started = Progress(name, with_clock=step.runs and not STAGES[name].shows_progress), time.perf_counter()
         runner = make_runner(self.config.runner, self.config.workers, progress)
         started_at = now()
         try:

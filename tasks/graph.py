@@ -22,6 +22,7 @@ STAGES: dict[str, Stage] = {
             ("tokenizer", "shards"),
             ("torch",),
             entry_points=("llm_core.train",),
+            shows_progress=True,
         ),
         Stage("evaluate", "tasks.evaluate", "evaluate_model", ("documents", "tokenizer", "shards", "train"), ("torch",)),
         Stage("bench", "tasks.bench", "benchmark_model", ("train",), ("torch",), measured=True),

@@ -35,6 +35,7 @@ class Stage:
     reads_inputs: its config has `input_files() -> {name: Path}`; contents enter the key.
     measured: results are measurements of this machine; the key holds a device fingerprint.
     disk_factor: free bytes it needs per byte of its parents.
+    shows_progress: it tells how far it is by itself.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Stage:
     reads_inputs: bool = False
     measured: bool = False
     disk_factor: float = 2.0
+    shows_progress: bool = False
 
     def load(self) -> Callable[..., Artifact]:
         return getattr(importlib.import_module(self.module), self.function)  # type: ignore[no-any-return]

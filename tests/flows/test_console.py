@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import time
+
+import pytest
+
+from flows import console
+from flows.console import Progress
 from tests.flows.conftest import RunCli
 
 TERMINAL_COLUMNS = 80
@@ -20,3 +28,38 @@ def test_store_is_named_beside_the_keys(stand_in_stages: list[str], run_cli: Run
     root = places[0].removeprefix("store=")
     assert f"{root}/<stage>/<key>" in run_cli("plan")["out"]
     assert f"{root}/<stage>/<key>" in run_cli("run")["out"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_stage_without_parts_says_that_it_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(console, "say", said.append)
+    monkeypatch.setattr(Progress, "CLOCK_EVERY_S", 0.5)
+    progress = Progress("tokenizer")
+    deadline = time.monotonic() + 20
+    while not said and time.monotonic() < deadline:
+        time.sleep(0.05)
+    progress.close()
+    assert said[0].startswith("tokenizer: ") and said[0].endswith(" s so far")
+
+
+def test_a_terminal_shows_the_time_until_parts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    progress = Progress("quality")
+    assert shown(terminal, "quality: 00:")
+    progress(1, 3)
+    progress(2, 3)
+    assert shown(terminal, "2/3")
+    progress.close()
+
+
+def shown(terminal: Terminal, text: str) -> bool:
+    deadline = time.monotonic() + 20
+    while text not in terminal.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return text in terminal.getvalue()
