@@ -192,14 +192,10 @@ class MlflowTracker(Tracker):
         """Tell MLflow something; after the first failure say so once and tell it nothing more."""
         if self._log is None:
             return
-        from mlflow.exceptions import MlflowException
-        from sqlalchemy.exc import SQLAlchemyError
-
         try:
             action(self._log)
-        except (MlflowException, SQLAlchemyError, OSError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            warn(f"MLflow at {self.uri} does not take this run, it goes on untracked: {reason}")
+        except _refusals() as error:
+            warn(f"MLflow at {self.uri} does not take this run, it goes on untracked: {_reason(error)}")
             self._log, self.run_id = None, None
 
 
@@ -329,23 +325,23 @@ def open_sweep(config: TrackingConfig, state: Path, overrides: Sequence[str]) ->
     if not config.enabled:
         yield lambda: "not tracked"
         return
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
     log = MlflowLog(config.resolve_uri(state), config.experiment, state)
     run_id, status = None, "FAILED"
     try:
         run_id = log.start("sweep " + " ".join(overrides), {"overrides": " ".join(overrides)}, now())
         os.environ[SWEEP_VARIABLE] = run_id
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        warn(f"MLflow at {log.uri} does not take this sweep, it goes on untracked: {str(error).splitlines()[0][:200]}")
+    except _refusals() as error:
+        warn(f"MLflow at {log.uri} does not take this sweep, it goes on untracked: {_reason(error)}")
     try:
         yield lambda: log.link(run_id) if run_id else "not tracked"
         status = "FINISHED"
     finally:
         os.environ.pop(SWEEP_VARIABLE, None)
         if run_id:
-            _end_sweep(log, run_id, status)
+            try:
+                _end_sweep(log, run_id, status)
+            except _refusals() as error:
+                warn(f"MLflow at {log.uri} was not told that the sweep has ended: {_reason(error)}")
 
 
 def _end_sweep(log: MlflowLog, run_id: str, status: str) -> None:
@@ -356,6 +352,18 @@ def _end_sweep(log: MlflowLog, run_id: str, status: str) -> None:
         log.metrics(run_id, {"val_bpb": best.data.metrics["val_bpb"]})
         log.tags(run_id, {"best_run": best.info.run_id})
     log.end(run_id, status)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What is raised where MLflow cannot be told something: by its client, its database, the network or the disk."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -29,6 +29,7 @@ from tasks.generate import generate_texts
 from tasks.parts import RunParts, serial
 from tasks.stage import StageFailure
 from tasks.statistics import ratio_bootstrap
+from tasks.tally import OTHER, largest, tally_documents
 
 if TYPE_CHECKING:
     from llm_core.infer.sampling import SamplingParams
@@ -267,7 +268,9 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
         }
 
     def groups(names: Sequence[str | None]) -> dict[str, Any]:
-        labels = np.array([name or "und" for name in names])
+        named = [name or "und" for name in names]
+        shown = largest(tally_documents(named, scored.num_bytes.tolist()))
+        labels = np.array([name if name in shown else OTHER for name in named])
         return {str(name): ratio(scored.bits["model"], np.flatnonzero(labels == name)) for name in np.unique(labels)}
 
     headline, unigram, bigram = (ratio(scored.bits[name]) for name in ("model", "unigram", "bigram"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flows import tracking
 from flows.config import compose
 from flows.tracking import default_uri, numbers
 from tasks.graph import STAGES
@@ -133,6 +134,19 @@ def test_run_without_a_reachable_server_finishes_with_one_warning(run_cli: RunCl
     assert result["err"].count("goes on untracked") == 1
     assert result["summary"]["mlflow_run_id"] is None and result["summary"]["val_bpb"] == 1.4
     assert time.monotonic() - started < 60
+
+
+def test_sweep_ends_well_where_mlflow_has_gone_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def gone(*_: object) -> None:
+        raise OSError("connection refused")
+
+    warnings: list[str] = []
+    monkeypatch.setattr(tracking, "warn", warnings.append)
+    monkeypatch.setattr(tracking.MlflowLog, "children", gone)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with tracking.open_sweep(compose().tracking, tmp_path, []) as link:
+        assert "run" in link()
+    assert len(warnings) == 1 and warnings[0].endswith("was not told that the sweep has ended: connection refused")
 
 
 def test_configured_server_wins_over_environment_and_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

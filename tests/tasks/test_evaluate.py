@@ -12,12 +12,13 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.infer.sampling import GREEDY
-from llm_core.shards import open_shards
+from llm_core.shards import Document, open_shards
 from tasks.artifact import Artifact
 from tasks.documentset import write_table
-from tasks.evaluate import EvaluateConfig, evaluate_model
+from tasks.evaluate import EvaluateConfig, Scored, evaluate_model, summarise
 from tasks.generate import generate_text
 from tasks.stage import StageFailure
+from tasks.tally import MAX_LABELS, OTHER
 from tasks.tokenizer import load_tokenizer
 from tests.tasks.trained_run import Run, make_run, save_model
 
@@ -156,3 +157,16 @@ def test_generated_text_is_told_in_pieces_that_make_the_whole(run: Run) -> None:
 def test_impossible_settings_are_config_errors(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         EvaluateConfig(**values)  # type: ignore[arg-type]
+
+
+def test_groups_are_bounded_and_hold_no_address() -> None:
+    """A column of the input may name its author as the source, or a source for each document."""
+    sources = ["jo@example.com", "x" * 200, *(f"site {i}" for i in range(2 * MAX_LABELS))]
+    documents = [Document(np.array([5, 0]), bytes(16), source, "en", 10 + i) for i, source in enumerate(sources)]
+    bits = np.arange(1.0, len(sources) + 1)
+    sizes = np.array([d.num_bytes for d in documents])
+    scored = Scored(documents, np.ones(len(sources), np.int64), sizes, dict.fromkeys(("model", "unigram", "bigram"), bits), bits)
+    by_source = summarise(scored, CONFIG)["by_source"]
+    assert len(by_source) == MAX_LABELS + 1 and not [name for name in by_source if "@" in name or len(name) > 100]
+    assert sum(group["documents"] for group in by_source.values()) == len(sources)
+    assert by_source[OTHER]["documents"] == len(sources) - MAX_LABELS
