@@ -59,7 +59,7 @@ class Progress:
 
                 self._bar = tqdm(total=total, desc=self.stage, unit="part", leave=False)
             self._bar.update(finished - self._bar.n)
-        elif finished < total and time.monotonic() - self._said_at > 10:
+        elif finished < total > 1 and time.monotonic() - self._said_at > 10:  # of one part there is nothing to tell
             self._said_at = time.monotonic()
             say(f"{self.stage}: {finished} of {total} parts")
 
