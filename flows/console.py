@@ -74,7 +74,9 @@ class Progress:
                 self._close_bar()
                 self._bar = self._open_bar(total=total, unit="part")
             self._bar.update(finished - self._bar.n)
-        elif finished < total and time.monotonic() - self._said_at > self.LINE_EVERY_S:
+        elif (
+            finished < total > 1 and time.monotonic() - self._said_at > self.LINE_EVERY_S
+        ):  # of one part there is nothing to tell
             self._said_at = time.monotonic()
             say(f"{self.stage}: {finished} of {total} parts")
 

@@ -229,7 +229,9 @@ class MlflowLog:
                 return str(found.experiment_id)
             # A server places artifacts itself; without one they would go below the current directory.
             place = None if urlsplit(self.uri).scheme.startswith("http") else (self._directory / "artifacts").as_uri()
-            return str(client.create_experiment(self._experiment, artifact_location=place))
+            # Without its kind, the UI opens a run among evaluations of chat applications.
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            return str(client.create_experiment(self._experiment, artifact_location=place, tags=tags))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

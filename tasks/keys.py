@@ -77,7 +77,7 @@ def explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         code = []
     before, after = _flatten(old, skip="code"), _flatten(new, skip="code")
     changes = [
-        f"{name}: {before.get(name, '∅')} → {after.get(name, '∅')}"
+        f"{name}: {_difference(name, before.get(name, '∅'), after.get(name, '∅'))}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name, "∅") != after.get(name, "∅")
     ]
@@ -87,6 +87,13 @@ def explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     if parents and not reasons:
         reasons = [f"after {', '.join(parents)}"]
     return "; ".join(reasons) or "missing"
+
+
+def _difference(name: str, before: str, after: str) -> str:
+    if not name.startswith("inputs."):
+        return f"{before} → {after}"
+    # Digests of files tell a reader nothing.
+    return "new" if before == "∅" else "gone" if after == "∅" else "other content"
 
 
 def _checked(value: Any) -> Any:

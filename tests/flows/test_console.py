@@ -63,3 +63,13 @@ def shown(terminal: Terminal, text: str) -> bool:
     while text not in terminal.getvalue() and time.monotonic() < deadline:
         time.sleep(0.05)
     return text in terminal.getvalue()
+
+
+def test_progress_of_one_part_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(console, "say", said.append)
+    for total in (1, 3):
+        progress = Progress("dedup", with_clock=False)
+        progress._said_at -= 60
+        progress(0, total)
+    assert said == ["dedup: 0 of 3 parts"]

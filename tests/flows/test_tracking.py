@@ -63,6 +63,8 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
 ) -> None:
     summary = run_cli("run", *overrides, tracking="local")["summary"]
     (parent,) = tracked.parents()
+    kind = tracked.client.get_experiment(parent.info.experiment_id).tags["mlflow.experimentKind"]
+    assert kind == "custom_model_development", "the UI shows training runs, not chats"
     assert parent.info.run_id == summary["mlflow_run_id"] and parent.info.status == "FINISHED"
     assert parent.data.params["tokenizer.vocab_size"] == "4096" and parent.data.params["model.dim"]
     assert parent.data.metrics["val_bpb"] == 1.4 and parent.data.metrics["decode_tok_s"] == 123.0

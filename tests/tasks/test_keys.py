@@ -100,7 +100,8 @@ def test_how_a_result_is_made_stays_out_of_its_key() -> None:
         ({"code": "2"}, "code changed"),
         ({"config": {"lr": 0.003}}, "changed lr: 0.001 → 0.003"),
         ({"parents": {"ingest": "b"}}, "after ingest"),
-        ({"inputs": {"x.jsonl": "2"}}, "changed inputs.x.jsonl: 1 → 2"),
+        ({"inputs": {"x.jsonl": "2"}}, "changed inputs.x.jsonl: other content"),
+        ({"inputs": {"y.jsonl": "2"}}, "changed inputs.x.jsonl: gone; inputs.y.jsonl: new"),
         ({"libraries": {"torch": "2.13.0"}}, "changed libraries.torch: 2.11.0 → 2.13.0"),
     ],
 )
