@@ -7,6 +7,7 @@ serves `-m`, `--cfg`, `--info`, `--help` and tab completion only. The last line 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -65,9 +66,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_console()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
     except (ConfigError, StageFailure, ArtifactMismatch, ServiceError) as error:
         return _complain(error)
+    except BrokenPipeError:
+        return _stop_speaking()
+    except OSError as error:
+        if error.errno not in _WAYS_OUT:
+            raise
+        return _complain(f"{error.filename or 'a file'}: {os.strerror(error.errno)}; {_WAYS_OUT[error.errno]}")
     except BaseException as error:
         if not is_interruption(error):
             raise
@@ -337,7 +346,28 @@ def _complete(arguments: Sequence[str]) -> int:
     return _hydra_application(arguments, lambda overrides: None)
 
 
-def _complain(error: BaseException) -> int:
+_ELSEWHERE = "allow it, or set store, state or source.paths to another place"
+_WAYS_OUT = {
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
+    errno.EROFS: _ELSEWHERE,
+    errno.ENOTDIR: _ELSEWHERE,
+    errno.EEXIST: _ELSEWHERE,
+    errno.EISDIR: _ELSEWHERE,
+    errno.ENAMETOOLONG: _ELSEWHERE,
+    errno.ENOSPC: "free some (textmill gc) or set store and state to another disk; what is made is kept, run again",
+    errno.EDQUOT: "free some (textmill gc) or set store and state to another disk; what is made is kept, run again",
+}
+"""What the place, not the program, can be wrong with, and what to do about it."""
+
+
+def _stop_speaking() -> int:
+    """Whoever read stdout has gone, as `head` does; what else is held for it goes nowhere. The code of a closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
+def _complain(error: object) -> int:
     print(f"textmill: {one_line(error)}", file=sys.stderr)
     return 2
 
