@@ -63,9 +63,14 @@ _SWITCHES = (*_WITH_VALUE, "-m", "--multirun", "-r", "--resolve", "-h", "--help"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Console script. Returns the exit code."""
+    if argv is None:
+        _speak_utf8()
     set_up_console()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        for argument in arguments:
+            if not argument.isprintable() and any("\ud800" <= c <= "\udfff" for c in argument):
+                raise ConfigError(f"{argument!r} is not UTF-8; rename the file or folder")
         code = _dispatch(arguments)
         sys.stdout.flush()
         return code
@@ -359,6 +364,12 @@ _WAYS_OUT = {
     errno.EDQUOT: "free some (textmill gc) or set store and state to another disk; what is made is kept, run again",
 }
 """What the place, not the program, can be wrong with, and what to do about it."""
+
+
+def _speak_utf8() -> None:
+    """Begin again in UTF-8 where the locale has another encoding: names of files and our tables go beyond it."""
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
 
 
 def _stop_speaking() -> int:

@@ -130,6 +130,11 @@ def test_reader_of_stdout_that_goes_away_costs_no_traceback(tmp_path: Path) -> N
     assert process.wait() == 141 and said == ""
 
 
+def test_argument_that_is_not_utf8_is_one_line(run_cli: RunCli) -> None:
+    result = run_cli("run", "source.paths=[caf\udce9.jsonl]")
+    assert result["code"] == 2 and "is not UTF-8" in result["err"] and len(result["err"].splitlines()) == 1
+
+
 def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == main(["--help"]) == 0
     shown = capsys.readouterr().out
