@@ -7,6 +7,7 @@ serves `-m`, `--cfg`, `--info`, `--help` and tab completion only. The last line 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -62,12 +63,25 @@ _SWITCHES = (*_WITH_VALUE, "-m", "--multirun", "-r", "--resolve", "-h", "--help"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Console script. Returns the exit code."""
+    if argv is None:
+        _speak_utf8()
     set_up_console()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        for argument in arguments:
+            if not argument.isprintable() and any("\ud800" <= c <= "\udfff" for c in argument):
+                raise ConfigError(f"{argument!r} is not UTF-8; rename the file or folder")
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
     except (ConfigError, StageFailure, ArtifactMismatch, ServiceError) as error:
         return _complain(error)
+    except BrokenPipeError:
+        return _stop_speaking()
+    except OSError as error:
+        if error.errno not in _WAYS_OUT:
+            raise
+        return _complain(f"{error.filename or 'a file'}: {os.strerror(error.errno)}; {_WAYS_OUT[error.errno]}")
     except BaseException as error:
         if not is_interruption(error):
             raise
@@ -333,7 +347,34 @@ def _complete(arguments: Sequence[str]) -> int:
     return _hydra_application(arguments, lambda overrides: None)
 
 
-def _complain(error: BaseException) -> int:
+_ELSEWHERE = "allow it, or set store, state or source.paths to another place"
+_WAYS_OUT = {
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
+    errno.EROFS: _ELSEWHERE,
+    errno.ENOTDIR: _ELSEWHERE,
+    errno.EEXIST: _ELSEWHERE,
+    errno.EISDIR: _ELSEWHERE,
+    errno.ENAMETOOLONG: _ELSEWHERE,
+    errno.ENOSPC: "free some (textmill gc) or set store and state to another disk; what is made is kept, run again",
+    errno.EDQUOT: "free some (textmill gc) or set store and state to another disk; what is made is kept, run again",
+}
+"""What the place, not the program, can be wrong with, and what to do about it."""
+
+
+def _speak_utf8() -> None:
+    """Begin again in UTF-8 where the locale has another encoding: names of files and our tables go beyond it."""
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
+
+
+def _stop_speaking() -> int:
+    """Whoever read stdout has gone, as `head` does; what else is held for it goes nowhere. The code of a closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
+def _complain(error: object) -> int:
     print(f"textmill: {one_line(error)}", file=sys.stderr)
     return 2
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -135,18 +136,25 @@ def _convert_sequence(origin: type, args: tuple[Any, ...], value: Any, where: st
 
 
 def _convert_scalar(hint: type, value: Any, where: str) -> Any:
-    if hint is Path and isinstance(value, (str, Path)):
+    if hint is Path and isinstance(value, (str, Path)) and str(value).strip():
         return Path(value)
     if hint is bool and isinstance(value, bool):
         return value
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+    if hint is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    # No setting means anything as NaN or infinity, and comparisons let a NaN through: -1 < nan is as false as nan < -1.
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     if hint is str and isinstance(value, str):
         return value
     # 1e3 is a float in YAML; a whole number written that way is meant as a count.
-    if hint is int and isinstance(value, float) and value.is_integer():
+    if hint is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
-    name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+    name = {
+        bool: "true or false",
+        int: "a whole number of at most 64 bits",
+        float: "a finite number",
+        str: "text",
+        Path: "a path",
+    }
     raise ConfigError(f"{where} ({value!r}) must be {name.get(hint, getattr(hint, '__name__', str(hint)))}")

@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 
 from llm_core.process import terminate_with_parent
 from tasks.artifact import digest_file, sync_directory, write_json
+from tasks.stage import StageFailure
 
 PART_FILE = "part.json"
 
@@ -121,6 +123,11 @@ def _completions(executor: Executor | None, work: Sequence[tuple[ProcessPart, Pa
         for future in as_completed(futures):
             future.result()
             yield
+    except BrokenProcessPool as error:
+        raise StageFailure(
+            "a worker process was killed, perhaps for want of memory; finished parts are kept, run again, "
+            "with fewer workers (num_workers=1) or runner=thread if it happens again"
+        ) from error
     except BaseException:
         for future in futures:
             future.cancel()

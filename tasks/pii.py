@@ -57,8 +57,14 @@ class PiiConfig:
 def find_pii(ingest: Artifact, out_dir: Path, config: PiiConfig, run_parts: RunParts = serial) -> Artifact:
     """Find personal data in every document; drops none.
 
+    Raises ConfigError for a region that the number plans do not know: its numbers would stay in the text unseen.
     Deterministic for equal documents, whatever the number of workers.
     """
+    from phonenumbers import SUPPORTED_REGIONS
+
+    for region in config.regions:
+        if region not in SUPPORTED_REGIONS:
+            raise ConfigError(f"pii.regions ({region}) has no number plan; {nearest(region, sorted(SUPPORTED_REGIONS))}")
     results = run_parts(find_part, document_parts(ingest), config, out_dir)
     link_sidecars(results, out_dir)
     counters = sum_counters([result.counters for result in results])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from flows.cli import FLOWS, main
 from flows.config import CONF_DIR, choices, compose, groups, sweep_points
 from llm_core.config import ConfigError
 from llm_core.infer.sampling import SamplingParams
+from tasks.artifact import Artifact
+from tasks.store import Node
 from tests.flows.conftest import RunCli
 
 MISTAKES = {
@@ -46,6 +49,15 @@ MISTAKES = {
     "bad tracking uri": (["run", "tracking.uri=somewhere"], ["tracking", "somewhere", "sqlite:"]),
     "prompt missing": (["generate"], ["needs a prompt"]),
     "nothing trained": (["generate", "Once"], ["no model is trained", "textmill train"]),
+    "infinite number": (["run", "optim.lr=inf"], ["optim.lr (inf)", "a finite number"]),
+    "no number": (["run", "optim.weight_decay=nan"], ["optim.weight_decay (nan)", "a finite number"]),
+    "no number in a mapping": (["run", "quality.thresholds={TOO_FEW_WORDS:nan}"], ["thresholds.TOO_FEW_WORDS (nan)"]),
+    "number beyond 64 bits": (["run", "train.seed=99999999999999999999"], ["train.seed", "at most 64 bits"]),
+    "float beyond 64 bits": (["run", "train.num_steps=1e30"], ["train.num_steps", "at most 64 bits"]),
+    "unbalanced bracket": (["run", "source.paths=[a"], ["'source.paths=[a' is not an override"]),
+    "heads": (["run", "model.num_heads=4", "model.num_kv_heads=3"], ["num_kv_heads (3)", "[1, 2, 4]"]),
+    "everything validation": (["run", "documents.validation_frac=1"], ["validation_frac (1.0)", "0.05"]),
+    "unknown launcher": (["run", "hydra/launcher=joblib"], ["hydra/launcher (joblib)"]),
     "bad keep": (["gc", "keep=all"], ["keep (all)"]),
 }
 
@@ -59,6 +71,69 @@ def test_mistake_is_one_line_and_exit_code_two(mistake: str, run_cli: RunCli) ->
     assert lines[0].startswith("textmill: ") and "Traceback" not in lines[0]
     for words in expected:
         assert words in lines[0]
+
+
+@pytest.mark.parametrize("place", ["store", "state"])
+def test_place_that_cannot_be_written_is_one_line(
+    place: str, places: list[str], stand_in_stages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    arguments = [*places, f"{place}={tmp_path / 'file'}", "tracking=off", "orchestrator=none"]
+    assert main(["run", *arguments]) == 2 and stand_in_stages == []
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert str(tmp_path / "file") in last and "another place" in last
+
+
+def test_empty_path_is_not_the_current_directory() -> None:
+    with pytest.raises(ConfigError, match=r"store \(''\) must be a path"):
+        compose(["store="])
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_trouble_with_a_disk_is_one_line_and_the_next_run_goes_on(
+    number: int, run_cli: RunCli, stand_in_stages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.store import Store
+
+    def publish(store: Store, node: Node, *arguments: Any) -> Artifact:
+        if node.stage == "shards":
+            raise OSError(number, os.strerror(number), "/full/shards")
+        return original(store, node, *arguments)
+
+    original = Store.publish
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "publish", publish)
+        result = run_cli("run")
+    assert result["code"] == 2 and "Traceback" not in result["err"]
+    assert result["err"].splitlines()[-1].startswith(f"textmill: /full/shards: {os.strerror(number)}; ")
+    stand_in_stages.clear()
+    assert run_cli("run")["code"] == 0
+    assert stand_in_stages[0] == "shards"
+
+
+def test_defect_of_the_system_is_not_explained_away(run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(arguments: list[str]) -> int:
+        raise OSError(errno.EBADF, "a defect")
+
+    monkeypatch.setattr("flows.cli._dispatch", broken)
+    with pytest.raises(OSError, match="a defect"):
+        run_cli("run")
+
+
+def test_reader_of_stdout_that_goes_away_costs_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "plan", f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
+    process = subprocess.Popen(
+        command, cwd=CONF_DIR.parent, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 141 and said == ""
+
+
+def test_argument_that_is_not_utf8_is_one_line(run_cli: RunCli) -> None:
+    result = run_cli("run", "source.paths=[caf\udce9.jsonl]")
+    assert result["code"] == 2 and "is not UTF-8" in result["err"] and len(result["err"].splitlines()) == 1
 
 
 def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
