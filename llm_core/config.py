@@ -153,7 +153,7 @@ def _convert_scalar(hint: type, value: Any, where: str) -> Any:
     name = {
         bool: "true or false",
         int: "a whole number of at most 64 bits",
-        float: "a finite number",
+        float: "a number, and finite",
         str: "text",
         Path: "a path",
     }

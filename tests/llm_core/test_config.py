@@ -55,16 +55,32 @@ def test_bad_config_names_place_rule_and_way_out(mapping: dict, message: str) ->
         build(Outer, mapping)
 
 
+INTS = st.integers(-(2**63) + 2, 2**63 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 10**400])
+def test_what_is_no_finite_number_is_refused(number: float) -> None:
+    with pytest.raises(ConfigError, match=r"table\.a .* must be a number, and finite"):
+        build(Outer, {"name": "x", "table": {"a": number}})
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 1e30])
+def test_whole_number_beyond_64_bits_is_refused(number: float) -> None:
+    with pytest.raises(ConfigError, match=r"sizes\[0\] .* at most 64 bits"):
+        build(Outer, {"name": "x", "sizes": [number]})
+
+
 @given(
     st.builds(
         Outer,
         name=st.text(),
-        inner=st.builds(Inner, num_perms=st.integers().map(lambda n: 2 * n), ratio=st.floats(allow_nan=False)),
+        inner=st.builds(Inner, num_perms=INTS.map(lambda n: n // 2 * 2), ratio=FLOATS),
         kind=st.sampled_from(["bpe", "unigram"]),
         path=st.none() | st.just(Path("a/b")),
-        sizes=st.lists(st.integers()).map(tuple),
+        sizes=st.lists(INTS).map(tuple),
         flag=st.booleans(),
-        table=st.dictionaries(st.text(), st.floats(allow_nan=False)),
+        table=st.dictionaries(st.text(), FLOATS),
     )
 )
 def test_plain_form_builds_back_to_the_same_config(config: Outer) -> None:
