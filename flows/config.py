@@ -80,8 +80,8 @@ class RunConfig:
     force: tuple[str, ...] = ()
     """Stages to make again although they are there."""
     orchestrator: Literal["prefect", "none"] = "prefect"
-    runner: Literal["thread", "process"] = "process"
-    """What works on the parts of a stage."""
+    runner: Literal["auto", "thread", "process"] = "auto"
+    """What works on the parts of a stage; auto: processes where the work is worth their start."""
     num_workers: int | None = None
     """Parts worked on at once; every core this process may use where null."""
 

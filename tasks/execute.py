@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tasks.artifact import Artifact
@@ -35,6 +36,6 @@ def make_artifact(
         parent_bytes = sum(f["size"] for p in parents.values() for f in p.record["files"])
         store.require_free_disk(stage.name, int(stage.disk_factor * parent_bytes) + 50_000_000)
         started_at, wall, cpu = now(), time.perf_counter(), time.process_time()
-        parts = PartRunner(store.parts_dir(node), runner.make_executor, runner.progress)
+        parts = replace(runner, parts_dir=store.parts_dir(node))
         made = run_stage(stage, parents, out_dir, config, parts)
         return store.publish(node, made, time.perf_counter() - wall, time.process_time() - cpu, started_at), True

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -51,6 +51,10 @@ ProcessPart = Callable[[Part, Path, Any], Mapping[str, Any]]
 """(part, directory to write into, stage config) -> counters. A module-level function, so processes can import it."""
 
 
+Work = tuple[ProcessPart, Part, Path, Any]
+"""(function, part, directory of the finished part, stage config)."""
+
+
 class RunParts(Protocol):
     """How a stage gets its parts done; stages take one and never know which."""
 
@@ -70,11 +74,13 @@ class PartRunner:
 
     parts_dir: where finished parts live; beside `out_dir` when None.
     make_executor: opens an executor for the missing parts; None runs them here, in order.
+    start_s: seconds its workers take to start. Parts are done here until what is left would take longer.
     progress: told (finished, total) after each part.
     """
 
     parts_dir: Path | None = None
     make_executor: Callable[[], AbstractContextManager[Executor]] | None = None
+    start_s: float = 0.0
     progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
 
     def __call__(self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path) -> list[PartResult]:
@@ -85,18 +91,30 @@ class PartRunner:
         results = {i: result for i, part in enumerate(parts) if (result := _finished(part, directories[i]))}
         missing = [i for i in range(len(parts)) if i not in results]
         first = {directories[i]: i for i in reversed(missing)}
+        work = [(process_part, parts[i], directory, config) for directory, i in sorted(first.items(), key=lambda x: x[1])]
+        finished = len({directories[i] for i in results})
         self.progress(len(results), len(parts))
-        # One part is done here: workers would cost their start and help nothing.
-        make_executor = self.make_executor if self.make_executor and len(first) > 1 else nullcontext
-        with make_executor() as executor:
-            work = [(process_part, parts[i], directory, config) for directory, i in sorted(first.items(), key=lambda x: x[1])]
-            for _ in _completions(executor, work):
-                self.progress(sum(1 for d in directories if (d / PART_FILE).exists()), len(parts))
+        for _ in self._work_off(work):
+            finished += 1
+            self.progress(len(parts) * finished // len(set(directories)), len(parts))
         for i in missing:
             result = _finished(parts[i], directories[i])
             assert result is not None, f"part {parts[i].name} was processed but is not there"
             results[i] = result
         return [results[i] for i in range(len(parts))]
+
+    def _work_off(self, work: Sequence[Work]) -> Iterator[None]:
+        """One result per item, on the executor where what is left is worth the start of its workers."""
+        begun = time.perf_counter()
+        for done, item in enumerate(work):
+            left = len(work) - done
+            needs_s = (time.perf_counter() - begun) / done * left if done else 0.0
+            if self.make_executor and left > 1 and needs_s >= self.start_s:
+                with self.make_executor() as executor:
+                    yield from _completions(executor, work[done:])
+                return
+            _make_part(*item)
+            yield
 
 
 serial = PartRunner()
@@ -112,12 +130,7 @@ def process_executor(num_workers: int) -> Callable[[], AbstractContextManager[Ex
     return lambda: ProcessPoolExecutor(num_workers, get_context("spawn"), initializer=_die_with_parent, initargs=(os.getpid(),))
 
 
-def _completions(executor: Executor | None, work: Sequence[tuple[ProcessPart, Part, Path, Any]]) -> Iterator[None]:
-    if executor is None:
-        for item in work:
-            _make_part(*item)
-            yield
-        return
+def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
     futures = [executor.submit(_make_part, *item) for item in work]
     try:
         for future in as_completed(futures):

@@ -1,7 +1,8 @@
 """Which executor works on the parts of a stage: threads, processes, or this thread alone.
 
 Threads share memory and start at once; kernels over Arrow buffers release the interpreter lock. Processes
-cost an import each and help stages that spend their time in Python. The result is the same for all of them.
+cost an import each and help stages that spend their time in Python: `auto` starts them once the work that is left is
+worth that. The result is the same for all of them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Callable
 
 from tasks.parts import PartRunner, process_executor, thread_executor
 
-EXECUTORS = {"thread": thread_executor, "process": process_executor}
+EXECUTORS = {"auto": process_executor, "thread": thread_executor, "process": process_executor}
+
+PROCESSES_START_S = 3.0
+"""What it costs, about, that worker processes start, import what they need and load compiled code."""
 
 
 def make_runner(runner: str, num_workers: int, progress: Callable[[int, int], None]) -> PartRunner:
     """A runner with `num_workers` workers; one worker needs no executor."""
     make_executor = EXECUTORS[runner](num_workers) if num_workers > 1 else None
-    return PartRunner(make_executor=make_executor, progress=progress)
+    return PartRunner(make_executor=make_executor, start_s=PROCESSES_START_S if runner == "auto" else 0.0, progress=progress)

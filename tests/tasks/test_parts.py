@@ -94,3 +94,23 @@ def test_a_killed_stage_goes_on_at_the_missing_part_and_its_workers_die_with_it(
     assert len(list(scratch_dir(out).glob("d*"))) == done, "a worker went on after its parent was killed"
     assert results(serial, out, {"log": str(tmp_path / "log2")}) == [(f"p{i}", str(i * i), i) for i in range(7)]
     assert len((tmp_path / "log2").read_text().split()) == 7 - done
+
+
+@pytest.mark.parametrize(("start_s", "opened"), [(60.0, 0), (0.02, 1), (0.0, 1)])
+def test_workers_are_started_only_for_work_worth_their_start(start_s: float, opened: int, tmp_path: Path) -> None:
+    calls = []
+
+    def make_executor():
+        calls.append("opened")
+        return thread_executor(2)()
+
+    runner = PartRunner(make_executor=make_executor, start_s=start_s)
+    assert len(results(runner, tmp_path / "out", {"log": str(tmp_path / "log"), "sleep": 0.01})) == 7
+    assert len(calls) == opened
+
+
+def test_progress_counts_every_part_once(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    runner = PartRunner(progress=lambda finished, total: told.append((finished, total)))
+    results(runner, tmp_path / "out", {"log": str(tmp_path / "log")})
+    assert told == [(i, 7) for i in range(8)]
