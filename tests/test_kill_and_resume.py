@@ -80,6 +80,7 @@ def wait_for_first_steps(place: Path, process: subprocess.Popen[str]) -> int:
     return int(trainer)
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_no_trainer_behind_and_the_next_one_goes_on(corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
     place = data_half(uninterrupted, tmp_path / "orphan")
     with started("train", corpus, place, "train.num_steps=100000") as process:
@@ -108,6 +109,7 @@ def test_killed_trainer_is_one_clear_failure_and_the_next_run_goes_on(corpus: Pa
     assert contents(place) == contents(uninterrupted)
 
 
+@pytest.mark.slow
 def test_killed_worker_is_one_clear_failure_and_the_next_run_goes_on(corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
     place = tmp_path / "worker"
     with started("run", corpus, place, "runner=process", "only=ingest") as process:

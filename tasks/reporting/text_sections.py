@@ -233,9 +233,11 @@ def _longest_tokens(tokenizer: Facts) -> Markup | None:
 def legible_token(token: str) -> str:
     """A token as a reader can tell it apart: white space by the marks editors use, counted where it is all there is."""
     marks = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+    if not token or token.strip():
+        return token
     if len(token) > 3 and len(set(token)) == 1:
         return f"{marks.get(token[0], token[0])} ×{len(token)}"
-    return "".join(marks.get(letter, letter) for letter in token) if not token.strip() else token
+    return "".join(marks.get(letter, letter) for letter in token)
 
 
 def _shard_table(run: Run) -> Markup:

@@ -309,7 +309,7 @@ def test_a_blank_title_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("token", "shown"),
-    [(" " * 12, "␣ ×12"), ("-" * 16, "- ×16"), ("\n ", "⏎␣"), ("Redistribut", "Redistribut"), ("", ""), (" a", " a")],
+    [(" " * 12, "␣ ×12"), ("-" * 16, "-" * 16), ("\n ", "⏎␣"), ("Redistribut", "Redistribut"), ("", ""), (" a", " a")],
 )
 def test_white_space_in_a_token_is_seen(token: str, shown: str) -> None:
     assert legible_token(token) == shown
