@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 # Without byte code every command would compile thousands of modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,7 +24,7 @@ setup: $(VENV)/.installed ## Make .venv and install the locked requirements
 
 test: $(VENV)/.installed-dev ## Set up with development tools; lint, types, architecture, CPU tests
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, types and architecture contracts only
 	@$(BIN)/ruff check .
