@@ -152,6 +152,8 @@ def test_plan_imports_no_engine_and_no_orchestrator(places: list[str]) -> None:
         "import sys; from flows.cli import main; assert main(sys.argv[1:]) == 0; "
         "print([m for m in ('torch', 'prefect', 'mlflow', 'numba', 'fasttext', 'sentencepiece') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, "plan", *places], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", "source=sample", *places], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == "[]"
