@@ -55,6 +55,8 @@ class SoundBytes(io.RawIOBase):
         self._block = memoryview(b"")
         self._position = 0
         self.damage: str | None = None
+        self.tail = b""
+        """The last bytes that were read."""
 
     def readable(self) -> bool:
         return True
@@ -72,6 +74,7 @@ class SoundBytes(io.RawIOBase):
                 return 0
         count = min(len(buffer), len(self._block))
         buffer[:count] = self._block[:count]
+        self.tail = bytes(self._block[max(count - 8, 0) : count])
         self._block = self._block[count:]
         self._position += count
         return count

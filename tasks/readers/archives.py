@@ -7,11 +7,14 @@ Encrypted members are faults.
 
 from __future__ import annotations
 
+import errno
 import io
+import lzma
 import tarfile
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO, BinaryIO, cast
 
@@ -21,6 +24,9 @@ from tasks.readers.items import Fault, Skipped, damaged
 
 SPOOLED_BYTES = 64_000_000
 """Members that are read from several places are copied, in memory up to this size."""
+
+ZIP_TROUBLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, OSError)
+"""What a broken archive makes the library raise: also for offsets before its beginning, and passwords."""
 
 Member = tuple[str, Format, BinaryIO] | Fault | Skipped
 SKIPPED = Skipped("archive_member")
@@ -34,9 +40,11 @@ def read_members(stream: BinaryIO, kind: str, compression: str) -> Iterator[Memb
 def _read_zip(stream: BinaryIO) -> Iterator[Member]:
     try:
         archive = zipfile.ZipFile(stream)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        yield Fault(1, None, f"broken zip: {error}")
+    except ZIP_TROUBLE as error:
+        _require_no_disk_trouble(error)
+        yield Fault(1, None, f"broken zip: {type(error).__name__}")
         return
+    names = _Names()
     with archive:
         for entry in archive.infolist():
             if entry.is_dir():
@@ -47,12 +55,13 @@ def _read_zip(stream: BinaryIO) -> Iterator[Member]:
                 continue
             try:
                 member = archive.open(entry)
-            except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+            except ZIP_TROUBLE as error:
+                _require_no_disk_trouble(error)
                 yield Fault(1, None, f"broken zip: a member cannot be opened ({type(error).__name__})")
                 continue
             with member:
                 sound = SoundMember(member)
-                yield entry.filename, form, _seekable(sound, form)
+                yield names.name(entry.filename), form, _seekable(sound, form)
                 sound.drain()
             if sound.damage:
                 yield Fault(1, None, f"broken zip: a member is damaged ({sound.damage})")
@@ -60,9 +69,9 @@ def _read_zip(stream: BinaryIO) -> Iterator[Member]:
 
 def _read_tar(stream: BinaryIO, compression: str) -> Iterator[Member]:
     sound = SoundBytes(stream, compression)
-    complete = False
+    names = _Names()
     try:
-        with tarfile.open(fileobj=cast(IO[bytes], io.BufferedReader(sound, 1 << 16)), mode="r|") as archive:
+        with tarfile.open(fileobj=cast(IO[bytes], io.BufferedReader(sound, 1 << 16)), mode="r|", tarinfo=_Header) as archive:
             for entry in archive:
                 if not entry.isreg():
                     continue
@@ -73,17 +82,30 @@ def _read_tar(stream: BinaryIO, compression: str) -> Iterator[Member]:
                     continue
                 with member:
                     part = SoundMember(member)
-                    yield entry.name, form, _seekable(part, form)
+                    yield names.name(entry.name), form, _seekable(part, form)
                     part.drain()
                 if part.damage:
                     yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})")
-            complete = True
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         yield Fault(1, None, damaged(sound.damage or f"broken tar ({type(error).__name__})"))
         return
     sound.drain()
-    if complete and sound.damage:
+    if sound.damage:
         yield Fault(1, None, damaged(sound.damage))
+
+
+class _Header(tarfile.TarInfo):
+    """The library takes a header it cannot read, or the want of one, for the end of the archive; only the mark of the end is
+    that."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError("no header where one should be") from error
 
 
 class SoundMember(io.RawIOBase):
@@ -101,7 +123,8 @@ class SoundMember(io.RawIOBase):
             return 0
         try:
             data = self._member.read(len(buffer))
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+        except (*ZIP_TROUBLE, tarfile.TarError) as error:
+            _require_no_disk_trouble(error)
             self.damage = type(error).__name__
             return 0
         buffer[: len(data)] = data
@@ -113,6 +136,24 @@ class SoundMember(io.RawIOBase):
             pass
 
 
+class _Names:
+    """Names of members, each once: an archive may hold several of one name, and their records are not the same."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def name(self, stored: str) -> str:
+        name = stored.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        self._seen[name] += 1
+        return name if self._seen[name] == 1 else f"{name}#{self._seen[name]}"
+
+
+def _require_no_disk_trouble(error: BaseException) -> None:
+    """Raise what speaks of the disk and not of the archive."""
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        raise error
+
+
 def _member_format(name: str) -> Format | None:
     form = format_of(name)
     hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
@@ -122,7 +163,7 @@ def _member_format(name: str) -> Format | None:
 def _seekable(member: SoundMember, form: Format) -> BinaryIO:
     if form.kind not in SEEKING:
         return cast(BinaryIO, member)
-    copy = tempfile.SpooledTemporaryFile(max_size=SPOOLED_BYTES)
+    copy = tempfile.SpooledTemporaryFile(max_size=SPOOLED_BYTES)  # noqa: SIM115 - it lives as long as its reader
     while block := member.read(1 << 20):
         copy.write(block)
     copy.seek(0)

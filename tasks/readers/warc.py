@@ -48,7 +48,8 @@ def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns) -
         yield Fault(number + 1, None, f"broken WARC: {error} after record {number}")
         return
     sound.drain()
-    if sound.damage or cut_off:
+    # A record ends with empty lines; what is too short for a header FastWARC passes over.
+    if sound.damage or cut_off or sound.tail.strip(b"\r\n") == sound.tail != b"":
         yield Fault(max(number, 1), None, damaged(sound.damage or "the last WARC record is cut off"))
 
 
