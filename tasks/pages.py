@@ -102,8 +102,9 @@ def decode(data: bytes, charset: str | None, is_html: bool) -> tuple[str, Encodi
     for mark, name in BOMS:
         if data.startswith(mark):
             return _decoded(data[len(mark) :], name)
-    candidates = [] if data.isascii() else ["utf-8"]
-    for name in (*candidates, *_declared(data, charset, is_html), "utf-8"):
+    # Seven bits may be an encoding that shifts between character sets (ISO 2022, HZ), which UTF-8 would take at its letters.
+    shifts = data.isascii() and (b"\x1b" in data or b"~{" in data)
+    for name in (*([] if shifts else ["utf-8"]), *_declared(data, charset, is_html), "utf-8"):
         text = _strictly(data, name)
         if text is not None:
             return text, Encoding(name, False)
@@ -137,6 +138,8 @@ def _undo(data: bytes, codings: list[str]) -> bytes:
     for coding in codings:
         try:
             data = _undo_one(data, coding)
+        except BrokenPage:
+            raise
         except (zlib.error, OSError, EOFError, ValueError) as error:
             raise BrokenPage(f"broken HTTP: the body is not {coding}") from error
     return data

@@ -49,7 +49,7 @@ def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns) -
         return
     sound.drain()
     # A record ends with empty lines; what is too short for a header FastWARC passes over.
-    if sound.damage or cut_off or sound.tail.strip(b"\r\n") == sound.tail != b"":
+    if sound.damage or cut_off or sound.tail[-1:] not in (b"", b"\r", b"\n"):
         yield Fault(max(number, 1), None, damaged(sound.damage or "the last WARC record is cut off"))
 
 
