@@ -12,6 +12,7 @@ STAGES: dict[str, Stage] = {
             "tasks.ingest",
             "ingest",
             libraries=("pyarrow", "fastwarc", "resiliparse"),
+            entry_points=("tasks.pagetext",),
             reads_inputs=True,
             accept="require_budget",
         ),

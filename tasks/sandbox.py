@@ -5,6 +5,10 @@ over a limit, or crashes, raises `OutOfBounds`; its process is killed and the ne
 fresh process does: a call that fails in a used one is made once more in a new one, so that no input is judged by what was left
 over from others.
 
+Time is processor time of the called process, so that a busy machine and the number of workers judge nothing; one that waits for
+something else is stopped when `PATIENCE` times as much has passed on the clock. Where the system does not tell processor time,
+it is the clock alone.
+
 The function takes bytes and gives bytes; frames are a length and the bytes, nothing is pickled. The limit of memory is one of
 address space beyond what the process needs itself; Linux holds it, macOS does not. A call costs two copies through a socket and
 no thread.
@@ -21,6 +25,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -28,6 +33,9 @@ from llm_core.process import terminate_with_parent
 
 START_LIMIT_S = 60.0
 """What a process may take to start on a machine that is busy; not part of any call."""
+
+PATIENCE = 10
+CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 LENGTH = struct.Struct("<qQ")
 READY, DONE, NO_MEMORY = 0, 1, 2
@@ -40,7 +48,7 @@ class OutOfBounds(RuntimeError):
 class Sandbox:
     """Calls `module:function` in a process that can be killed. The process starts with the first call.
 
-    timeout_s: wall-clock limit of a call. max_memory_bytes: address space that a call may take.
+    timeout_s: processor time that a call may take. max_memory_bytes: address space that a call may take.
     """
 
     def __init__(self, function: str, timeout_s: float, max_memory_bytes: int) -> None:
@@ -75,11 +83,11 @@ class Sandbox:
             self._start()
         assert self._socket is not None and self._process is not None
         self._calls += 1
-        until = time.monotonic() + self._timeout_s
+        limit = Limit(self._timeout_s, self._process.pid)
         try:
-            self._socket.settimeout(self._timeout_s)
+            self._socket.settimeout(PATIENCE * self._timeout_s)
             self._socket.sendall(LENGTH.pack(DONE, len(data)) + data)
-            code, result = _receive(self._socket, until)
+            code, result = _receive(self._socket, limit.left_s)
         except TimeoutError as error:
             raise OutOfBounds(f"took longer than {self._timeout_s:g} s") from error
         except OSError as error:  # it went away while it was written to
@@ -105,7 +113,7 @@ class Sandbox:
             )
         self._socket, self._calls = ours, 0
         try:
-            code, _ = _receive(ours, time.monotonic() + START_LIMIT_S)
+            code, _ = _receive(ours, Limit(START_LIMIT_S, self._process.pid).left_s)
         except (OSError, EOFError) as error:
             self._stop()
             raise RuntimeError(f"the process for {self._function} did not start") from error
@@ -130,21 +138,52 @@ def _cause(code: int) -> str:
     return f"brought its process down (exit code {code})"
 
 
-def _receive(connection: socket.socket, until: float | None = None) -> tuple[int, bytes]:
-    code, length = LENGTH.unpack(_receive_exactly(connection, LENGTH.size, until))
-    return code, _receive_exactly(connection, length, until)
+class Limit:
+    """How long a process may still take, from now on."""
+
+    def __init__(self, timeout_s: float, pid: int) -> None:
+        self._timeout_s, self._pid = timeout_s, pid
+        self._began, self._began_cpu_s = time.monotonic(), _processor_s(pid)
+
+    def left_s(self) -> float:
+        """Seconds to wait before asking again. Raises TimeoutError when there are none."""
+        waited_s = time.monotonic() - self._began
+        if waited_s < self._timeout_s:
+            return self._timeout_s - waited_s
+        now_s = _processor_s(self._pid)
+        if now_s is None or self._began_cpu_s is None or waited_s > PATIENCE * self._timeout_s:
+            raise TimeoutError
+        left_s = self._timeout_s - (now_s - self._began_cpu_s)
+        if left_s <= 0:
+            raise TimeoutError
+        return max(left_s, CLOCK_TICK_S)
 
 
-def _receive_exactly(connection: socket.socket, length: int, until: float | None) -> bytes:
+def _processor_s(pid: int) -> float | None:
+    """Processor time of a process so far; None where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) * CLOCK_TICK_S
+
+
+def _receive(connection: socket.socket, left_s: Callable[[], float] | None = None) -> tuple[int, bytes]:
+    code, length = LENGTH.unpack(_receive_exactly(connection, LENGTH.size, left_s))
+    return code, _receive_exactly(connection, length, left_s)
+
+
+def _receive_exactly(connection: socket.socket, length: int, left_s: Callable[[], float] | None) -> bytes:
     data = bytearray(length)
     view, filled = memoryview(data), 0
     while filled < length:
-        if until is not None:
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            connection.settimeout(left_s)
-        count = connection.recv_into(view[filled:])
+        try:
+            connection.settimeout(left_s() if left_s else None)
+            count = connection.recv_into(view[filled:])
+        except TimeoutError:
+            if left_s and left_s() > 0:  # raises when it is really over
+                continue
+            raise
         if not count:
             raise EOFError
         filled += count

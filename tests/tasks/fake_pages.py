@@ -16,10 +16,10 @@ def obey(data: bytes) -> bytes:
                 pass
         case [b"sleep"]:
             time.sleep(600)
+        case [b"rest", seconds]:
+            time.sleep(float(seconds))
         case [b"eat"]:
-            held = []
-            while True:
-                held.append(bytearray(1 << 24))
+            bytearray(1 << 40)
         case [b"crash"]:
             os.kill(os.getpid(), signal.SIGSEGV)
         case [b"raise"]:
@@ -32,3 +32,13 @@ def obey(data: bytes) -> bytes:
         case [b"large", size]:
             return b"x" * int(size)
     return data.upper()
+
+
+def read_page(frame: bytes) -> bytes:
+    """`tasks.pages.read_page`, with trouble for the pages that ask for it."""
+    from tasks import pages, pagetext
+
+    _, data = pages.split_frame(frame)
+    if data in (b"hang", b"eat"):
+        obey(data)
+    return pagetext.read_page(frame)

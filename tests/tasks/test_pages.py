@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.keys import ROOT
-from tasks.pages import READ_PAGE, BrokenPage, Encoded, Encoding, decode, extract, read_page
+from tasks.pages import READ_PAGE, BrokenPage, Encoded, extract
+from tasks.pagetext import Encoding, decode, read_page
 from tasks.sandbox import Sandbox
 
 

@@ -14,7 +14,7 @@ from tasks.sandbox import OutOfBounds, Sandbox
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox("tests.tasks.fake_pages:obey", 0.6, 300_000_000) as opened:
+    with Sandbox("tests.tasks.fake_pages:obey", 0.3, 300_000_000) as opened:
         yield opened
 
 
@@ -29,8 +29,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (b"hang", "took longer than 0.6 s"),
-        (b"sleep", "took longer than 0.6 s"),
+        (b"hang", "took longer than 0.3 s"),
         (b"eat", "took more memory than it may"),
         (b"crash", "brought its process down"),
         (b"raise", "brought its process down"),
@@ -45,6 +44,18 @@ def test_bad_call_is_refused_and_the_next_one_served(sandbox: Sandbox, call: byt
     assert time.monotonic() - started < 30
     assert sandbox.call(b"after") == b"AFTER"
     assert int(sandbox.call(b"pid")) != pid and not is_alive(pid)
+
+
+def test_call_that_waits_for_something_is_stopped_by_the_clock() -> None:
+    with (
+        Sandbox("tests.tasks.fake_pages:obey", 0.1, 300_000_000) as opened,
+        pytest.raises(OutOfBounds, match=r"longer than 0\.1 s"),
+    ):
+        opened.call(b"sleep")
+
+
+def test_time_is_that_of_the_process_and_not_of_a_busy_machine(sandbox: Sandbox) -> None:
+    assert sandbox.call(b"rest 0.7") == b"REST 0.7"
 
 
 def test_process_is_used_again(sandbox: Sandbox) -> None:
