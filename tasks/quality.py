@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import Artifact, check_accounting
@@ -92,7 +93,8 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     verdicts = judge(rules, features, languages)
     dropping = sum(1 << bit for bit, rule in enumerate(rules) if config.drops(rule))
     kept = (verdicts & np.uint64(dropping)) == 0
-    columns = {"id": documents["id"], **features, "verdict": verdicts, "kept": kept}
+    num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
+    columns = {"id": documents["id"], "num_bytes": num_bytes, **features, "verdict": verdicts, "kept": kept}
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )
