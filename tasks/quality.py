@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.artifact import Artifact, check_accounting
 from tasks.documentset import (
@@ -102,7 +103,8 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
     verdicts, drops = judge(book, features, sources, languages)
-    columns = {"id": documents["id"], **features, "verdict": verdicts, "kept": drops == 0}
+    num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
+    columns = {"id": documents["id"], "num_bytes": num_bytes, **features, "verdict": verdicts, "kept": drops == 0}
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )
