@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -21,11 +20,7 @@ from tasks.pages import BrokenPage, Encoded, PageText, extract
 from tasks.readers import Fault, Record, json_type
 from tasks.sandbox import OutOfBounds, Sandbox
 from tasks.sources import HtmlConfig, InputConfig
-
-VISIBLE = re.compile(
-    "[^\\s\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0]"
-)
-"""A character that shows: neither white space nor zero-width."""
+from tasks.visible import shows
 
 DUMP_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
 _MISSING = object()
@@ -67,7 +62,7 @@ class RowReader:
         if "\0" in text or "\r\n" in text or text.startswith("\ufeff"):
             text, more = repair_text(text)
             repairs = tuple(sorted({*repairs, *more}))
-        if VISIBLE.search(text) is None:
+        if not shows(text):
             return "EMPTY"
         if page is not None:
             details = {"title": page.title, "encoding": page.encoding}
