@@ -30,7 +30,7 @@ from tasks.readers import Columns, Dropped, Fault, Record, Skipped, read_streams
 from tasks.sandbox import Sandbox
 from tasks.sources import SourceConfig, input_name
 from tasks.stage import StageFailure
-from tasks.tally import Tally, count_document, largest
+from tasks.tally import Tally, add_to_tally, largest
 
 QUARANTINE_FILE = "quarantine.jsonl"
 MAX_EXAMPLES = 10
@@ -95,7 +95,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     source, one = part.payload["source"], config.inputs[part.payload["source"]]
     columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column)
     counts = FileCounts()
-    writer = DocumentWriter(directory, config.max_text_bytes_per_file)
+    writer = DocumentWriter(directory, config.max_text_bytes_per_file, counts.keep)
     with (
         (directory / QUARANTINE_FILE).open("w", encoding="utf-8") as quarantine,
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
@@ -105,14 +105,16 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             for item in items:
-                outcome = rows.read(item) if isinstance(item, Record) else item
-                if isinstance(outcome, Row):
-                    assert isinstance(item, Record)
-                    document_id = identity.copy()
-                    document_id.update(b"%d" % item.position)
-                    writer.add(document_id.digest(), outcome)
-                    counts.keep(outcome)
-                elif isinstance(outcome, Fault):
+                if type(item) is Record:
+                    outcome = rows.read(item)
+                    if type(outcome) is Row:
+                        document_id = identity.copy()
+                        document_id.update(b"%d" % item.position)
+                        writer.add(document_id.digest(), outcome)
+                        continue
+                else:
+                    outcome = item
+                if isinstance(outcome, Fault):
                     shown = input_name(source, name, bool(config.sources))
                     entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
                     quarantine.write(json.dumps(entry, ensure_ascii=False) + "\n")
@@ -136,19 +138,18 @@ class FileCounts:
         self.repaired = Counter({"NUL": 0, "BOM": 0, "CRLF": 0, "LONE_SURROGATE": 0})
         self.by_source: Tally = {}
         self.licenses: Tally = {}
-        self.length_bits: Counter[str] = Counter()
+        self.length_bits: Counter[int] = Counter()
 
-    def keep(self, row: Row) -> None:
-        """Count a document."""
-        num_bytes = len(row.text)
-        self.kept += 1
-        self.bytes += num_bytes
-        self.length_bits[str(num_bytes.bit_length() - 1)] += 1
-        count_document(self.by_source, row.source, num_bytes)
-        if row.license is not None:
-            count_document(self.licenses, row.license, num_bytes)
-        for repair in row.repairs:
-            self.repaired[repair] += 1
+    def keep(self, columns: Any) -> None:
+        """Count the documents of a file, given as a row of lists."""
+        sizes = list(map(len, columns.text))
+        self.kept += len(sizes)
+        self.bytes += sum(sizes)
+        self.length_bits.update(map(int.bit_length, sizes))
+        add_to_tally(self.by_source, columns.source, sizes)
+        add_to_tally(self.licenses, columns.license, sizes)
+        for repairs in filter(None, columns.repairs):
+            self.repaired.update(set(repairs))
 
     def counters(self) -> dict[str, Any]:
         """All of it, by the names of the contract."""
@@ -164,7 +165,7 @@ class FileCounts:
             "repaired": dict(self.repaired),
             "by_source": self.by_source,
             "licenses": self.licenses,
-            "length_bits": dict(self.length_bits),
+            "length_bits": {str(bits - 1): count for bits, count in self.length_bits.items()},
         }
 
 

@@ -25,45 +25,59 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
     """Records at the byte offset of their line."""
-    loads = orjson.loads
-    for number, offset, line in split_lines(stream, compression):
-        if isinstance(line, str):
-            yield Fault(number, offset, line)
-            continue
-        try:
-            values = loads(line)
-        except orjson.JSONDecodeError:
-            if line.removeprefix(BOM).strip():
-                yield _read_odd_line(line, number, offset)
-            continue
-        if type(values) is not dict:
-            yield Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
-        elif any(type(value) is float and abs(value) >= 2**63 for value in values.values()):
-            yield _read_odd_line(line, number, offset)
-        else:
-            yield Record(offset, number, offset, values)
+    loads, number, offset = orjson.loads, 1, 0
+    # One loop over the lines of a block: a generator for each line would cost as much as parsing a short one.
+    for lines in line_blocks(stream, compression):
+        if isinstance(lines, str):
+            yield Fault(number, offset, lines)
+            return
+        for line in lines:
+            try:
+                values = loads(line)
+            except orjson.JSONDecodeError:
+                if line.removeprefix(BOM).strip():
+                    yield _read_odd_line(line, number, offset)
+            else:
+                if type(values) is not dict:
+                    yield Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
+                else:
+                    for value in values.values():
+                        if type(value) is float and abs(value) >= 2**63:
+                            yield _read_odd_line(line, number, offset)
+                            break
+                    else:
+                        yield Record(offset, number, offset, values)
+            number, offset = number + 1, offset + len(line) + 1
+
+
+def line_blocks(stream: BinaryIO, compression: str) -> Iterator[list[bytes] | str]:
+    """Lists of whole lines without their ends; at last the error, as text, where the stream is damaged."""
+    held: list[bytes] = []  # the beginning of a line that goes on in the next block
+    try:
+        for block in read_blocks(stream, compression):
+            lines = block.split(b"\n")
+            held.append(lines[0])
+            if len(lines) > 1:
+                lines[0] = b"".join(held)
+                held = [lines.pop()]
+                yield lines
+    except DamagedStream as error:
+        yield damaged(error)
+        return
+    if any(held):
+        yield [b"".join(held)]
 
 
 def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, bytes | str]]:
     """(line number from 1, byte offset, line); the line is the error, as text, where a stream is damaged."""
     number, offset = 1, 0
-    held: list[bytes] = []  # the beginning of a line that goes on in the next block
-    try:
-        for block in read_blocks(stream, compression):
-            pieces = block.split(b"\n")
-            held.append(pieces[0])
-            if len(pieces) == 1:
-                continue
-            pieces[0] = b"".join(held)
-            held = [pieces.pop()]
-            for line in pieces:
-                yield number, offset, line
-                number, offset = number + 1, offset + len(line) + 1
-    except DamagedStream as error:
-        yield number, offset, damaged(error)
-        return
-    if any(held):
-        yield number, offset, b"".join(held)
+    for lines in line_blocks(stream, compression):
+        if isinstance(lines, str):
+            yield number, offset, lines
+            return
+        for line in lines:
+            yield number, offset, line
+            number, offset = number + 1, offset + len(line) + 1
 
 
 def parse_json(line: bytes) -> tuple[Any, bool]:
