@@ -114,7 +114,7 @@ class RunConfig:
             "ingest": self.source,
             "language": self.language,
             "quality": self.quality,
-            "dedup": self.dedup,
+            "dedup": self.dedup.in_store(self.store),
             "pii": self.pii,
             "documents": self.documents,
             "tokenizer": self.tokenizer,
