@@ -26,7 +26,7 @@ from tasks.documentwriter import DocumentWriter
 from tasks.keys import digest
 from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
-from tasks.readers import Columns, Dropped, Fault, Record, Skipped, read_streams
+from tasks.readers import Columns, Dropped, Fault, Item, Record, Skipped, read_streams
 from tasks.sandbox import Sandbox
 from tasks.sources import SourceConfig, input_name
 from tasks.stage import StageFailure
@@ -105,15 +105,14 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             for item in items:
-                if type(item) is Record:
+                outcome: Row | str | Item = item
+                if isinstance(item, Record):
                     outcome = rows.read(item)
-                    if type(outcome) is Row:
+                    if isinstance(outcome, Row):
                         document_id = identity.copy()
                         document_id.update(b"%d" % item.position)
                         writer.add(document_id.digest(), outcome)
                         continue
-                else:
-                    outcome = item
                 if isinstance(outcome, Fault):
                     shown = input_name(source, name, bool(config.sources))
                     entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
@@ -122,7 +121,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                 elif isinstance(outcome, Skipped):
                     counts.skipped[outcome.kind] += 1
                 else:
-                    counts.dropped[outcome.reason if isinstance(outcome, Dropped) else outcome] += 1
+                    counts.dropped[outcome.reason if isinstance(outcome, Dropped) else str(outcome)] += 1
     writer.close()
     return counts.counters()
 
