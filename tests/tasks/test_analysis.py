@@ -24,7 +24,7 @@ WORDS = [f"word{i}" for i in range(500)]
 
 
 def make_corpus(folder: Path, num_files: int) -> dict[str, Artifact]:
-    """Documents of 19 words and an address; every fourth is bad, every eighth a duplicate, all addresses are replaced in the end."""
+    """Documents of 19 words and an address: a fourth is bad, an eighth duplicates, addresses are replaced in the end."""
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(WORDS, 19)) + f" me{i}@x.org" for i in range(NUM)]
     hosts = ["a.example.co.uk", "b.example.co.uk", "example.com", None]
