@@ -10,7 +10,7 @@ STAGES: dict[str, Stage] = {
         Stage("ingest", "tasks.ingest", "ingest", libraries=("pyarrow",), reads_inputs=True),
         Stage("language", "tasks.language", "identify_languages", ("ingest",), ("fasttext",), reads_inputs=True),
         Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language"), ("numba",)),
-        Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch")),
+        Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch"), reads_inputs=True),
         Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers")),
         Stage("documents", "tasks.documents", "write_documents", ("ingest", "language", "quality", "dedup", "pii"), ("pyarrow",)),
         Stage(

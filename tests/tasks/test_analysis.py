@@ -44,6 +44,7 @@ def make_corpus(folder: Path, num_files: int) -> dict[str, Artifact]:
         ("unsegmented_frac", pa.float64(), [0.0] * NUM),
         ("bullet_line_frac", pa.float64(), [(i % 4) / 4 for i in range(NUM)]),
         ("verdict", pa.uint64(), [0] * NUM),
+        ("drops", pa.uint64(), [0] * NUM),
         ("kept", pa.bool_(), good),
     ]
     made = {
