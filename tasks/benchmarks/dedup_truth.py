@@ -11,10 +11,10 @@ Only documents that took part count. Three claims:
 * `near90_together_frac`: of pairs with similarity of at least 0.9, the share that has one survivor, or of which one at most is
   kept. `near90_one_cluster_frac` counts the first alone: two documents that both go may go to different survivors.
 * `below50_wrong_removals`: pairs below 0.5, by words and by characters, of which one was removed for the other. Words between
-  blanks alone do not show that texts differ: a licence in comment lines shares few 5-grams with the same licence without the
+  blanks alone do not show that texts differ: a licence in comment lines shares few 5-grams with the same licence without
   comment signs. `below50_by_words_removals` counts pairs that are below 0.5 by words.
 
-Shares come with their counts and 95 % Wilson intervals (Wilson 1927). A pair counts as one trial though a document may be in many.
+Shares come with their counts and 95 % intervals (Wilson 1927). A pair counts as one trial though a document may be in many.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[f
     middle = share + z * z / (2 * trials)
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+    # At the ends the formula gives 0 and 1 up to rounding.
+    low = (middle - spread) / scale if successes else 0.0
+    return low, (middle + spread) / scale if successes < trials else 1.0
 
 
 def _judged_documents(ingest: Artifact, dedup: Artifact) -> dict[str, dict[str, Any]]:
