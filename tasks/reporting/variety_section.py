@@ -48,7 +48,7 @@ def variety_section(run: Run) -> Section:
         f"and text falls on as many languages as {significant(last.number('languages', 'effective'))} of equal size "
         f"(before: {significant(first.number('languages', 'effective'))})."
     )
-    pieces = [
+    pieces: list[Markup | Sequence[Markup] | None] = [
         _scale(states, shown),
         _variety(analysis, states, shown, run),
         pair(_growth(analysis), _cluster_law(analysis)),
