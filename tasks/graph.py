@@ -7,7 +7,15 @@ from tasks.stage import Stage
 STAGES: dict[str, Stage] = {
     stage.name: stage
     for stage in (
-        Stage("ingest", "tasks.ingest", "ingest", libraries=("pyarrow",), reads_inputs=True),
+        Stage(
+            "ingest",
+            "tasks.ingest",
+            "ingest",
+            libraries=("pyarrow", "fastwarc", "resiliparse"),
+            entry_points=("tasks.pagetext",),
+            reads_inputs=True,
+            accept="require_budget",
+        ),
         Stage("language", "tasks.language", "identify_languages", ("ingest",), ("fasttext",), reads_inputs=True),
         Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language"), ("numba",)),
         Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch"), reads_inputs=True),
