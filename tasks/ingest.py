@@ -23,7 +23,7 @@ from tasks.artifact import Artifact, check_accounting, digest_file, link_file
 from tasks.documentrows import Row, RowReader
 from tasks.documentset import sum_counters
 from tasks.documentwriter import DocumentWriter
-from tasks.keys import digest
+from tasks.keys import digest, key_config
 from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.readers import Columns, Dropped, Fault, Item, Record, Skipped, read_streams
@@ -80,11 +80,13 @@ def list_parts(config: SourceConfig) -> list[Part]:
     """One part per file. Raises StageFailure where a source has none."""
     parts = []
     for source, files in config.source_files().items():
+        # One of several sources brings its own settings, so that another one beside it changes nothing here.
+        settings = key_config(config.inputs[source]) if config.sources else {}
         if not files:
             paths = ", ".join(config.inputs[source].paths)
             raise StageFailure(f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz or .txt there")
         for relative, path in files.items():
-            identity = {"file": relative, "content": digest_file(path), "source": source}
+            identity = {"file": relative, "content": digest_file(path), "source": source, "settings": settings}
             payload = {"path": str(path), "source": source, "relative": relative}
             parts.append(Part(input_name(source, relative, bool(config.sources)), digest(identity), payload))
     return sorted(parts, key=lambda part: part.name)
