@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from tasks.artifact import Artifact
 from tasks.documentset import DOCUMENT_SCHEMA, read_table, write_table
 from tasks.keys import key_config
 from tasks.language import LANGUAGE_SCHEMA, LanguageConfig, identify_languages, label_texts
+from tasks.language_labels import LID176_LABELS
 from tasks.parts import PartRunner
+from tasks.scripts import RANGES, SCRIPTS, scripts_of
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
 ENGLISH = "The quick brown fox jumps over the lazy dog, and then it goes back to the forest where it lives."
@@ -96,9 +99,58 @@ def test_sample_labels_agree_with_the_declared_ones() -> None:
     declared = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
     declared = [d for d in declared if d["kind"] in ("prose", "verse", "dict", "changelog") and len(d["text"]) > 200]
     config = LanguageConfig(min_score=0.0)
-    labels, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
+    labels, _, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
     right = sum(label == d["lang"] for label, d in zip(labels, declared, strict=True))
     assert right >= 0.97 * len(declared)
+
+
+VOCALISED_ARABIC = "ذَهَبَ الْوَلَدُ إِلَى الْمَدْرَسَةِ فِي الصَّبَاحِ وَكَتَبَ الدَّرْسَ ثُمَّ رَجَعَ إِلَى الْبَيْتِ مَعَ أَصْدِقَائِهِ"
+
+
+def test_vocalised_arabic_is_arabic(tmp_path: Path) -> None:
+    bare = "".join(c for c in VOCALISED_ARABIC if unicodedata.category(c) != "Mn")
+    _, rows = identify(tmp_path, [[VOCALISED_ARABIC, bare]])
+    assert [row["language"] for row in rows] == ["ar", "ar"]
+    assert rows[0]["score"] == rows[1]["score"]
+
+
+def test_a_label_its_letters_contradict_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [(0.6, "__label__de"), (0.3, "__label__uk"), (0.1, "__label__ru")]
+    monkeypatch.setattr("tasks.language._load_predict", lambda model: lambda line, k, *rest: answers[:k])
+
+    def label(text: str, min_score: float = 0.2) -> tuple[str, float]:
+        labels, scores, _ = label_texts(pa.array([text]), Path("model"), LanguageConfig(min_score=min_score))
+        return labels[0], pytest.approx(float(scores[0]))
+
+    assert label("Der Hund und die Katze sind im Garten") == ("de", 0.6)
+    assert label("Кот и собака сидят в саду и спят") == ("uk", 0.3)
+    assert label("Кот и собака сидят в саду и спят", 0.4) == ("und", 0.3)
+    assert label("ฝนตกบนภูเขาทุกปี ชาวบ้านปลูกข้าว") == ("th", 1.0)
+    assert label("Der Hund ЩЁ und die Katze") == ("de", 0.6)
+    assert label("Кот") == ("de", 0.6)  # three letters prove nothing
+
+
+def test_every_label_of_the_model_has_a_script_and_can_be_named() -> None:
+    import fasttext
+
+    model = fasttext.load_model(str(LanguageConfig().input_files()["lid_model"]))
+    labels = {label.removeprefix("__label__") for label in model.labels}
+    assert labels == LID176_LABELS
+    assert all(scripts_of(label) <= set(SCRIPTS) for label in labels)
+    for first, last, script in RANGES:
+        assert first <= last
+        assert script in SCRIPTS
+
+
+def test_declared_languages_are_seldom_contradicted_by_their_letters() -> None:
+    config = LanguageConfig(min_score=0.0)
+    texts = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
+    declared = [d for d in texts if d["lang"] in ("zh", "ja", "ar", "ru", "ko", "el", "he", "hi", "th") and d["kind"] != "mo"][
+        :80
+    ]
+    labels, _, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
+    for label, document in zip(labels, declared, strict=True):
+        assert scripts_of(label) & scripts_of(document["lang"]), document["lang"]
 
 
 def test_a_missing_model_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
