@@ -129,7 +129,8 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
     for i, prefix in enumerate(prefixes.to_pylist()):
         # "</s>" as a word of its own is fastText's end of line: what follows would not be read.
         line = " ".join(prefix.lower().replace("</s>", " ").split())
-        if not totals[i] and not any(map(str.isalpha, line)):
+        # The counts are of the text itself, where the mark has a letter.
+        if (not totals[i] or "</s>" in prefix) and not any(map(str.isalpha, line)):
             labels.append(UNDETERMINED)
             continue
         script = SCRIPTS[mains[i]] if most[i] >= LEAST_LETTERS and 2 * most[i] > totals[i] else None

@@ -63,7 +63,7 @@ def table_mask(num_items):  # type: ignore[no-untyped-def]
     return size - 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of them with the top bit set."""
     length = stop - start
@@ -86,7 +86,7 @@ def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     return key | _LONG
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def intern_span(buf, start, stop, key, starts, stops, keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
     """The id of buf[start:stop], whose `span_key` is `key`, among the spans of this generation; it is `count` where it is new.
 
@@ -122,7 +122,7 @@ def grow(keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
         table[2 * slot + 1] = (np.uint64(generation) << _HALF) | np.uint64(known)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def intern_pair(key, count, table, generation, mask):  # type: ignore[no-untyped-def]
     """The id of a pair of numbers below 2**32 (`pair_key`) in this generation; it is `count` where the pair is new."""
     tagged = np.uint64(generation) << _HALF
@@ -140,13 +140,13 @@ def intern_pair(key, count, table, generation, mask):  # type: ignore[no-untyped
     return np.int64(found)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def pair_key(first, second):  # type: ignore[no-untyped-def]
     """Two numbers below 2**32 as one."""
     return (np.uint64(first) << _HALF) | np.uint64(second)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def _first_slot(key, mask):  # type: ignore[no-untyped-def]
     # Both halves of the key reach the upper half of the product, and the upper half is what is taken.
     return np.int64(((key ^ (key >> _HALF)) * _PRIME) >> _HALF) & np.int64(mask)

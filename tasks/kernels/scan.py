@@ -57,7 +57,7 @@ def line_marks() -> np.ndarray:
     return table
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def _letters_and_unit_bytes(word):  # type: ignore[no-untyped-def]
     """The high bits of those bytes of a word that are ASCII letters, and of those that are ASCII letters, digits or `_`.
 

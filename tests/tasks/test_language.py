@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.artifact import Artifact
-from tasks.documentset import DOCUMENT_SCHEMA, read_table, write_table
+from tasks.documentset import DOCUMENT_SCHEMA, read_table, text_buffers, write_table
+from tasks.kernels.scripts import count_scripts
 from tasks.keys import key_config
-from tasks.language import LANGUAGE_SCHEMA, LanguageConfig, identify_languages, label_texts
+from tasks.language import LANGUAGE_SCHEMA, LEAST_LETTERS, LanguageConfig, identify_languages, label_texts
 from tasks.language_labels import LID176_LABELS
 from tasks.parts import PartRunner
 from tasks.scripts import RANGES, SCRIPTS, scripts_of
@@ -142,15 +146,23 @@ def test_every_label_of_the_model_has_a_script_and_can_be_named() -> None:
         assert script in SCRIPTS
 
 
-def test_declared_languages_are_seldom_contradicted_by_their_letters() -> None:
+def test_no_label_contradicts_the_letters_of_its_text() -> None:
     config = LanguageConfig(min_score=0.0)
-    texts = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
-    declared = [d for d in texts if d["lang"] in ("zh", "ja", "ar", "ru", "ko", "el", "he", "hi", "th") and d["kind"] != "mo"][
-        :80
-    ]
-    labels, _, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
-    for label, document in zip(labels, declared, strict=True):
-        assert scripts_of(label) & scripts_of(document["lang"]), document["lang"]
+    texts = pa.array([json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[::4]], pa.large_string())
+    labels, _, _ = label_texts(texts, config.input_files()["lid_model"], config)
+    letters = count_scripts(*text_buffers(texts), config.prefix_chars)[:, 1:]
+    for label, counts in zip(labels, letters, strict=True):
+        if counts.max() >= LEAST_LETTERS and 2 * counts.max() > counts.sum() and label != "und":
+            assert SCRIPTS[counts.argmax() + 1] in scripts_of(label)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text("aЯض文カ한 </s>1\n", max_size=30), st.integers(1, 40))
+def test_scripts_are_counted_in_the_prefix(text: str, limit: int) -> None:
+    found = count_scripts(*text_buffers(pa.array(["x", text], pa.large_string())), limit)[1]
+    known = {"a": "LATIN", "s": "LATIN", "Я": "CYRILLIC", "ض": "ARABIC", "文": "HAN", "カ": "KANA", "한": "HANGUL"}
+    expected = Counter(known.get(char, "OTHER") for char in text[:limit])
+    assert {name: n for name, n in zip(SCRIPTS, found.tolist(), strict=True) if n} == dict(expected)
 
 
 def test_a_missing_model_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,8 @@ RULES = [rule for rules in PRESETS.values() for rule in rules]
 @given(st.sampled_from(RULES), st.sampled_from([-1e-9, 0.0, 1e-9]))
 def test_the_threshold_itself_passes(rule: Rule, offset: float) -> None:
     config = QualityConfig(presets=(rule.preset,) if rule.preset in PRESETS else (), record=())
-    broken = judge_one(config, {rule.feature: float(rule.threshold or 0) + offset})
+    values = {rule.feature: float(rule.threshold or 0) + offset}
+    broken = judge_one(config, values, (*rule.languages, "en")[0])
     assert (rule.name in broken) == (offset < 0 if rule.side == "min" else offset > 0)
 
 
