@@ -34,12 +34,12 @@ from tasks.dedup import DedupConfig
 from tasks.documents import DocumentsConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.graph import STAGES
-from tasks.ingest import SourceConfig
 from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
 from tasks.report import ReportConfig
 from tasks.shards import ShardsConfig
+from tasks.sources import SourceConfig
 from tasks.stage import StageConfigs
 from tasks.tokenizer import TokenizerConfig
 from tasks.train import TrainStageConfig

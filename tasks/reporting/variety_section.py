@@ -48,7 +48,7 @@ def variety_section(run: Run) -> Section:
         f"and text falls on as many languages as {significant(last.number('languages', 'effective'))} of equal size "
         f"(before: {significant(first.number('languages', 'effective'))})."
     )
-    pieces = [
+    pieces: list[Markup | Sequence[Markup] | None] = [
         _scale(states, shown),
         _variety(analysis, states, shown, run),
         pair(_growth(analysis), _cluster_law(analysis)),
@@ -176,7 +176,7 @@ def _cluster_law(analysis: Facts) -> Markup | None:
     return tag("div", tag("h3", "Law of duplicates"), tag("p", text, class_="note"), class_="tabled")
 
 
-def _histograms(analysis: Facts) -> list[Markup | None]:
+def _histograms(analysis: Facts) -> list[Markup]:
     """Features whose distribution filtering changed most, by the share of documents that would have to move."""
     changed = []
     for name, facts in analysis.items("histograms"):
@@ -193,7 +193,7 @@ def _histograms(analysis: Facts) -> list[Markup | None]:
     note = "Documents by value of a feature. Pale: all that were read. Solid: those kept. The six features that changed most."
     return [
         tag("div", heading, tag("p", note, class_="note"), class_="tabled"),
-        *(pair(*figures[i : i + 2]) for i in range(0, len(figures), 2)),
+        *(shown for i in range(0, len(figures), 2) if (shown := pair(*figures[i : i + 2]))),
     ]
 
 

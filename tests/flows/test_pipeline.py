@@ -152,6 +152,20 @@ def test_plan_imports_no_engine_and_no_orchestrator(places: list[str]) -> None:
         "import sys; from flows.cli import main; assert main(sys.argv[1:]) == 0; "
         "print([m for m in ('torch', 'prefect', 'mlflow', 'numba', 'fasttext', 'sentencepiece') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, "plan", *places], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", "source=sample", *places], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_budget_of_faults_stops_a_run_and_a_looser_one_goes_on_with_what_was_read(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "my.jsonl").write_text('{"text": "good"}\n' * 8 + "{broken\n" * 2)
+    source = ["source=files", f"source.paths=['{tmp_path / 'my.jsonl'}']", "only=ingest"]
+    refused = run_cli("refresh", *source)
+    (last,) = [line for line in refused["err"].splitlines() if line.startswith("textmill: ")]
+    assert refused["code"] == 2 and "2 of 10 records (20.0%) could not be read" in last and "my.jsonl line 9" in last
+    accepted = run_cli("refresh", *source, "source.max_bad_frac=0.2")
+    assert accepted["code"] == 0 and accepted["summary"]["stages"]["ingest"]["cached"]
+    assert "completed with quarantine: 2 records" in accepted["out"]
+    assert run_cli("refresh", *source)["code"] == 2, "a tighter budget is not forgotten for what is there"
