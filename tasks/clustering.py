@@ -31,7 +31,7 @@ class Clusters:
 
     by_url, by_text: where the first two steps take a row. survivor: where all three do. family: its smallest row. size: documents
     of this and earlier runs that go to a row. members: rows that were compared by shingles. a, b, jaccard: pairs of rows whose
-    similarity is at least the family threshold, and whether b was removed because of a. metrics: what the report tells of the search.
+    similarity is at least the family threshold, and whether b was removed because of a. metrics: what is told of the search.
     """
 
     num_earlier: int
