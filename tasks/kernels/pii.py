@@ -266,15 +266,15 @@ def _grown(found: np.ndarray, count: int) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def take(masked: np.ndarray, starts: np.ndarray, ends: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Overwrite spans with their marks, in the order given, where no byte of them is a mark already; which ones were."""
-    taken = np.zeros(len(starts), np.bool_)
-    for r in range(len(starts)):
-        free = True
-        for i in range(starts[r], ends[r]):
+def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """Overwrite the spans of rows with their marks, in order, where no byte of them is a mark already; which ones were."""
+    taken = np.zeros(len(rows), np.bool_)
+    for r in range(len(rows)):
+        start, end, free = rows[r, 1], rows[r, 2], True
+        for i in range(start, end):
             free &= masked[i] != 60 and masked[i] != 42
         if free:
-            for i in range(starts[r], ends[r]):
+            for i in range(start, end):
                 masked[i] = marks[r]
         taken[r] = free
     return taken
