@@ -28,17 +28,18 @@ from flows.tracking import TrackingConfig
 from llm_core.config import ConfigError, build, nearest, to_plain
 from llm_core.fingerprint import num_processors
 from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
+from tasks.analysis import AnalysisConfig
 from tasks.bench import BenchConfig
 from tasks.dedup import DedupConfig
 from tasks.documents import DocumentsConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.graph import STAGES
-from tasks.ingest import SourceConfig
 from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
 from tasks.report import ReportConfig
 from tasks.shards import ShardsConfig
+from tasks.sources import SourceConfig
 from tasks.stage import StageConfigs
 from tasks.tokenizer import TokenizerConfig
 from tasks.train import TrainStageConfig
@@ -59,6 +60,7 @@ class RunConfig:
     dedup: DedupConfig
     pii: PiiConfig
     documents: DocumentsConfig
+    analysis: AnalysisConfig
     tokenizer: TokenizerConfig
     shards: ShardsConfig
     model: ModelConfig
@@ -80,8 +82,10 @@ class RunConfig:
     force: tuple[str, ...] = ()
     """Stages to make again although they are there."""
     orchestrator: Literal["prefect", "none"] = "prefect"
-    runner: Literal["auto", "thread", "process"] = "auto"
+    runner: Literal["auto", "thread", "process", "ray", "dask"] = "auto"
     """What works on the parts of a stage; auto: processes where the work is worth their start."""
+    runner_address: str | None = None
+    """Ray or Dask scheduler to join, e.g. ray://head:10001 or tcp://head:8786; null starts a cluster on this machine."""
     num_workers: int | None = None
     """Parts worked on at once; every core this process may use where null."""
 
@@ -94,6 +98,11 @@ class RunConfig:
             raise ConfigError(f"start ({self.start}) and only ({self.only}) exclude each other; give one of them")
         if self.num_workers is not None and self.num_workers < 1:
             raise ConfigError(f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every core")
+        on_cluster = self.runner in ("ray", "dask")
+        if on_cluster and self.orchestrator == "none":
+            raise ConfigError(f"runner ({self.runner}) is one of Prefect's; use orchestrator=prefect, or runner=process")
+        if self.runner_address and not on_cluster:
+            raise ConfigError(f"runner_address ({self.runner_address}) is for clusters; add runner=ray or runner=dask")
         _ = self.train_stage  # its rules hold between groups
 
     @property
@@ -107,9 +116,10 @@ class RunConfig:
             "ingest": self.source,
             "language": self.language,
             "quality": self.quality,
-            "dedup": self.dedup,
+            "dedup": self.dedup.in_store(self.store),
             "pii": self.pii,
             "documents": self.documents,
+            "analysis": self.analysis,
             "tokenizer": self.tokenizer,
             "shards": self.shards,
             "train": self.train_stage,
