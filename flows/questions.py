@@ -80,7 +80,9 @@ def replay(arguments: list[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> Question:
-    run_id, words, overrides = None, [], []
+    run_id = None
+    words: list[str] = []
+    overrides: list[str] = []
     for argument in arguments:
         if match := RUN_ID.fullmatch(argument):
             run_id = match[1]
