@@ -29,6 +29,7 @@ from llm_core.config import ConfigError, build, nearest, to_plain
 from llm_core.fingerprint import num_processors
 from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
 from tasks.bench import BenchConfig
+from tasks.contamination import ContaminationConfig
 from tasks.dedup import DedupConfig
 from tasks.documents import DocumentsConfig
 from tasks.evaluate import EvaluateConfig
@@ -38,6 +39,7 @@ from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
 from tasks.report import ReportConfig
+from tasks.scores import ScoresConfig
 from tasks.shards import ShardsConfig
 from tasks.stage import StageConfigs
 from tasks.tokenizer import TokenizerConfig
@@ -55,9 +57,11 @@ class RunConfig:
 
     source: SourceConfig
     language: LanguageConfig
+    scores: ScoresConfig
     quality: QualityConfig
     dedup: DedupConfig
     pii: PiiConfig
+    contamination: ContaminationConfig
     documents: DocumentsConfig
     tokenizer: TokenizerConfig
     shards: ShardsConfig
@@ -106,9 +110,11 @@ class RunConfig:
         return {
             "ingest": self.source,
             "language": self.language,
+            "scores": self.scores,
             "quality": self.quality,
             "dedup": self.dedup,
             "pii": self.pii,
+            "contamination": self.contamination,
             "documents": self.documents,
             "tokenizer": self.tokenizer,
             "shards": self.shards,

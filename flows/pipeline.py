@@ -23,10 +23,12 @@ def stages(run: Run) -> None:
     """Every stage, in order, with what it takes. The nouns say what state the data is in."""
     raw = run.stage("ingest")
     labelled = run.stage("language", raw)
+    scored = run.stage("scores", raw, labelled)
     judged = run.stage("quality", raw, labelled)
     unique = run.stage("dedup", raw, judged)
     private = run.stage("pii", raw)
-    documents = run.stage("documents", raw, labelled, judged, unique, private)
+    clean = run.stage("contamination", raw)
+    documents = run.stage("documents", raw, labelled, judged, unique, private, clean)
 
     tokenizer = run.stage("tokenizer", documents)
     shards = run.stage("shards", documents, tokenizer)
@@ -34,4 +36,6 @@ def stages(run: Run) -> None:
 
     quality = run.stage("evaluate", documents, tokenizer, shards, model)
     speed = run.stage("bench", model)
-    run.stage("report", raw, labelled, judged, unique, private, documents, tokenizer, shards, model, quality, speed)
+    run.stage(
+        "report", raw, labelled, scored, judged, unique, private, clean, documents, tokenizer, shards, model, quality, speed
+    )
