@@ -31,6 +31,15 @@ DOCUMENT_SCHEMA = pa.schema(
         ("metadata", pa.string()),
     ]
 )
+CORPUS_SCHEMA = pa.schema(
+    [
+        *(DOCUMENT_SCHEMA.field(name) for name in ("id", "text", "source", "source_id", "url", "language")),
+        pa.field("family_id", ID),
+        pa.field("split", pa.string()),
+        pa.field("repeats", pa.int32()),
+    ]
+)
+"""What the `documents` stage writes; `language` is the identified one there."""
 SIDECAR_FILE = "part.parquet"
 """Name of the one table that `process_part` of a per-document stage writes."""
 
@@ -81,6 +90,13 @@ def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             else:
                 total[name] = total.get(name, 0) + value
     return dict(sorted(total.items()))
+
+
+def id_matrix(ids: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """A binary(16) column without nulls as uint8[rows, 16]."""
+    chunks = ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]
+    arrays = [np.frombuffer(c.buffers()[1], np.uint8).reshape(-1, 16)[c.offset : c.offset + len(c)] for c in chunks if len(c)]
+    return np.concatenate([np.zeros((0, 16), np.uint8), *arrays])
 
 
 def text_buffers(texts: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:

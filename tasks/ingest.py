@@ -17,7 +17,6 @@ import datetime
 import hashlib
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,13 +34,9 @@ from tasks.readers import Fault, Record, json_type, read_records
 from tasks.sourcefiles import list_files
 from tasks.stage import StageFailure
 from tasks.tally import Tally, count_document, largest
+from tasks.visible import shows
 
 QUARANTINE_FILE = "quarantine.jsonl"
-VISIBLE = re.compile(
-    "[^\\s\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0]"
-)
-"""A character that shows: neither white space nor zero-width."""
-
 ROW_BYTES = 256
 MAX_EXAMPLES = 10
 
@@ -182,7 +177,7 @@ def read_document(record: Record, config: SourceConfig) -> tuple[dict[str, Any],
     if _excluded(record.values, config):
         return "EXCLUDED"
     text, repairs = repair_text(text)
-    if VISIBLE.search(text) is None:
+    if not shows(text):
         return "EMPTY"
     mapped = config.mapped_columns()
     rest = {k: v for k, v in record.values.items() if k not in mapped}
