@@ -39,6 +39,7 @@ from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
 from tasks.report import ReportConfig
+from tasks.score_limits import check_scores
 from tasks.scores import ScoresConfig
 from tasks.shards import ShardsConfig
 from tasks.stage import StageConfigs
@@ -99,6 +100,7 @@ class RunConfig:
         if self.num_workers is not None and self.num_workers < 1:
             raise ConfigError(f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every core")
         _ = self.train_stage  # its rules hold between groups
+        check_scores(self.quality, self.scores.names)
 
     @property
     def train_stage(self) -> TrainStageConfig:

@@ -24,7 +24,7 @@ def stages(run: Run) -> None:
     raw = run.stage("ingest")
     labelled = run.stage("language", raw)
     scored = run.stage("scores", raw, labelled)
-    judged = run.stage("quality", raw, labelled)
+    judged = run.stage("quality", raw, labelled, scored)
     unique = run.stage("dedup", raw, judged)
     private = run.stage("pii", raw)
     clean = run.stage("contamination", raw)

@@ -143,13 +143,15 @@ def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mappi
     found = np.zeros((0, 3), np.int64)
     if len(arrays["hashes"]):
         lengths = np.unique(arrays["lengths"])
-        found = find_ngrams(buf, begins, lengths, arrays["hashes"], arrays["starts"], index.shift, *tables)
+        found = find_ngrams(buf, begins, lengths, arrays["hashes"], arrays["starts"], index.shift, *tables).reshape(-1, 3)
     spans = np.full((len(found), 2), -1, np.int64)
     borders = np.flatnonzero(np.diff(found[:, 0], prepend=-1, append=-1))
     texts = (arrays["text"], arrays["text_starts"], arrays["text_stops"], arrays["lengths"])
     for first, last in itertools.pairwise(borders):
-        row = found[first, 0]
-        spans[first:last] = prove_ngrams(buf, begins[row], begins[row + 1], found[first:last, 1:].copy(), *texts, *tables)
+        row, firsts, places = found[first, 0], found[first:last, 1].copy(), found[first:last, 2].copy()
+        here = np.empty(2 * (last - first), np.int64)
+        prove_ngrams(buf, begins[row], begins[row + 1], firsts, places, *texts, *tables, here)
+        spans[first:last] = here.reshape(-1, 2)
     proved = spans[:, 0] >= 0
     columns = {"row": found[:, 0], "ngram": found[:, 2], "start": spans[:, 0], "stop": spans[:, 1]}
     write_table(pa.table({name: values[proved] for name, values in columns.items()}), directory / FOUND_FILE)

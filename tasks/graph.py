@@ -17,7 +17,7 @@ STAGES: dict[str, Stage] = {
             ("numba", "fasttext", "duckdb", "safetensors"),
             reads_inputs=True,
         ),
-        Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language"), ("numba",)),
+        Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language", "scores"), ("numba",)),
         Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch")),
         Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers")),
         Stage(

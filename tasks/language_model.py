@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.artifact import ArtifactMismatch
+from tasks.unit_rows import UnitRows
 
 DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)
 """Where counts of counts are too few to estimate discounts; KenLM's default fall-back."""
@@ -53,15 +54,14 @@ class NgramModel:
         known = self.words[place] == hashes if len(self.words) else np.zeros(len(hashes), bool)
         return np.where(known, place + FIRST_WORD, UNKNOWN)
 
-    def log10_probabilities(self, buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log10 p of each UTF-8 text with its end (float64), and its number of units without the end (int64)."""
+    def log10_probabilities(self, rows: UnitRows) -> np.ndarray:
+        """log10 p of each row with its end, float64."""
         from tasks.kernels.ngram_lm import score_words
 
-        hashes, places = units_of(buf, begins)
-        scores = np.zeros(len(begins) - 1)
+        scores = np.zeros(len(rows))
         tables = (self.slots, self.keys, self.log10_probs, self.log10_weights)
-        score_words(self.word_ids(hashes), places, self.order, *tables, scores)
-        return scores, np.diff(places)
+        score_words(self.word_ids(rows.units), rows.begins, self.order, *tables, scores)
+        return scores
 
     def save(self, file: Path) -> None:
         from safetensors.numpy import save
@@ -86,25 +86,15 @@ class NgramModel:
             raise ArtifactMismatch(f"{file} is not a readable n-gram model ({error})") from error
 
 
-def units_of(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unit hashes of all texts, one after another (uint64), and where each text's begin (one more than texts)."""
-    from tasks.kernels.chars import char_classes, fold_table
-    from tasks.kernels.ngram_lm import units_of_texts
-
-    hashes = np.empty(int(begins[-1] - begins[0]) + 1, np.uint64)
-    places = units_of_texts(buf, begins, char_classes(), fold_table(), hashes)
-    return hashes[: places[-1]], places
-
-
-def train_ngram_model(hashes: np.ndarray, places: np.ndarray, order: int) -> NgramModel:
-    """The model of texts given as unit hashes. Raises ValueError where they have no unit, or n-grams beyond 32 bits."""
+def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
+    """The model of these rows. Raises ValueError where they have no unit, or n-grams beyond 32 bits."""
     from tasks.kernels.ngram_lm import BEGIN, END, FIRST_WORD, UNKNOWN
 
-    if len(hashes) == 0:
+    if len(rows.units) == 0:
         raise ValueError("a language model needs at least one word of reference text")
-    words, ids = np.unique(hashes, return_inverse=True)
+    words, ids = np.unique(rows.units, return_inverse=True)
     num_words = len(words) + FIRST_WORD
-    tokens, starts = _framed(ids + FIRST_WORD, places, BEGIN, END)
+    tokens, starts = _framed(ids + FIRST_WORD, rows.begins, BEGIN, END)
 
     # Level n - 1 of each list is about n-grams. ends[i]: node of the n-gram that ends at token i, 0 where the text is too short.
     prefixes, last_words = [np.zeros(num_words, np.int64)], [np.arange(num_words)]

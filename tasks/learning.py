@@ -1,14 +1,15 @@
 """What do the models of the scores stage learn from? Texts gathered in parts, chosen by hash, and one training part per model.
 
-Each text has a 64-bit hash of what a model would read of it. The hash decides all there is to decide: equal texts are one, the
-smallest hashes are taken up to a limit, hash % folds is the fold, and texts are read in the order of their hashes; so the choice is
-the same for any division into parts and order of files. A text that is both positive and negative teaches neither.
-A pool part holds `score, positive, language, hash, num_bytes, text` of the candidates in one file; no more of each score than the
-limit, which bounds what is kept on disk. Fold f of a score is trained on all other folds, and judged on fold f.
+Each text has a 64-bit hash of what a model would read of it (`tasks.unit_rows`). The hash decides all there is to decide: equal
+texts are one, the smallest hashes are taken up to a limit, hash % folds is the fold, and texts are read in the order of their
+hashes; so the choice is the same for any division into parts and any order of files. A text that is both positive and negative
+teaches nothing. A pool part holds `score, positive, language, hash, num_bytes, units` of the candidates in one file, no more of
+each score than the limit, which bounds what is kept on disk. Fold f of a score is trained on all others, and judged on fold f.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.artifact import digest_file
-from tasks.classifier import MIN_TEXTS, POSITIVE, ClassifierConfig, classify, text_line, train_classifier
+from tasks.classifier import MIN_TEXTS, ClassifierConfig, classify, train_classifier
 from tasks.documentset import SIDECAR_FILE, check_aligned, read_table, write_table
 from tasks.keys import digest
 from tasks.parts import Part, PartResult, RunParts, scratch_dir
-from tasks.perplexity import ANY_LANGUAGE, PerplexityConfig, log10_probabilities, text_prefix, train_model
-from tasks.selection import chosen_rows, condition_table, text_hash, texts_of_file
+from tasks.perplexity import ANY_LANGUAGE, PerplexityConfig, log10_probabilities, train_model
+from tasks.selection import chosen_rows, condition_table, texts_of_file
 from tasks.stage import StageFailure
 from tasks.statistics import roc_auc
+from tasks.unit_rows import UnitRows
 
 if TYPE_CHECKING:
     from tasks.scores import ScoresConfig
@@ -41,7 +43,7 @@ POOL = pa.schema(
         ("language", pa.string()),
         ("hash", pa.uint64()),
         ("num_bytes", pa.int64()),
-        ("text", pa.large_string()),
+        ("units", pa.large_list(pa.uint64())),
     ]
 )
 MODEL_FILE, HELD_OUT_FILE = "model", "held-out.parquet"
@@ -86,9 +88,8 @@ def learn_models(
 
 def gather_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
     """The candidates in one file of documents, or in one file of texts."""
-    found = _from_file(part, config) if "file" in part.payload else _from_documents(part, config)
-    tables = [pa.table(columns, schema=POOL) for columns in found]
-    table = pa.concat_tables([POOL.empty_table(), *tables]).combine_chunks()
+    found = list(_from_file(part, config) if "file" in part.payload else _from_documents(part, config))
+    table = pa.concat_tables([POOL.empty_table(), *found]).combine_chunks()
     write_table(table, directory / SIDECAR_FILE)
     return {"texts": table.num_rows}
 
@@ -96,31 +97,32 @@ def gather_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[st
 def train_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
     """One model, and how it does on the fold it has not seen."""
     name, fold = part.payload["score"], part.payload["fold"]
-    texts = _chosen_texts(part)
+    keys, positive, rows = _chosen_rows(part)
     model_file = directory / MODEL_FILE
-    if name in config.classifiers:
-        classifier = config.classifiers[name]
-        learnt = [(text, positive) for hashed, positive, text in texts if hashed % classifier.folds != fold]
-        if len({positive for _, positive in learnt}) < 2:
-            raise StageFailure(_one_class(name))
-        train_classifier(learnt, classifier, model_file)
-        held_out = [(text, positive) for hashed, positive, text in texts if hashed % classifier.folds == fold]
-        scores = classify([text for text, _ in held_out], model_file, POSITIVE)
-        write_table(pa.table({"positive": [positive for _, positive in held_out], "score": scores}), directory / HELD_OUT_FILE)
+    one = config.classifiers[name] if name in config.classifiers else config.perplexities[name]
+    held_out = np.flatnonzero(keys % np.uint64(one.folds) == fold)
+    learnt = np.flatnonzero(keys % np.uint64(one.folds) != fold)
+    if isinstance(one, ClassifierConfig):
+        if len(np.unique(positive[learnt])) < 2:
+            raise StageFailure(
+                f"scores.classifiers.{name}: a fold has texts of one class only; "
+                "give more examples, or another seed, which divides them in another way"
+            )
+        train_classifier(rows.take(learnt), positive[learnt], one, model_file)
+        scores = classify(rows, held_out, model_file)
+        write_table(pa.table({"positive": positive[held_out], "score": scores}), directory / HELD_OUT_FILE)
         return {"texts": len(learnt)}
-    perplexity = config.perplexities[name]
-    learnt_texts = [text for hashed, _, text in texts if hashed % perplexity.folds != fold]
-    held_out_texts = [text for hashed, _, text in texts if hashed % perplexity.folds == fold]
     try:
-        num_ngrams = train_model(learnt_texts, perplexity.order, model_file)
+        num_ngrams = train_model(rows.take(learnt), one.order, model_file)
     except ValueError as error:
         raise StageFailure(f"scores.perplexities.{name}: {error}") from error
-    log10_probs, units = log10_probabilities(held_out_texts, model_file)
+    unread = rows.take(held_out)
+    log10_probs = log10_probabilities(unread, model_file)
     return {
-        "texts": len(learnt_texts),
+        "texts": len(learnt),
         "ngrams": num_ngrams,
         "held_out_log10": float(log10_probs.sum()),
-        "held_out_units": int(units.sum() + len(units)),
+        "held_out_units": len(unread.units) + len(unread),
     }
 
 
@@ -141,69 +143,75 @@ def _file_parts(config: ScoresConfig) -> list[Part]:
     return parts
 
 
-def _from_documents(part: Part, config: ScoresConfig) -> Iterator[list[Any]]:
+def _from_documents(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
     documents, labels = read_table(part.payload["documents"]), read_table(part.payload["language"], ["id", "language"])
     check_aligned(documents, labels, "the language sidecar")
     table = condition_table(documents, labels["language"])
-    texts, languages = documents["text"].to_pylist(), labels["language"].to_pylist()
+    languages = np.array(labels["language"].to_pylist(), object)
+    rows_of = functools.cache(lambda most_bytes: UnitRows.of_texts(documents["text"], most_bytes))
     for name, classifier in config.classifiers.items():
         if not classifier.positives and not classifier.negatives:
             continue
-        where = f"scores.classifiers.{name}"
-        nowhere = np.zeros(len(texts), bool)
+        where, nowhere = f"scores.classifiers.{name}", np.zeros(documents.num_rows, bool)
         good = chosen_rows(table, classifier.positives, f"{where}.positives") if classifier.positives else nowhere
         bad = chosen_rows(table, classifier.negatives, f"{where}.negatives") if classifier.negatives else nowhere
         bad = ~good if classifier.rest_is_negative else bad
-        for positive, rows in ((True, good), (False, bad)):
-            yield _class_pool(name, positive, (texts[row] for row in np.flatnonzero(rows)), classifier)
+        for positive, which in ((True, good), (False, bad)):
+            yield _class_pool(name, positive, rows_of(classifier.prefix_bytes).take(np.flatnonzero(which)), classifier)
     for name, perplexity in config.perplexities.items():
         if perplexity.reference:
-            rows = np.flatnonzero(chosen_rows(table, perplexity.reference, f"scores.perplexities.{name}.reference"))
-            pairs = [(languages[row] if perplexity.per_language else ANY_LANGUAGE, texts[row]) for row in rows]
-            yield _reference_pool(name, pairs, perplexity)
+            which = np.flatnonzero(chosen_rows(table, perplexity.reference, f"scores.perplexities.{name}.reference"))
+            groups = languages[which] if perplexity.per_language else np.full(len(which), ANY_LANGUAGE, object)
+            yield _reference_pool(name, groups, rows_of(perplexity.prefix_bytes).take(which), perplexity)
 
 
-def _from_file(part: Part, config: ScoresConfig) -> Iterator[list[Any]]:
+def _from_file(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
     name, file = part.payload["score"], Path(part.payload["file"])
-    if name in config.classifiers:
-        classifier = config.classifiers[name]
-        yield _class_pool(name, part.payload["positive"], texts_of_file(file, classifier.text_column), classifier)
-        return
-    perplexity = config.perplexities[name]
-    language = perplexity.reference_language if perplexity.per_language else None
-    pairs = [(language or ANY_LANGUAGE, text) for text in texts_of_file(file, perplexity.text_column)]
-    yield _reference_pool(name, pairs, perplexity)
+    one = config.classifiers[name] if name in config.classifiers else config.perplexities[name]
+    texts = list(texts_of_file(file, one.text_column))
+    rows = UnitRows.of_texts(pa.array(texts, pa.large_string()), one.prefix_bytes)
+    if isinstance(one, ClassifierConfig):
+        yield _class_pool(name, part.payload["positive"], rows, one)
+    else:
+        language = (one.reference_language if one.per_language else None) or ANY_LANGUAGE
+        yield _reference_pool(name, np.full(len(rows), language, object), rows, one)
 
 
-def _class_pool(name: str, positive: bool, texts: Iterator[str], config: ClassifierConfig) -> list[Any]:
-    """The lines with the smallest hashes, as columns of a pool."""
-    lines = {text_hash(line.encode(), config.seed): line for text in texts if (line := text_line(text, config))}
-    kept = sorted(lines.items())[: config.max_documents]
-    sizes = [len(line.encode()) for _, line in kept]
-    return _pool_columns(name, positive, [ANY_LANGUAGE] * len(kept), [h for h, _ in kept], sizes, [line for _, line in kept])
+def _class_pool(name: str, positive: bool, rows: UnitRows, config: ClassifierConfig) -> pa.Table:
+    """The rows with the smallest keys, each once."""
+    keys, first = np.unique(rows.keys(config.seed), return_index=True)
+    there = np.diff(rows.begins)[first] > 0
+    kept = first[there][: config.max_documents]
+    return _pool(name, positive, np.full(len(kept), ANY_LANGUAGE, object), keys[there][: config.max_documents], rows.take(kept))
 
 
-def _reference_pool(name: str, pairs: Sequence[tuple[str, str]], config: PerplexityConfig) -> list[Any]:
-    """The reference texts with the smallest hashes, up to the limit of each language, as columns of a pool."""
-    found: dict[tuple[str, int], str] = {}
-    for language, text in pairs:
-        prefix = text_prefix(text, config.prefix_bytes)
-        found[language, text_hash(prefix.encode(), config.seed)] = prefix
-    rows, taken = [], {language: 0 for language, _ in pairs}
-    for (language, hashed), prefix in sorted(found.items()):
-        size = len(prefix.encode())
-        if taken[language] < config.max_reference_bytes:
-            taken[language] += size
-            rows.append((language, hashed, size, prefix))
-    languages, hashes, sizes, texts = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return _pool_columns(name, True, languages, hashes, sizes, texts)
+def _reference_pool(name: str, languages: np.ndarray, rows: UnitRows, config: PerplexityConfig) -> pa.Table:
+    """The rows with the smallest keys of each language, each once, up to the limit."""
+    keys, kept = rows.keys(config.seed), [np.zeros(0, np.int64)]
+    for language in sorted(set(languages)):
+        mine = np.flatnonzero((languages == language) & (np.diff(rows.begins) > 0))
+        _, first = np.unique(keys[mine], return_index=True)
+        mine = mine[first]
+        kept.append(mine[_with_room(rows.num_bytes[mine], config.max_reference_bytes)])
+    which = np.concatenate(kept)
+    return _pool(name, True, languages[which], keys[which], rows.take(which))
 
 
-def _pool_columns(
-    name: str, positive: bool, languages: Sequence[str], hashes: Sequence[int], sizes: Sequence[int], texts: Sequence[str]
-) -> list[Any]:
-    values = ([name] * len(texts), [positive] * len(texts), languages, hashes, sizes, texts)
-    return [pa.array(column, kind.type) for column, kind in zip(values, POOL, strict=True)]
+def _with_room(sizes: np.ndarray, most: int) -> np.ndarray:
+    """Which of these, one after another, begin before the limit: one long text does not shut the door."""
+    return np.cumsum(sizes) - sizes < most
+
+
+def _pool(name: str, positive: bool, languages: np.ndarray, keys: np.ndarray, rows: UnitRows) -> pa.Table:
+    columns = [
+        pa.array([name] * len(rows), pa.string()),
+        pa.array([positive] * len(rows), pa.bool_()),
+        pa.array(languages, pa.string()),
+        pa.array(keys, pa.uint64()),
+        pa.array(rows.num_bytes, pa.int64()),
+        rows.to_lists(),
+    ]
+    return pa.table(columns, schema=POOL)
 
 
 def _choose_classes(name: str, candidates: pa.Table, config: ClassifierConfig) -> tuple[dict[str, pa.Table], dict[str, Any]]:
@@ -233,8 +241,7 @@ def _choose_references(name: str, candidates: pa.Table, config: PerplexityConfig
         mine = candidates.filter(pc.equal(candidates["language"], language))
         hashes, first = np.unique(mine["hash"].to_numpy(), return_index=True)
         sizes = mine["num_bytes"].to_numpy()[first]
-        # Texts are taken while there is room before them, so that one long text does not shut the door.
-        taken = np.cumsum(sizes) - sizes < config.max_reference_bytes
+        taken = _with_room(sizes, config.max_reference_bytes)
         hashes, total = hashes[taken], int(sizes[taken].sum())
         if total >= config.min_reference_bytes and len(set((hashes % np.uint64(config.folds)).tolist())) == config.folds:
             chosen[language] = pa.table({"hash": hashes, "positive": np.ones(len(hashes), bool)})
@@ -247,20 +254,19 @@ def _choose_references(name: str, candidates: pa.Table, config: PerplexityConfig
     return chosen, {"languages": languages, "folds": config.folds, "order": config.order}
 
 
-def _chosen_texts(part: Part) -> list[tuple[int, bool, str]]:
-    """(hash, is positive, text) of the chosen texts, in the order of their hashes."""
+def _chosen_rows(part: Part) -> tuple[np.ndarray, np.ndarray, UnitRows]:
+    """Keys, classes and units of the chosen texts, in the order of their keys."""
     wanted = read_table(part.payload["chosen"])
-    classes = dict(zip(wanted["hash"].to_pylist(), wanted["positive"].to_pylist(), strict=True))
-    found: dict[int, tuple[int, bool, str]] = {}
     mine = (pc.field("score") == part.payload["score"]) & (pc.field("language") == part.payload["language"])
+    tables = []
     for pool in part.payload["pools"]:
-        table = pq.read_table(pool, columns=["hash", "positive", "text"], filters=mine, use_threads=False)
-        table = table.filter(pc.is_in(table["hash"], value_set=wanted["hash"]))
-        for hashed, positive, text in zip(*(table[c].to_pylist() for c in ("hash", "positive", "text")), strict=True):
-            if positive == classes[hashed]:
-                found[hashed] = (hashed, positive, text)
-    assert found.keys() == classes.keys(), "chosen texts are in the pools they were chosen from"
-    return [found[hashed] for hashed in sorted(found)]
+        table = pq.read_table(pool, columns=["hash", "positive", "units"], filters=mine, use_threads=False)
+        tables.append(table.filter(pc.is_in(table["hash"], value_set=wanted["hash"])))
+    table = pa.concat_tables(tables)
+    keys, first = np.unique(table["hash"].to_numpy(), return_index=True)
+    assert np.array_equal(keys, wanted["hash"].to_numpy()), "chosen texts are in the pools they were chosen from"
+    positive = table["positive"].to_numpy(zero_copy_only=False)[first]
+    return keys, positive, UnitRows.from_lists(table["units"]).take(first)
 
 
 def _judge_classifier(made: Sequence[tuple[str, PartResult]]) -> dict[str, Any]:
@@ -291,10 +297,3 @@ def _judge_language_models(made: Sequence[tuple[str, PartResult]]) -> dict[str, 
         log10 = sum(c["held_out_log10"] for c in counts) / sum(c["held_out_units"] for c in counts)
         held_out[language] = {"perplexity": 10**-log10, "ngrams": sum(c["ngrams"] for c in counts)}
     return {"held_out": held_out}
-
-
-def _one_class(name: str) -> str:
-    return (
-        f"scores.classifiers.{name}: a fold has texts of one class only; "
-        "give more examples, or another seed, which divides them in another way"
-    )

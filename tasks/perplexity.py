@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.unit_rows import UnitRows, spaced_units
 
 ANY_LANGUAGE = ""
 
@@ -67,8 +67,8 @@ class PerplexityConfig:
         for name in ("prefix_bytes", "max_reference_bytes", "min_reference_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the default")
-        if not 0 <= self.seed < 2**31:
-            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^31 - 1; try 0")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; try 0")
         if self.kenlm_models and (self.reference or self.reference_files):
             raise ConfigError("kenlm_models and reference exclude each other; give models or what to train them on")
         if not (self.kenlm_models or self.reference or self.reference_files):
@@ -81,36 +81,29 @@ class PerplexityConfig:
         return not self.kenlm_models
 
 
-def text_prefix(text: str, num_bytes: int) -> str:
-    """The first bytes of a text, cut before a character that would be halved."""
-    return text if len(text) * 4 <= num_bytes else text.encode("utf-8", "replace")[:num_bytes].decode("utf-8", "ignore")
+def train_model(rows: UnitRows, order: int, model_file: Path) -> int:
+    """Train on these rows, write the model, and return its number of n-grams. Raises ValueError where there is no word."""
+    from tasks.language_model import train_ngram_model
 
-
-def train_model(texts: Sequence[str], order: int, model_file: Path) -> int:
-    """Train on these texts, write the model, and return its number of n-grams. Raises ValueError where there is no word."""
-    from tasks.documentset import text_buffers
-    from tasks.language_model import train_ngram_model, units_of
-
-    model = train_ngram_model(*units_of(*text_buffers(pa.array(texts, pa.large_string()))), order)
+    model = train_ngram_model(rows, order)
     model.save(model_file)
     return len(model.keys) - 1
 
 
-def log10_probabilities(texts: Sequence[str], model_file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """log10 p of each text with its end under a model of `train_model`, and its units without the end."""
-    from tasks.documentset import text_buffers
-
-    return _load_ngrams(model_file).log10_probabilities(*text_buffers(pa.array(texts, pa.large_string())))
+def log10_probabilities(rows: UnitRows, model_file: Path) -> np.ndarray:
+    """log10 p of each row with its end under a model of `train_model`."""
+    return _load_ngrams(model_file).log10_probabilities(rows)  # type: ignore[no-any-return]
 
 
-def kenlm_log10_probabilities(texts: Sequence[str], model_file: Path) -> tuple[np.ndarray, np.ndarray]:
+def text_prefix(text: str, num_bytes: int) -> str:
+    """The first bytes of a text, without a character that would be halved."""
+    return text.encode("utf-8", "replace")[:num_bytes].decode("utf-8", "ignore")
+
+
+def kenlm_log10_probabilities(texts: Sequence[str], model_file: Path) -> np.ndarray:
     """The same under a KenLM model, which reads lower-cased units with one space between them."""
-    from tasks.kernels.unit_text import spaced_units
-
     model = _load_kenlm(model_file)
-    rows = [spaced_units(text.lower().encode("utf-8")).decode("utf-8") for text in texts]
-    scores = [model.score(row, bos=True, eos=True) for row in rows]
-    return np.array(scores, np.float64), np.array([len(row.split()) for row in rows], np.int64)
+    return np.array([model.score(spaced_units(text), bos=True, eos=True) for text in texts], np.float64)
 
 
 def perplexities(log10_probs: np.ndarray, num_units: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ Deterministic for equal documents, whatever the number of workers and the divisi
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from llm_core.config import ConfigError
-from tasks.artifact import Artifact, check_accounting, digest_file
-from tasks.classifier import ClassifierConfig, classify, text_line
+from tasks.artifact import Artifact, check_accounting, digest_file, link_file
+from tasks.classifier import ClassifierConfig, classify, classify_lines, text_line
 from tasks.cuts import Best, cuts_keeping, passing
 from tasks.documentset import (
     ID,
@@ -50,18 +49,18 @@ from tasks.perplexity import (
     require_kenlm,
     text_prefix,
 )
-from tasks.selection import check_condition, check_text_files, text_hash
+from tasks.score_labels import DIMENSIONS, LABELS_FILE, LABELS_FOLDER, label_table
+from tasks.selection import check_condition, check_text_files
 from tasks.tally import largest
+from tasks.unit_rows import UnitRows
 
-LABELS_FILE = "labels.parquet"
-DIMENSIONS = ("language", "source", "register")
 KEPT_FRACS = (0.1, 0.25, 0.5)
 """Shares kept in the tables of what a cut would keep; DCLM kept a tenth."""
 QUANTILES = (0.01, 0.1, 0.25, 0.3, 0.5, 0.6, 0.75, 0.9, 0.99)
 NUM_BINS = 20
 RESERVED = ("id", "kept", "verdict", "masks", "language")
 ANY = "any"
-NONE = "(none)"
+MODELS_FOLDER = "models"
 
 
 @dataclass(frozen=True)
@@ -124,6 +123,12 @@ def score_documents(
     ]
     results = run_parts(score_part, scoring, config, out_dir)
     link_sidecars(results, out_dir)
+    if config.names:
+        for result in results:
+            link_file(result.path / LABELS_FILE, out_dir / LABELS_FOLDER / result.name)
+    for name, files in models.items() if training else ():
+        for language_label, fold, file in files if name in training else ():
+            link_file(Path(file), out_dir / MODELS_FOLDER / f"{name}-{language_label or ANY}-{fold}")
     read = sum(result.counters["read"] for result in results)
     counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
     check_accounting("scores", counters)
@@ -139,20 +144,20 @@ def score_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
     documents = read_table(part.payload["documents"], ["id", "text", "source", "metadata"])
     labels = read_table(part.payload["language"], ["id", "language"])
     check_aligned(documents, labels, "the language sidecar")
-    texts, languages = documents["text"].to_pylist(), np.array(labels["language"].to_pylist(), object)
+    texts, languages = documents["text"], np.array(labels["language"].to_pylist(), object)
+    rows_of = functools.cache(lambda most_bytes: UnitRows.of_texts(texts, most_bytes))
     columns: dict[str, Any] = {"id": documents["id"]}
     for name in config.names:
         files: ModelFiles = part.payload["models"].get(name, [])
         if name in config.classifiers:
-            values = _classifier_scores(texts, files, config.classifiers[name])
+            classifier = config.classifiers[name]
+            values = _classifier_scores(texts, rows_of(classifier.prefix_bytes), files, classifier)
         else:
-            values = _perplexity_scores(texts, languages, files, config.perplexities[name])
+            perplexity = config.perplexities[name]
+            values = _perplexity_scores(texts, languages, rows_of(perplexity.prefix_bytes), files, perplexity)
         columns[name] = pa.array(values, pa.float32(), from_pandas=True)
     write_table(pa.table(columns), directory / SIDECAR_FILE)
-    registers = [register_of(m, config.register_key) for m in documents["metadata"].to_pylist()]
-    sizes = pc.binary_length(documents["text"])
-    about = {"language": labels["language"], "source": documents["source"], "register": registers, "bytes": sizes}
-    write_table(pa.table(about), directory / LABELS_FILE)
+    write_table(label_table(documents, labels["language"], config.register_key), directory / LABELS_FILE)
     return {"read": len(texts)}
 
 
@@ -184,33 +189,31 @@ def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
     return counts
 
 
-def register_of(metadata: str, key: str | None) -> str:
-    """The text under a key of a document's metadata, `(none)` where there is none."""
-    if key is None or f'"{key}"' not in metadata:
-        return NONE
-    value = orjson.loads(metadata).get(key)
-    return value if isinstance(value, str) else NONE
-
-
-def _classifier_scores(texts: Sequence[str], files: ModelFiles, config: ClassifierConfig) -> np.ndarray:
-    lines = [text_line(text, config) for text in texts]
-    scores = np.full(len(texts), np.nan, np.float32)
-    folds = np.array([text_hash(line.encode(), config.seed) % config.folds if config.trains else 0 for line in lines], np.int64)
+def _classifier_scores(texts: pa.ChunkedArray, rows: UnitRows, files: ModelFiles, config: ClassifierConfig) -> np.ndarray:
+    if config.model_path is not None:
+        [[_, _, file]] = files
+        return classify_lines([text_line(text, config) for text in texts.to_pylist()], Path(file), config.label)
+    scores = np.full(len(rows), np.nan, np.float32)
+    folds = rows.keys(config.seed) % np.uint64(config.folds)
     for _, fold, file in files:
-        rows = np.flatnonzero(folds == fold)
-        scores[rows] = classify([lines[row] for row in rows], Path(file), config.label)
+        mine = np.flatnonzero(folds == fold)
+        scores[mine] = classify(rows, mine, Path(file))
     return scores
 
 
-def _perplexity_scores(texts: Sequence[str], languages: np.ndarray, files: ModelFiles, config: PerplexityConfig) -> np.ndarray:
-    prefixes = [text_prefix(text, config.prefix_bytes) for text in texts]
-    scores = np.full(len(texts), np.nan, np.float32)
-    folds = np.array([text_hash(p.encode(), config.seed) % config.folds if config.trains else 0 for p in prefixes], np.int64)
-    measure = log10_probabilities if config.trains else kenlm_log10_probabilities
+def _perplexity_scores(
+    texts: pa.ChunkedArray, languages: np.ndarray, rows: UnitRows, files: ModelFiles, config: PerplexityConfig
+) -> np.ndarray:
+    scores = np.full(len(rows), np.nan, np.float32)
+    folds = rows.keys(config.seed) % np.uint64(config.folds) if config.trains else np.zeros(len(rows), np.uint64)
     for group, fold, file in files:
-        rows = np.flatnonzero((folds == fold) & ((languages == group) | (group == ANY_LANGUAGE)))
-        if len(rows):
-            scores[rows] = perplexities(*measure([prefixes[row] for row in rows], Path(file)))
+        mine = np.flatnonzero((folds == fold) & ((languages == group) | (group == ANY_LANGUAGE)))
+        if config.trains:
+            log10_probs = log10_probabilities(rows.take(mine), Path(file))
+        else:
+            prefixes = [text_prefix(texts[int(row)].as_py(), config.prefix_bytes) for row in mine]
+            log10_probs = kenlm_log10_probabilities(prefixes, Path(file))
+        scores[mine] = perplexities(log10_probs, np.diff(rows.begins)[mine])
     return scores
 
 

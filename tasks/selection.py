@@ -11,7 +11,6 @@ the input says. Cost: one vectorised pass per condition; the text is only looked
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -84,11 +83,6 @@ def texts_of_file(path: Path, text_column: str) -> Iterator[str]:
     for record in read_records(path, path.name, text_column, None):
         if isinstance(record, Record) and isinstance(text := record.values.get(text_column), str):
             yield text
-
-
-def text_hash(text: bytes, seed: int) -> int:
-    """64 bits that decide a text's fold and its place in the order of sampling: equal texts have equal places."""
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=seed.to_bytes(8, "little")).digest(), "little")
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,9 +1,9 @@
 """What do evaluation suites ask? Their items as n-grams, sorted by hash, with the texts that prove a match.
 
 A suite is a file of records (`tasks.readers`) with a question column and, perhaps, an answer column. An item's n-grams are
-those of its question, and those of question and answer together that reach into the answer. A text of fewer than `ngram_units` units
-is one n-gram, the whole of it; of fewer than `min_units`, none: "2 + 2 =" is in every book. Equal n-grams of several
-items are one, with a list of the items.
+those of its question, and those of question and answer together that reach into the answer. A text of fewer than
+`ngram_units` units is one n-gram, the whole of it; of fewer than `min_units`, none: "2 + 2 =" is in every book. Equal n-grams
+of several items are one, with a list of the items.
 """
 
 from __future__ import annotations

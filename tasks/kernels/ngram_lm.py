@@ -15,21 +15,10 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels.chars import mix64
-from tasks.kernels.shingles import unit_hashes
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 FIRST_WORD = 3
 MAX_ORDER = 6
-
-
-@njit(cache=True, nogil=True)
-def units_of_texts(buf, begins, classes, folds, out):  # type: ignore[no-untyped-def]
-    """Write the unit hashes of all texts into `out`, one text after another; returns where each text's units begin."""
-    places = np.zeros(begins.size, np.int64)
-    for i in range(begins.size - 1):
-        count = unit_hashes(buf, begins[i], begins[i + 1], classes, folds, out[places[i] :])
-        places[i + 1] = places[i] + count
-    return places
 
 
 @njit(cache=True, nogil=True)
@@ -68,13 +57,15 @@ def score_words(words, begins, order, slots, keys, log10_probs, log10_weights, o
     contexts = np.zeros(order + 1, np.int64)  # contexts[k]: node of the last k words; 0 for k > 0 where unseen
     nodes = np.zeros(order + 1, np.int64)
     for row in range(begins.size - 1):
-        contexts[:] = 0
+        for k in range(order + 1):  # loops and not slices: they compile in a fraction of the time
+            contexts[k] = 0
         if order > 1:
             contexts[1] = find_node(slots, keys, 0, BEGIN)
         total = 0.0
         for i in range(begins[row], begins[row + 1] + 1):
             word = END if i == begins[row + 1] else words[i]
-            nodes[:] = 0
+            for k in range(order + 1):
+                nodes[k] = 0
             longest = 0
             for n in range(1, order + 1):
                 if n > 1 and contexts[n - 1] == 0:
@@ -88,5 +79,6 @@ def score_words(words, begins, order, slots, keys, log10_probs, log10_weights, o
                 if contexts[k] == 0:
                     break
                 total += log10_weights[contexts[k]]
-            contexts[1:order] = nodes[1:order]
+            for k in range(1, order):
+                contexts[k] = nodes[k]
         out[row] = total

@@ -60,46 +60,45 @@ def text_ngrams(buf, length_units, min_units, classes, folds):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def find_ngrams(buf, begins, lengths, hashes, starts, shift, classes, folds):  # type: ignore[no-untyped-def]
-    """Rows of (document, first unit, place in `hashes`) for every n-gram of every document that has an equal hash."""
+    """document, first unit, place in `hashes`, one after another, for every n-gram of every document that has an equal hash."""
     longest = 0
     for i in range(begins.size - 1):
         longest = max(longest, begins[i + 1] - begins[i])
     units, sums = np.empty(longest + 1, np.uint64), np.empty(longest + 2, np.uint64)
     powers = base_powers(lengths[-1])
-    found, num_found = np.empty((1024, 3), np.int64), 0
+    found, num_found = np.empty(3 * 1024, np.int64), 0
     for row in range(begins.size - 1):
         count = unit_hashes(buf, begins[row], begins[row + 1], classes, folds, units)
         prefix_sums(units, count, sums)
-        for length in lengths:
-            for first in range(count - length + 1):
-                value = ngram_hash(sums, powers, first, length)
+        for k in range(lengths.size):
+            for first in range(count - lengths[k] + 1):
+                value = ngram_hash(sums, powers, first, lengths[k])
                 bucket = np.int64(value >> shift)
                 place, stop = starts[bucket], starts[bucket + 1]
                 while place < stop and hashes[place] < value:
                     place += 1
                 if place < stop and hashes[place] == value:
-                    if num_found == len(found):
-                        more = np.empty((2 * num_found, 3), np.int64)
-                        more[:num_found] = found
+                    if num_found == found.size:
+                        more = np.empty(2 * num_found, np.int64)
+                        for i in range(num_found):
+                            more[i] = found[i]
                         found = more
-                    found[num_found, 0], found[num_found, 1], found[num_found, 2] = row, first, place
-                    num_found += 1
-    return found[:num_found].copy()
+                    found[num_found], found[num_found + 1], found[num_found + 2] = row, first, place
+                    num_found += 3
+    return found[:num_found]
 
 
 @njit(cache=True, nogil=True)
-def prove_ngrams(buf, begin, end, found, item_text, item_starts, item_stops, lengths, classes, folds):  # type: ignore[no-untyped-def]
-    """(byte start, byte stop) in the document buf[begin:end] of each found (first unit, place); (-1, -1) where texts differ."""
+def prove_ngrams(buf, begin, end, firsts, places, text, text_starts, text_stops, lengths, classes, folds, spans):  # type: ignore[no-untyped-def]
+    """Write (byte start, byte stop) in the document buf[begin:end] of each n-gram, flat; (-1, -1) where the texts differ."""
     starts, stops = np.empty(end - begin + 1, np.int64), np.empty(end - begin + 1, np.int64)
     units = np.empty(end - begin + 1, np.uint64)
     document_units(buf, begin, end, classes, folds, starts, stops, units)
-    spans = np.full((len(found), 2), -1, np.int64)
-    for i in range(len(found)):
-        first, place = found[i, 0], found[i, 1]
+    for i in range(firsts.size):
+        first, place = firsts[i], places[i]
         start, stop = starts[first], stops[first + lengths[place] - 1]
-        if _same_units(buf, start, stop, item_text, item_starts[place], item_stops[place], classes, folds):
-            spans[i, 0], spans[i, 1] = start - begin, stop - begin
-    return spans
+        same = _same_units(buf, start, stop, text, text_starts[place], text_stops[place], classes, folds)
+        spans[2 * i], spans[2 * i + 1] = (start - begin, stop - begin) if same else (-1, -1)
 
 
 @njit(cache=True, nogil=True)

@@ -13,20 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.artifact import ArtifactMismatch
-from tasks.documentset import text_buffers
-from tasks.language_model import NgramModel, train_ngram_model, units_of
+from tasks.language_model import NgramModel, train_ngram_model
+from tasks.unit_rows import UnitRows
 from tests.tasks.kneser_ney import BEGIN, UNKNOWN, KneserNey
 from tests.tasks.sample_documents import sample_texts
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), max_size=9), min_size=1, max_size=12)
 
 
+def rows_of(texts: list[str]) -> UnitRows:
+    return UnitRows.of_texts(pa.array(texts, pa.large_string()), 1 << 30)
+
+
 def model_of(texts: list[str], order: int) -> NgramModel:
-    return train_ngram_model(*units_of(*text_buffers(pa.array(texts, pa.large_string()))), order)
+    return train_ngram_model(rows_of(texts), order)
 
 
 def scores_of(model: NgramModel, texts: list[str]) -> np.ndarray:
-    return model.log10_probabilities(*text_buffers(pa.array(texts, pa.large_string())))[0]
+    return model.log10_probabilities(rows_of(texts))
 
 
 def expected(oracle: KneserNey, words: list[str]) -> float:
@@ -90,7 +94,7 @@ def log10_next(model: NgramModel, context: list[str], words: list[str | None]) -
 def log10_end(model: NgramModel, context: list[str]) -> float:
     """log10 p(end | context) by the trie alone, walked in Python."""
     nodes = {(int(key >> np.uint64(32)), int(key & np.uint64(0xFFFFFFFF))): i for i, key in enumerate(model.keys) if i}
-    hashes = units_of(*text_buffers(pa.array([" ".join(context)], pa.large_string())))[0]
+    hashes = rows_of([" ".join(context)]).units
     history = [1, *model.word_ids(hashes).tolist()][-(model.order - 1) :] if model.order > 1 else []
     total = 0.0
     for start in range(len(history) + 1):
@@ -115,8 +119,10 @@ def test_a_text_it_has_read_is_likelier_than_its_words_in_another_order() -> Non
 
 def test_scripts_without_spaces_are_read_by_the_letter() -> None:
     model = model_of(["今天天气很好我们去公园", "明天天气不好"], 3)
-    scores, units = model.log10_probabilities(*text_buffers(pa.array(["天气很好", "好很气天"], pa.large_string())))
-    assert units.tolist() == [4, 4] and scores[0] > scores[1]
+    rows = rows_of(["天气很好", "好很气天"])
+    assert rows.begins.tolist() == [0, 4, 8]
+    likely, unlikely = model.log10_probabilities(rows)
+    assert likely > unlikely
 
 
 def test_a_saved_model_is_the_same_and_saving_is_repeatable(tmp_path: Path) -> None:
