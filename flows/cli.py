@@ -297,7 +297,7 @@ commands
 {commands}
 
 overrides      group=choice, key.path=value; `textmill run --help` lists groups, `textmill run --cfg job` shows all values
-controls       start=STAGE only=STAGE force=[STAGE,…] orchestrator=prefect|none runner=thread|process num_workers=N
+controls       start=STAGE only=STAGE force=[STAGE,…] orchestrator=prefect|none runner=thread|process|ray|dask num_workers=N
                store=DIR state=DIR
 completion     eval "$(textmill run -sc install=bash)"
 groups         {", ".join(groups())}"""

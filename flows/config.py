@@ -85,8 +85,10 @@ class RunConfig:
     force: tuple[str, ...] = ()
     """Stages to make again although they are there."""
     orchestrator: Literal["prefect", "none"] = "prefect"
-    runner: Literal["auto", "thread", "process"] = "auto"
+    runner: Literal["auto", "thread", "process", "ray", "dask"] = "auto"
     """What works on the parts of a stage; auto: processes where the work is worth their start."""
+    runner_address: str | None = None
+    """Ray or Dask scheduler to join, e.g. ray://head:10001 or tcp://head:8786; null starts a cluster on this machine."""
     num_workers: int | None = None
     """Parts worked on at once; every core this process may use where null."""
 
@@ -99,6 +101,11 @@ class RunConfig:
             raise ConfigError(f"start ({self.start}) and only ({self.only}) exclude each other; give one of them")
         if self.num_workers is not None and self.num_workers < 1:
             raise ConfigError(f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every core")
+        on_cluster = self.runner in ("ray", "dask")
+        if on_cluster and self.orchestrator == "none":
+            raise ConfigError(f"runner ({self.runner}) is one of Prefect's; use orchestrator=prefect, or runner=process")
+        if self.runner_address and not on_cluster:
+            raise ConfigError(f"runner_address ({self.runner_address}) is for clusters; add runner=ray or runner=dask")
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
 
@@ -114,7 +121,7 @@ class RunConfig:
             "language": self.language,
             "scores": self.scores,
             "quality": self.quality,
-            "dedup": self.dedup,
+            "dedup": self.dedup.in_store(self.store),
             "pii": self.pii,
             "contamination": self.contamination,
             "documents": self.documents,

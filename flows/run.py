@@ -10,7 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -79,6 +80,8 @@ class Run:
     record: RunRecord
     tracker: Tracker
     make: MakeArtifact
+    cluster: Executor | None = None
+    """What works on parts in place of this machine's own workers."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def stage(self, name: str, *parents: Output) -> Output:
@@ -91,7 +94,7 @@ class Run:
             say(f"{name} {step.node.key}: {step.why}")
         given = {p.stage: p.artifact for p in parents if p.artifact is not None}
         progress, started = Progress(name, with_clock=step.runs and not STAGES[name].shows_progress), time.perf_counter()
-        runner = make_runner(self.config.runner, self.config.workers, progress)
+        runner = make_runner(self.config.runner, self.config.workers, progress, self.cluster)
         started_at = now()
         try:
             artifact, made = self.make(self.store, step, given, self.config.stages[name], runner, say)
@@ -131,7 +134,14 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
 
 
 @contextmanager
-def open_run(flow: str, target: str, config: RunConfig, overrides: Sequence[str], make: MakeArtifact) -> Iterator[Run]:
+def open_run(
+    flow: str,
+    target: str,
+    config: RunConfig,
+    overrides: Sequence[str],
+    make: MakeArtifact,
+    cluster: AbstractContextManager[Executor | None] | None = None,
+) -> Iterator[Run]:
     """Plan a run and keep its record and its tracking in step with how it ends."""
     store, plan = decide(config, target)
     record = new_record(flow, plan, overrides)
@@ -141,7 +151,8 @@ def open_run(flow: str, target: str, config: RunConfig, overrides: Sequence[str]
     run = Run(config, store, plan, record, tracker, make)
     outcome = "failed"
     try:
-        yield run
+        with cluster or nullcontext() as run.cluster:
+            yield run
         outcome = "completed"
     except BaseException as error:
         outcome = "interrupted" if is_interruption(error) else "failed"

@@ -12,7 +12,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from flows.config import compose
 from flows.run import Run, describe, open_run, summarize
 from llm_core.config import ConfigError
-from tasks.prefect_tasks import make_artifact_in_task
+from tasks.prefect_tasks import ClusterExecutor, make_artifact_in_task
 from tasks.stage import StageFailure, StageInterrupted
 
 
@@ -23,7 +23,11 @@ def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[
     data; anything else is a defect and raises. A completed run carries `summarize` of itself and its description.
     """
     try:
-        with open_run(name, target, compose(overrides), overrides, make_artifact_in_task) as run:
+        config = compose(overrides)
+        cluster = None
+        if config.runner in ("ray", "dask"):
+            cluster = ClusterExecutor(config.runner, config.runner_address, config.workers)
+        with open_run(name, target, config, overrides, make_artifact_in_task, cluster) as run:
             run.record.process |= {"prefect_flow_run_id": str(_flow_run_id())}
             stages(run)
     except (ConfigError, StageFailure) as error:

@@ -3,9 +3,9 @@
 Joins the sidecars of ingest by position (and checks the join by id), keeps what quality, dedup, contamination and pii kept
 (`tasks.verdicts`), makes everybody's edits of the text (`tasks.edits`), assigns `split` by family (`tasks.split`) and says how
 often a document is read in an epoch (`tasks.mixture`). Columns out: `id, text, source, source_id, url, language` (identified),
-`family_id, split, repeats`, one file per ingest part. Two passes: sizes of families and groups, then texts.
-Drops, beside what the judges dropped: EMPTIED (cuts left nothing that shows), MIXTURE (the mixture has no room for it).
-Cost: reads and edits every text twice, memory of one part plus one row per family and group.
+`family_id, split, repeats`, one file per ingest part. Two passes: sizes of families and groups, then texts. Drops, beside what
+the judges dropped: EMPTIED (cuts left nothing that shows), MIXTURE (the mixture has no room for it). Cost: reads and edits every
+text once, and once more where something is cut; memory of one part plus one row per family and group.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tasks.documentset import (
     write_table,
 )
 from tasks.duplicate_examples import EXAMPLES_FILE, example_pairs, read_examples, write_excerpts
-from tasks.edits import collect_edits, edit_texts
+from tasks.edits import collect_edits, edit_texts, edited_sizes
 from tasks.keys import digest
 from tasks.mixture import Cell, Mixture, MixtureConfig, plan_mixture, repeats_of
 from tasks.parts import Part, RunParts, serial
@@ -84,14 +84,18 @@ def write_documents(
     """
     rules = [[str(r["name"]), int(r["bit"])] for r in quality.metrics.get("rules", ()) if r.get("drops", True)]
     parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii, contamination=contamination)
-    measured = run_parts(measure_part, [_told(part, "measure", {"rules": rules}) for part in parts], config, out_dir)
+    measured = run_parts(measure_part, _told(parts, "measure", {"rules": rules}), config, out_dir)
     groups = pa.concat_tables([read_table(result.path / SIDECAR_FILE) for result in measured]).combine_chunks()
     families = groups.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")])
     if not families.num_rows:
         raise StageFailure(_nothing_kept(ingest, quality, dedup, contamination))
-    family_bytes = dict(zip(families["family_id"].to_pylist(), families["bytes_sum"].to_pylist(), strict=True))
-    rule = choose_split(family_bytes, config.validation_frac, config.seed)
-    cells = _training_cells(groups, rule)
+    names = families["family_id"].combine_chunks()
+    rule = choose_split(
+        dict(zip(names.to_pylist(), families["bytes_sum"].to_pylist(), strict=True)), config.validation_frac, config.seed
+    )
+    held_out = rule.holds_out(names)
+    training = pc.is_in(groups["family_id"], value_set=names.filter(pa.array(~held_out)))
+    cells = _cells(groups.filter(training))
     mixture = plan_mixture(cells, config.mixture)
 
     pairs = example_pairs(dedup)
@@ -101,15 +105,15 @@ def write_documents(
         "rates": mixture.to_payload(),
         "examples": sorted({member for pair in pairs for member in pair}),
     }
-    results = run_parts(write_part, [_told(part, "write", told) for part in parts], config, out_dir)
+    results = run_parts(write_part, _told(parts, "write", told), config, out_dir)
     link_sidecars(results, out_dir)
 
     counters = sum_counters([result.counters for result in results])
     tables = {
         name: counters.pop(name) for name in ("by_language", "by_source", "split", "dropped_by_stage", "epoch", "kept_until")
     }
-    for name, entry in tables["split"].items():
-        entry["families"] = sum(1 for family in family_bytes if rule.split_of(family) == name)
+    tables["split"]["train"]["families"] = int((~held_out).sum())
+    tables["split"]["validation"]["families"] = int(held_out.sum())
     counters["kept_by_quality"] = tables["kept_until"]["quality"]
     check_accounting("documents", counters)
     if not tables["split"]["train"]["documents"]:
@@ -137,7 +141,14 @@ def write_documents(
 
 def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
     """Bytes of the edited texts of one part, by family, source, language and copies."""
-    documents = _edited(read_judged(part, TEXT_COLUMNS), part, config)
+    judged = read_judged(part, ("id", "source"))
+    # Sizes follow from the edits alone, but whether cuts left anything that shows is seen in the text only.
+    if (
+        "num_bytes" not in judged.sidecars["quality"].column_names
+        or pc.any(pc.greater(pc.list_value_length(edits_column(judged.sidecars["dedup"], "cuts")), 0)).as_py()
+    ):
+        judged = read_judged(part, TEXT_COLUMNS)
+    documents = _edited(judged, part, config)
     if documents["family_id"].null_count:
         raise ArtifactMismatch("dedup keeps a document without a family_id; rebuild it with force=[dedup]")
     grouped = documents.group_by(list(GROUP), use_threads=False).aggregate([("bytes", "sum")])
@@ -152,15 +163,14 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
     write_excerpts(directory / EXAMPLES_FILE, judged.documents, judged.sidecars["dedup"]["kept"], part.payload["examples"])
     documents = _edited(judged, part, config)
     rule = SplitRule.from_payload(part.payload["rule"])
-    families = documents["family_id"].combine_chunks().dictionary_encode()
-    validates = np.array([rule.split_of(family) == "validation" for family in families.dictionary.to_pylist()], bool)
-    held_out = validates[families.indices.to_numpy()]
+    held_out = rule.holds_out(documents["family_id"])
     repeats = np.where(held_out, 1, _repeats(documents, part.payload["rates"], config.mixture)).astype(np.int32)
     split = pa.array(["train", "validation"]).take(pa.array(held_out.astype(np.int8)))
     documents = documents.append_column("split", split).append_column("repeats", pa.array(repeats))
     num_edited = documents.num_rows
     documents = documents.filter(pa.array(repeats > 0))
-    write_table(documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA), directory / SIDECAR_FILE)
+    # Level 1 writes twice as fast as level 3 and needs a sixth more room.
+    write_table(documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA), directory / SIDECAR_FILE, level=1)
 
     dropped = judged.dropped()
     own = {EMPTIED: int((judged.verdict == 0).sum()) - num_edited, MIXTURE: num_edited - documents.num_rows}
@@ -186,7 +196,7 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
 
 
 def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
-    """The documents that all judges kept and edits did not empty: new text, its bytes, and what divides and mixes them."""
+    """The documents that all judges kept and edits did not empty: new text where it was read, its bytes, and what mixes them."""
     language = read_table(part.payload["language"], ["id", "language"])
     check_aligned(judged.documents, language, "language")
     kept = judged.kept
@@ -196,31 +206,29 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
         edits_column(judged.sidecars["pii"].filter(kept), "spans"),
         edits_column(judged.sidecars["quality"].filter(kept), "masks"),
     )
-    texts, emptied = edit_texts(rows["text"], edits, part.name)
-    cluster_sizes = (
-        pc.fill_null(dedup["cluster_size"], 1).to_numpy()
-        if "cluster_size" in dedup.column_names
-        else np.ones(len(emptied), np.int32)
-    )
+    if "text" in rows.column_names:
+        texts, emptied = edit_texts(rows["text"], edits, part.name)
+        rows = rows.set_column(rows.column_names.index("text"), "text", texts)
+        sizes = pc.binary_length(texts).cast(pa.int64())
+    else:
+        sizes, emptied = edited_sizes(judged.sidecars["quality"]["num_bytes"].filter(kept).to_numpy(), edits, part.name), None
+    cluster_sizes = pc.fill_null(dedup["cluster_size"], 1).to_numpy() if "cluster_size" in dedup.column_names else 1
     table = pa.table(
         {
-            **{name: rows[name] for name in TEXT_COLUMNS},
-            "text": texts,
+            **{name: rows[name] for name in rows.column_names},
             "language": pc.fill_null(language["language"].filter(kept), "und"),
             "family_id": dedup["family_id"],
-            "copies": config.mixture.copies_of(cluster_sizes),
-            "bytes": pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64()),
+            "copies": config.mixture.copies_of(np.broadcast_to(cluster_sizes, rows.num_rows)),
+            "bytes": sizes,
         }
     )
-    return table.filter(pa.array(~emptied)) if emptied.any() else table
+    return table if emptied is None or not emptied.any() else table.filter(pa.array(~emptied))
 
 
-def _training_cells(groups: pa.Table, rule: SplitRule) -> list[Cell]:
-    families = groups["family_id"].combine_chunks().dictionary_encode()
-    trains = np.array([rule.split_of(family) == "train" for family in families.dictionary.to_pylist()], bool)
+def _cells(training: pa.Table) -> list[Cell]:
     names = list(GROUP[1:])
-    grouped = groups.filter(pa.array(trains[families.indices.to_numpy()])).group_by(names, use_threads=False)
-    table = grouped.aggregate([("bytes", "sum")]).sort_by([(name, "ascending") for name in names])
+    grouped = training.group_by(names, use_threads=False).aggregate([("bytes", "sum")])
+    table = grouped.sort_by([(name, "ascending") for name in names])
     return [Cell(row["source"], row["language"], row["copies"], row["bytes_sum"]) for row in table.to_pylist()]
 
 
@@ -255,9 +263,10 @@ def _mixture_metrics(cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str
     return metrics
 
 
-def _told(part: Part, purpose: str, payload: Mapping[str, Any]) -> Part:
-    """A part for one of the passes: named by the pass and by all it is told."""
-    return Part(part.name, digest({"pass": purpose, "part": part.digest, **payload}), {**part.payload, **payload})
+def _told(parts: Sequence[Part], purpose: str, payload: Mapping[str, Any]) -> list[Part]:
+    """Parts for one of the passes: named by the pass and by all they are told."""
+    all_told = digest({"pass": purpose, **payload})
+    return [Part(part.name, digest([part.digest, all_told]), {**part.payload, **payload}) for part in parts]
 
 
 def _nothing_kept(ingest: Artifact, *judges: Artifact) -> str:

@@ -59,31 +59,65 @@ def collect_edits(cuts: pa.ChunkedArray, spans: pa.ChunkedArray, masks: pa.Chunk
     return Edits(begins, edits[order], names)
 
 
+def edited_sizes(sizes: np.ndarray, edits: Edits, what: str) -> np.ndarray:
+    """UTF-8 bytes of the edited texts, from those of the texts alone."""
+    return sizes + _merge(sizes, edits, what).growth
+
+
 def edit_texts(texts: pa.ChunkedArray, edits: Edits, what: str) -> tuple[pa.Array, np.ndarray]:
     """The edited texts (large_string), and whether cuts left nothing that shows of a document (bool).
 
     Raises ArtifactMismatch for an edit outside of its text or inside a character: `what` was made for other texts.
     """
-    if not len(edits.rows):
-        array = texts.cast(pa.large_string()).combine_chunks()
-        return (array.chunk(0) if isinstance(array, pa.ChunkedArray) else array), np.zeros(len(texts), bool)
-    from tasks.kernels.edits import PERHAPS_BLANK, apply_edits
-
     values, begins = text_buffers(texts)
-    pieces = [name.encode() for name in edits.replacements]
-    piece_begins = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
-    written = np.diff(piece_begins)[edits.rows[edits.rows[:, 3] >= 0, 3]].sum()
-    out = np.empty(int(begins[-1] - begins[0] + written), np.uint8)
-    out_begins, states = np.empty(len(begins), np.int64), np.empty(len(texts), np.int8)
-    replacements = np.frombuffer(b"".join(pieces) or b"\0", np.uint8)
-    bad = apply_edits(values, begins, edits.begins, edits.rows, replacements, piece_begins, out, out_begins, states)
+    emptied = np.zeros(len(texts), bool)
+    if not len(edits.rows):
+        array = texts.combine_chunks()
+        return (array.chunk(0) if isinstance(array, pa.ChunkedArray) else array).cast(pa.large_string()), emptied
+    from tasks.kernels.edits import apply_edits, shows_ascii
+
+    merged = _merge(np.diff(begins), edits, what)
+    out_begins = np.concatenate([[0], np.cumsum(np.diff(begins) + merged.growth)]).astype(np.int64)
+    out = np.empty(int(out_begins[-1]), np.uint8)
+    bad = apply_edits(values, begins, merged.begins, merged.rows, merged.replacements, merged.replacement_begins, out, out_begins)
     if bad >= 0:
-        raise ArtifactMismatch(
-            f"{what} edits places that document {bad} of the part does not have; rebuild the sidecars of this run"
-        )
-    buffers = [None, pa.py_buffer(out_begins), pa.py_buffer(out[: out_begins[-1]])]
+        raise ArtifactMismatch(_misplaced(bad, what))
+    buffers = [None, pa.py_buffer(out_begins), pa.py_buffer(out)]
     edited = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
-    emptied = states == PERHAPS_BLANK
-    for row in np.flatnonzero(emptied):
+    cut = np.unique(np.repeat(np.arange(len(texts)), np.diff(edits.begins))[edits.rows[:, 2] == CUTS])
+    for row in cut[~shows_ascii(out, out_begins, cut)]:
         emptied[row] = not shows(edited[int(row)].as_py())
     return edited, emptied
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """Disjoint edits in order, and what they do to the size of each document."""
+
+    begins: np.ndarray
+    rows: np.ndarray
+    """int64[edits, 3]: start, end, replacement or -1."""
+    replacements: np.ndarray
+    replacement_begins: np.ndarray
+    growth: np.ndarray
+    """int64[documents], bytes; mostly below zero."""
+
+
+def _merge(sizes: np.ndarray, edits: Edits, what: str) -> _Merged:
+    from tasks.kernels.edits import merge_edits
+
+    merged, begins = np.empty((len(edits.rows), 3), np.int64), np.empty(len(sizes) + 1, np.int64)
+    bad = merge_edits(sizes.astype(np.int64), edits.begins, edits.rows, merged, begins)
+    if bad >= 0:
+        raise ArtifactMismatch(_misplaced(bad, what))
+    merged = merged[: begins[-1]]
+    pieces = [name.encode() for name in edits.replacements]
+    piece_begins = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
+    written = np.append(np.diff(piece_begins), 0)[merged[:, 2]]  # -1 is the last: nothing
+    growth = np.concatenate([[0], np.cumsum(written - (merged[:, 1] - merged[:, 0]))])
+    joined = np.frombuffer(b"".join(pieces) or b"\0", np.uint8)
+    return _Merged(begins, merged, joined, piece_begins, growth[begins[1:]] - growth[begins[:-1]])
+
+
+def _misplaced(document: int, what: str) -> str:
+    return f"{what} edits a place that document {document} of the part does not have; rebuild the sidecars of this run"

@@ -18,7 +18,7 @@ STAGES: dict[str, Stage] = {
             reads_inputs=True,
         ),
         Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language", "scores"), ("numba",)),
-        Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch")),
+        Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch"), reads_inputs=True),
         Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers")),
         Stage(
             "contamination",

@@ -128,9 +128,11 @@ def plan_mixture(cells: Sequence[Cell], config: MixtureConfig) -> Mixture:
         group: config.max_repeats * sum(num_bytes for copies, num_bytes in by_copies.items() if copies)
         for group, by_copies in groups.items()
     }
-    shares = {(s, lang): wanted[i, j] for i, s in enumerate(sources) for j, lang in enumerate(languages) if (s, lang) in groups}
+    cell_shares = {
+        (s, lang): wanted[i, j] for i, s in enumerate(sources) for j, lang in enumerate(languages) if (s, lang) in groups
+    }
     total = float(config.target_bytes or mass.sum())
-    planned = _fill(shares, capacity, total)
+    planned = _fill(cell_shares, capacity, total)
     rates = {group: _rate(groups[group], planned[group], config.max_repeats) for group in sorted(groups)}
     return Mixture(rates, planned)
 

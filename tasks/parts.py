@@ -13,11 +13,13 @@ import os
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +29,8 @@ from tasks.artifact import digest_file, sync_directory, write_json
 from tasks.stage import StageFailure
 
 PART_FILE = "part.json"
+MAX_IN_FLIGHT = 256
+"""Parts that wait for a worker or are worked on at once."""
 
 
 @dataclass(frozen=True)
@@ -131,25 +135,31 @@ def process_executor(num_workers: int) -> Callable[[], AbstractContextManager[Ex
 
 
 def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
-    futures = [executor.submit(_make_part, *item) for item in work]
+    waiting, pending = iter(work), set()  # type: ignore[var-annotated]
     try:
-        for future in as_completed(futures):
-            future.result()
-            yield
+        # Submitted as others finish: what exists at once does not grow with the number of parts.
+        while True:
+            pending |= {executor.submit(_make_part, *item) for item in islice(waiting, MAX_IN_FLIGHT - len(pending))}
+            if not pending:
+                return
+            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+                yield
     except BrokenProcessPool as error:
         raise StageFailure(
             "a worker process was killed, perhaps for want of memory; finished parts are kept, run again, "
             "with fewer workers (num_workers=1) or runner=thread if it happens again"
         ) from error
     except BaseException:
-        for future in futures:
+        for future in pending:
             future.cancel()
         raise
 
 
 def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: Any) -> None:
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    # Not by process id: workers on two machines may have the same.
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
     temporary.mkdir(parents=True)
     started = time.perf_counter()
     counters = process_part(part, temporary, config)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from llm_core.config import to_plain
 from tasks.artifact import Artifact, check_accounting
@@ -121,7 +122,9 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     book = config.rule_book()
     score_columns, judged = judged_scores(documents["id"].to_pylist(), scores, config)
     verdicts, drops = judge(book, features | judged, sources, languages)
-    columns = {"id": documents["id"], **features, **score_columns, "verdict": verdicts, "kept": drops == 0}
+    num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
+    measured = {"num_bytes": num_bytes, **features, **score_columns}
+    columns = {"id": documents["id"], **measured, "verdict": verdicts, "kept": drops == 0}
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )

@@ -26,7 +26,6 @@ import pyarrow as pa
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, check_accounting, digest_file, link_file
 from tasks.classifier import ClassifierConfig, classify, classify_lines, text_line
-from tasks.cuts import Best, cuts_keeping, passing
 from tasks.documentset import (
     ID,
     SIDECAR_FILE,
@@ -49,6 +48,7 @@ from tasks.perplexity import (
     require_kenlm,
     text_prefix,
 )
+from tasks.score_cuts import Best, cuts_keeping, passing
 from tasks.score_labels import DIMENSIONS, LABELS_FILE, LABELS_FOLDER, label_table
 from tasks.selection import check_condition, check_text_files
 from tasks.tally import largest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels.pii_bytes import ALPHA, DIGIT, LOCAL, contains, helper, is_any, pack, packed
+from tasks.kernels.pii_bytes import ALPHA, DIGIT, LOCAL, all_of, contains, helper, is_any, pack, packed
 
 MAX_LOCAL_BYTES = 64
 MAX_DOMAIN_BYTES = 253
@@ -37,7 +37,7 @@ def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     while first < end and v[first] != 46:
         first += 1
     scoped = start > lo and v[start - 1] == 47 and is_any(v[at + 1], DIGIT)
-    if scoped or (_all_digits(v, at + 1, first) and first + 1 < end and is_any(v[first + 1], DIGIT)):
+    if scoped or (all_of(v, at + 1, first, DIGIT) and first + 1 < end and is_any(v[first + 1], DIGIT)):
         return none
     dot = end - 1
     while v[dot] != 46:
@@ -135,21 +135,13 @@ def _is_scp_path(v: np.ndarray, i: int, hi: int) -> bool:
     if i >= limit or not (is_any(v[i], DIGIT | ALPHA) or v[i] == 126 or v[i] == 47 or v[i] == 46):
         return False
     slash = False
-    while i < limit and v[i] > 32 and v[i] != 34 and v[i] != 39 and v[i] != 60 and v[i] != 62:
+    while i < limit and v[i] > 32 and v[i] != 34 and v[i] != 39 and v[i] != 60 and v[i] != 62 and v[i] != 42:
         if v[i] == 47:
             if v[i - 1] == 58 and i + 1 < limit and v[i + 1] == 47:
                 return False
             slash = True
         i += 1
     return slash or (v[i - 4] == 46 and v[i - 3] == 103 and v[i - 2] == 105 and v[i - 1] == 116)
-
-
-@helper
-def _all_digits(v: np.ndarray, start: int, end: int) -> bool:
-    for i in range(start, end):
-        if not is_any(v[i], DIGIT):
-            return False
-    return end > start
 
 
 @helper

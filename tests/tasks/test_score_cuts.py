@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.cuts import WHOLE, cut_keeping, cuts_keeping, passing
+from tasks.score_cuts import WHOLE, cut_keeping, cuts_keeping, passing
 
 VALUES = st.lists(st.one_of(st.just(math.nan), st.integers(0, 20).map(float)), max_size=60).map(np.array)
 
