@@ -1,10 +1,10 @@
 """Which score is good enough? Limits on scores, made into numbers that hold for every part, and draws of documents.
 
 A share (`keep_frac`), a quantile, or a draw is no number that a document can be held against by itself. Shares and quantiles
-are resolved once, over all documents with a score, whatever other rules say of them (`tasks.score_cuts`): DCLM (Li et al. 2024) keeps
-the best tenth, CCNet (Wenzek et al. 2020) cuts each language at its own percentiles, the default for perplexities. Draws are
-functions of a document's id: `pareto` keeps a document where a Pareto variate is over 1 - score (Brown et al. 2020, appendix A,
-shape 9), so that some of what a classifier dislikes stays; `spare_frac` lets a share pass whatever its score.
+are resolved once, over all documents with a score, whatever other rules say of them (`tasks.score_cuts`): DCLM (Li et al. 2024)
+keeps the best tenth, CCNet (Wenzek et al. 2020) cuts each language at its own percentiles, the default for perplexities. Draws
+are functions of a document's id: `pareto` keeps a document where a Pareto variate is over 1 - score (Brown et al. 2020,
+appendix A, shape 9), so that some of what a classifier dislikes stays; `spare_frac` lets a share pass whatever its score.
 Documents without a score are not judged by it.
 """
 
