@@ -28,13 +28,13 @@ from flows.tracking import TrackingConfig
 from llm_core.config import ConfigError, build, nearest, to_plain
 from llm_core.fingerprint import num_processors
 from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
+from tasks.analysis import AnalysisConfig
 from tasks.bench import BenchConfig
 from tasks.contamination import ContaminationConfig
 from tasks.dedup import DedupConfig
 from tasks.documents import DocumentsConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.graph import STAGES
-from tasks.ingest import SourceConfig
 from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
@@ -42,6 +42,7 @@ from tasks.report import ReportConfig
 from tasks.score_limits import check_scores
 from tasks.scores import ScoresConfig
 from tasks.shards import ShardsConfig
+from tasks.sources import SourceConfig
 from tasks.stage import StageConfigs
 from tasks.tokenizer import TokenizerConfig
 from tasks.train import TrainStageConfig
@@ -64,6 +65,7 @@ class RunConfig:
     pii: PiiConfig
     contamination: ContaminationConfig
     documents: DocumentsConfig
+    analysis: AnalysisConfig
     tokenizer: TokenizerConfig
     shards: ShardsConfig
     model: ModelConfig
@@ -125,6 +127,7 @@ class RunConfig:
             "pii": self.pii,
             "contamination": self.contamination,
             "documents": self.documents,
+            "analysis": self.analysis,
             "tokenizer": self.tokenizer,
             "shards": self.shards,
             "train": self.train_stage,

@@ -29,6 +29,7 @@ def stages(run: Run) -> None:
     private = run.stage("pii", raw)
     clean = run.stage("contamination", raw)
     documents = run.stage("documents", raw, labelled, judged, unique, private, clean)
+    analysis = run.stage("analysis", raw, labelled, judged, unique, documents)
 
     tokenizer = run.stage("tokenizer", documents)
     shards = run.stage("shards", documents, tokenizer)
@@ -36,6 +37,5 @@ def stages(run: Run) -> None:
 
     quality = run.stage("evaluate", documents, tokenizer, shards, model)
     speed = run.stage("bench", model)
-    run.stage(
-        "report", raw, labelled, scored, judged, unique, private, clean, documents, tokenizer, shards, model, quality, speed
-    )
+    judges = (raw, labelled, scored, judged, unique, private, clean)
+    run.stage("report", *judges, documents, analysis, tokenizer, shards, model, quality, speed)

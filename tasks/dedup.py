@@ -25,6 +25,7 @@ per document. Left out: containment, likeness of meaning.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +143,7 @@ def _grown(
     stored = np.flatnonzero(stays)
     mine = stored[first:] - first
     with_url = np.flatnonzero(documents.has_url & (clusters.by_url[first:] == rows[first:]))
-    own_members = clusters.members[len(index.members) :] - first
-    places = documents.places_by_part(own_members)
-    shingles, begins = get_sets(np.arange(len(clusters.members))) if config.method == "minhash" else (index.shingles,) * 2
-    return Index(
+    exact = Index(
         clusters.ids.take(pa.array(stored)),
         np.concatenate([index.exact_key, documents.exact_key[mine]]),
         np.concatenate([index.blank, documents.blank[mine]]),
@@ -155,11 +153,23 @@ def _grown(
         clusters.size[stored],
         np.concatenate([index.url_key, documents.url_key[with_url]]),
         np.concatenate([index.url_row, number[clusters.by_text[first + with_url]]]),
-        np.concatenate([index.signatures, documents.signatures(own_members, index.signatures.shape[1])]),
-        [np.concatenate([keys, documents.band_keys(own_members, places, i)]) for i, keys in enumerate(index.bands)],
-        shingles,
-        begins if config.method == "minhash" else index.shingle_begins,
+        index.signatures,
+        index.bands,
+        index.shingles,
+        index.shingle_begins,
         cuts.piece_keys,
+    )
+    if config.method == "exact":
+        return exact
+    own_members = clusters.members[len(index.members) :] - first
+    places = documents.places_by_part(own_members)
+    shingles, begins = get_sets(np.arange(len(clusters.members)))
+    return replace(
+        exact,
+        signatures=np.concatenate([index.signatures, documents.signatures(own_members, config.num_perms)]),
+        bands=[np.concatenate([keys, documents.band_keys(own_members, places, i)]) for i, keys in enumerate(index.bands)],
+        shingles=shingles,
+        shingle_begins=begins,
     )
 
 

@@ -82,7 +82,7 @@ def write_documents(
     Raises StageFailure where nothing is kept, or too little to hold something out; ArtifactMismatch where a sidecar
     belongs to other documents. Deterministic for equal parents, whatever the number of workers.
     """
-    rules = [[str(r["name"]), int(r["bit"])] for r in quality.metrics.get("rules", ()) if r.get("drops", True)]
+    rules = [str(rule["name"]) for rule in quality.metrics["rules"]]
     parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii, contamination=contamination)
     measured = run_parts(measure_part, _told(parts, "measure", {"rules": rules}), config, out_dir)
     groups = pa.concat_tables([read_table(result.path / SIDECAR_FILE) for result in measured]).combine_chunks()
@@ -143,10 +143,7 @@ def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[s
     """Bytes of the edited texts of one part, by family, source, language and copies."""
     judged = read_judged(part, ("id", "source"))
     # Sizes follow from the edits alone, but whether cuts left anything that shows is seen in the text only.
-    if (
-        "num_bytes" not in judged.sidecars["quality"].column_names
-        or pc.any(pc.greater(pc.list_value_length(edits_column(judged.sidecars["dedup"], "cuts")), 0)).as_py()
-    ):
+    if pc.any(pc.greater(pc.list_value_length(judged.sidecars["dedup"]["cuts"]), 0)).as_py():
         judged = read_judged(part, TEXT_COLUMNS)
     documents = _edited(judged, part, config)
     if documents["family_id"].null_count:
@@ -212,13 +209,12 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
         sizes = pc.binary_length(texts).cast(pa.int64())
     else:
         sizes, emptied = edited_sizes(judged.sidecars["quality"]["num_bytes"].filter(kept).to_numpy(), edits, part.name), None
-    cluster_sizes = pc.fill_null(dedup["cluster_size"], 1).to_numpy() if "cluster_size" in dedup.column_names else 1
     table = pa.table(
         {
             **{name: rows[name] for name in rows.column_names},
             "language": pc.fill_null(language["language"].filter(kept), "und"),
             "family_id": dedup["family_id"],
-            "copies": config.mixture.copies_of(np.broadcast_to(cluster_sizes, rows.num_rows)),
+            "copies": config.mixture.copies_of(dedup["cluster_size"].to_numpy()),
             "bytes": sizes,
         }
     )

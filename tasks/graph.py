@@ -7,7 +7,15 @@ from tasks.stage import Stage
 STAGES: dict[str, Stage] = {
     stage.name: stage
     for stage in (
-        Stage("ingest", "tasks.ingest", "ingest", libraries=("pyarrow",), reads_inputs=True),
+        Stage(
+            "ingest",
+            "tasks.ingest",
+            "ingest",
+            libraries=("pyarrow", "fastwarc", "resiliparse"),
+            entry_points=("tasks.pagetext",),
+            reads_inputs=True,
+            accept="require_budget",
+        ),
         Stage("language", "tasks.language", "identify_languages", ("ingest",), ("fasttext",), reads_inputs=True),
         Stage(
             "scores",
@@ -19,7 +27,7 @@ STAGES: dict[str, Stage] = {
         ),
         Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language", "scores"), ("numba",)),
         Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch"), reads_inputs=True),
-        Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers")),
+        Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers", "python-stdnum")),
         Stage(
             "contamination",
             "tasks.contamination",
@@ -34,6 +42,13 @@ STAGES: dict[str, Stage] = {
             "write_documents",
             ("ingest", "language", "quality", "dedup", "pii", "contamination"),
             ("pyarrow",),
+        ),
+        Stage(
+            "analysis",
+            "tasks.analysis",
+            "analyse",
+            ("ingest", "language", "quality", "dedup", "documents"),
+            ("numba", "publicsuffixlist"),
         ),
         Stage("tokenizer", "tasks.tokenizer", "train_tokenizer", ("documents",), ("tokenizers", "sentencepiece")),
         Stage("shards", "tasks.shards", "write_shards", ("documents", "tokenizer"), ("tokenizers", "sentencepiece", "pyarrow")),
@@ -61,6 +76,7 @@ STAGES: dict[str, Stage] = {
                 "pii",
                 "contamination",
                 "documents",
+                "analysis",
                 "tokenizer",
                 "shards",
                 "train",

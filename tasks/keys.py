@@ -44,7 +44,9 @@ def key_config(config: Any) -> dict[str, Any]:
 def _key_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return key_config(value)
-    return {k: _key_value(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return {name: _key_value(one) for name, one in value.items()}
+    return [_key_value(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def code_digest(modules: Iterable[str], root: Path = ROOT) -> str:

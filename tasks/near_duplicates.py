@@ -64,14 +64,50 @@ def find_near_duplicates(
     sketches: Sketches, threshold: float, family_threshold: float, full_bucket: int, decided: np.ndarray | None = None
 ) -> NearDuplicates:
     """Verified pairs and survivors. `decided`: the survivors of so many first documents, if an earlier run chose them."""
+    decided = np.zeros(0, np.int64) if decided is None else decided
+    pairs, num_candidates = propose_pairs(sketches, full_bucket, len(decided))
+    pairs = likely_pairs(pairs, sketches, family_threshold)
+    return verify_pairs(pairs, sketches, threshold, family_threshold, decided, num_candidates)
+
+
+def propose_pairs(sketches: Sketches, full_bucket: int, num_earlier: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Distinct candidates of all bandings, packed, and how many each banding gave."""
+    from tasks.kernels.banding import candidate_pairs
+
+    found, first = [], 0
+    for num_bands, _ in sketches.bandings:
+        bands = (sketches.band_keys(band) for band in range(first, first + num_bands))
+        found.append(candidate_pairs(bands, full_bucket, num_earlier))
+        first += num_bands
+    return np.unique(np.concatenate(found)), tuple(map(len, found))
+
+
+def likely_pairs(pairs: np.ndarray, sketches: Sketches, family_threshold: float) -> np.ndarray:
+    """The pairs whose signatures do not rule out, by three standard errors, that they are family."""
+    from tasks.kernels.minhash import count_equal
+
+    hopeless = family_threshold - 3 * math.sqrt(family_threshold * (1 - family_threshold) / sketches.num_perms)
+    likely = np.empty(len(pairs), bool)
+    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+        a, b = _unpack(pairs[start : start + _PAIRS_AT_ONCE])
+        rows = np.unique(np.concatenate([a, b]))
+        equal = count_equal(sketches.signatures(rows), np.searchsorted(rows, a), np.searchsorted(rows, b))
+        likely[start : start + len(a)] = equal >= hopeless * sketches.num_perms
+    return pairs[likely]
+
+
+def verify_pairs(
+    pairs: np.ndarray,
+    sketches: Sketches,
+    threshold: float,
+    family_threshold: float,
+    decided: np.ndarray,
+    num_candidates: tuple[int, ...],
+) -> NearDuplicates:
+    """Exact similarities of packed pairs, and the survivors they make."""
     from tasks.kernels.overlap import choose_survivors, jaccard_of_pairs
 
-    decided = np.zeros(0, np.int64) if decided is None else decided
-    pairs, num_candidates = _candidates(sketches, full_bucket, len(decided))
-    hopeless = family_threshold - 3 * math.sqrt(family_threshold * (1 - family_threshold) / sketches.num_perms)
-    a, b = _unpack(_likely(pairs, sketches, hopeless))
-    num_compared = len(a)
-
+    a, b = _unpack(pairs)
     # From here on documents are numbered among those in candidate pairs; the order of preference stays.
     rows = np.unique(np.concatenate([a, b]))
     rows = np.union1d(rows, decided[rows[rows < len(decided)]])
@@ -95,31 +131,7 @@ def find_near_duplicates(
     survivor = np.arange(sketches.num_documents)
     survivor[: len(decided)] = decided
     survivor[rows] = rows[chosen]
-    return NearDuplicates(survivor, rows[a[first]], rows[b[first]], jaccard[first], num_candidates, num_compared)
-
-
-def _candidates(sketches: Sketches, full_bucket: int, num_earlier: int) -> tuple[np.ndarray, tuple[int, ...]]:
-    from tasks.kernels.banding import candidate_pairs
-
-    found, first = [], 0
-    for num_bands, _ in sketches.bandings:
-        bands = (sketches.band_keys(band) for band in range(first, first + num_bands))
-        found.append(candidate_pairs(bands, full_bucket, num_earlier))
-        first += num_bands
-    return np.unique(np.concatenate(found)), tuple(map(len, found))
-
-
-def _likely(pairs: np.ndarray, sketches: Sketches, at_least: float) -> np.ndarray:
-    """The pairs whose signatures agree on this share of places."""
-    from tasks.kernels.minhash import count_equal
-
-    likely = np.empty(len(pairs), bool)
-    for start in range(0, len(pairs), _PAIRS_AT_ONCE):
-        a, b = _unpack(pairs[start : start + _PAIRS_AT_ONCE])
-        rows = np.unique(np.concatenate([a, b]))
-        equal = count_equal(sketches.signatures(rows), np.searchsorted(rows, a), np.searchsorted(rows, b))
-        likely[start : start + len(a)] = equal >= at_least * sketches.num_perms
-    return pairs[likely]
+    return NearDuplicates(survivor, rows[a[first]], rows[b[first]], jaccard[first], num_candidates, len(pairs))
 
 
 def _pack(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -5,11 +5,11 @@ Published collections of rules by name (tasks.quality_presets) and limits of one
 document and nothing exits early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or
 thresholds can be judged without reading a text again.
 
-In: id, text, source; language; scores, which are features like others (`tasks.score_limits`). Out: a sidecar `id`, one column per
-feature and score, `verdict` uint64 (bit i: rule i of metrics["rules"]
-is broken), `kept` (none of the rules that drop is). A dropped document counts for the first of its rules.
-Deterministic and independent of parts: a document's row depends on its text, source and label alone.
-Leaves out: models of quality, word lists, removal of single lines.
+In: id, text, source; language; scores, which are features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`,
+one column per feature and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of the
+broken rules that drop this document), `kept` (there are none). A dropped document counts for the first of its rules.
+Deterministic and independent of parts but for shares of scores, which are of all documents. Leaves out: word lists, removal of
+single lines.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     verdicts, drops = judge(book, features | judged, sources, languages)
     num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
     measured = {"num_bytes": num_bytes, **features, **score_columns}
-    columns = {"id": documents["id"], **measured, "verdict": verdicts, "kept": drops == 0}
+    columns = {"id": documents["id"], **measured, "verdict": verdicts, "drops": drops, "kept": drops == 0}
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )

@@ -18,7 +18,7 @@ from tasks.dedup_config import CutsConfig
 from tasks.documentset import read_table, text_buffers
 from tasks.keys import digest
 from tasks.parts import Part, PartResult, RunParts
-from tasks.signatures import first_of_equal
+from tasks.signatures import first_of_equal, id_words_of
 
 KEYS_FILE, SPANS_FILE = "keys.npy", "spans.npy"
 _DOCUMENTS_AT_ONCE = 1 << 15
@@ -63,8 +63,7 @@ def key_pieces(part: Part, directory: Path, config: CutsConfig) -> Mapping[str, 
     by_line, tables = config.pieces == "line", (char_classes(), fold_table())
     place, start, stop, reach = find_pieces(buf, begins, rows, by_line, config.min_piece_units, *tables)
     spans = np.stack([start, stop], axis=1).reshape(-1)
-    keys = b"".join(key or bytes(16) for key in exact_keys(buf, spans, np.arange(0, len(spans), 2)))
-    np.save(directory / KEYS_FILE, np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64))
+    np.save(directory / KEYS_FILE, id_words_of(exact_keys(buf, spans, np.arange(0, len(spans), 2))))
     base = begins[rows][place]
     np.save(directory / SPANS_FILE, np.stack([place, start - base, reach - base], axis=1).astype(np.int64))
     return {"pieces": len(place)}

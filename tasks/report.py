@@ -45,6 +45,7 @@ def write_report(
     pii: Artifact,
     contamination: Artifact,
     documents: Artifact,
+    analysis: Artifact,
     tokenizer: Artifact,
     shards: Artifact,
     train: Artifact,
@@ -60,7 +61,7 @@ def write_report(
     Deterministic for equal artifacts; `run_parts` is not used, there is nothing to divide.
     """
     judges = (ingest, language, scores, quality, dedup, pii, contamination)
-    artifacts = (*judges, documents, tokenizer, shards, train, evaluate, bench)
+    artifacts = (*judges, documents, analysis, tokenizer, shards, train, evaluate, bench)
     run = Run({artifact.stage: artifact for artifact in artifacts})
     html = render(run, config.title)
     # Lone surrogates were made visible by the markup; what is left is valid UTF-8 by construction.

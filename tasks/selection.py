@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
-from tasks.readers import Record, format_of, read_records
+from tasks.readers import Columns, Fault, Record, read_streams
+from tasks.readers.formats import format_of, known_formats
 
 COLUMNS = ("text", "source", "source_id", "url", "added_at", "metadata", "language", "declared_language")
 EXAMPLE = "write one over the columns of a document, e.g. \"source = 'wiki'\" or \"metadata->>'kind' = 'prose'\""
@@ -74,15 +75,23 @@ def check_text_files(name: str, files: tuple[Path, ...]) -> None:
     for file in files:
         if not file.is_file():
             raise ConfigError(f"{name} ({file}) is not a file; relative paths start at {Path.cwd()}")
-        if format_of(file) is None:
-            raise ConfigError(f"{name} ({file}) has no reader; give .jsonl, .parquet, .txt or .md")
+        if format_of(file.name) is None:
+            raise ConfigError(f"{name} ({file}) has no reader; formats are {known_formats()}")
 
 
 def texts_of_file(path: Path, text_column: str) -> Iterator[str]:
     """The texts of a file's records, in order; records without a text are passed over."""
-    for record in read_records(path, path.name, text_column, None):
+    for record in records_of_file(path, text_column):
         if isinstance(record, Record) and isinstance(text := record.values.get(text_column), str):
             yield text
+
+
+def records_of_file(path: Path, text_column: str) -> Iterator[Record | Fault]:
+    """The records of a file, or of the members of an archive, and what should be one and is not."""
+    for _, items in read_streams(path, path.name, Columns(text_column, None, None, None)):
+        for item in items:
+            if isinstance(item, (Record, Fault)):
+                yield item
 
 
 @functools.lru_cache(maxsize=1)

@@ -208,6 +208,11 @@ def id_words(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     return values.astype(np.uint64)
 
 
+def id_words_of(keys: Sequence[bytes | None]) -> np.ndarray:
+    """The same of keys that are not in a column yet; zeros where there is none."""
+    return np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8").reshape(-1, 2).astype(np.uint64)
+
+
 def first_of_equal(words: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """For each row of two words, the first row with the same; rows that are not valid are like themselves only."""
     from tasks.kernels.banding import rows_that_may_share

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError
-from tasks.readers import Record, read_records
-from tasks.selection import check_text_files
+from tasks.readers import Record
+from tasks.selection import check_text_files, records_of_file
 
 ARRAYS = ("hashes", "lengths", "text_starts", "text_stops", "starts", "item_begins", "items", "reaches_answer")
 MAX_ID_CHARS = 100
@@ -90,7 +90,7 @@ def read_items(name: str, config: SuiteConfig) -> Iterator[Item]:
     where = f"contamination.suites.{name}"
     check_text_files(f"{where}.path", (config.path,))
     number = 0
-    for record in read_records(config.path, config.path.name, config.question, None):
+    for record in records_of_file(config.path, config.question):
         number += 1
         if not isinstance(record, Record):
             raise ConfigError(f"{where} ({config.path}): record {number} is not readable: {record.error}; mend the file")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -21,6 +22,18 @@ def count_document(tally: Tally, label: str, num_bytes: int) -> None:
     entry = tally.setdefault(label, {"documents": 0, "bytes": 0})
     entry["documents"] += 1
     entry["bytes"] += num_bytes
+
+
+def add_to_tally(tally: Tally, labels: Sequence[str | None], sizes: Sequence[int]) -> None:
+    """Add many documents, none for None; runs of one label, which are the rule in a file, at the price of one."""
+    begin = 0
+    for label, run in itertools.groupby(labels):
+        end = begin + sum(1 for _ in run)
+        if label is not None:
+            entry = tally.setdefault(label, {"documents": 0, "bytes": 0})
+            entry["documents"] += end - begin
+            entry["bytes"] += sum(sizes[begin:end])
+        begin = end
 
 
 def tally_documents(labels: Iterable[str], sizes: Iterable[int]) -> Tally:

@@ -23,7 +23,7 @@ JUDGES = ("quality", "dedup", "contamination", "pii")
 FALLBACK = {"quality": "QUALITY", "dedup": "DUPLICATE", "contamination": "CONTAMINATED", "pii": "PII"}
 """The reason where a sidecar gives none."""
 JUDGE_COLUMNS = {
-    "quality": ("id", "num_bytes", "verdict", "kept", "masks"),
+    "quality": ("id", "num_bytes", "drops", "kept", "masks"),
     "dedup": ("id", "family_id", "cluster_size", "kept", "reason", "cuts"),
     "contamination": ("id", "kept", "reason"),
     "pii": ("id", "kept", "spans"),
@@ -85,9 +85,11 @@ def read_judged(part: Part, document_columns: Sequence[str] | None = None) -> Ju
             continue
         lost = ~table["kept"].to_numpy()
         if name == "quality":
-            bits = table["verdict"].to_numpy()
-            for rule, bit in part.payload["rules"]:
-                drop(lost & (((bits >> np.uint64(bit)) & np.uint64(1)) == 1), name, rule)
+            # The lowest bit is the first rule.
+            drops = table["drops"].to_numpy()
+            first = drops & (~drops + np.uint64(1))
+            for bit, rule in enumerate(part.payload["rules"]):
+                drop(lost & (first == np.uint64(1) << np.uint64(bit)), name, rule)
         elif "reason" in table.column_names:
             for reason in sorted(pc.unique(table["reason"]).drop_null().to_pylist()):
                 drop(lost & pc.fill_null(pc.equal(table["reason"], reason), False).to_numpy(), name, reason)

@@ -25,6 +25,7 @@ from tasks.kernels.pii_numbers import (
     GROUP_COLUMNS,
     HYPHEN,
     MAX_GROUPS,
+    NUM_FORMS,
     SHAPE,
     SIGNS,
     VALUE,
@@ -194,11 +195,9 @@ def _digits(
     if groups[num_groups - 1, DIGITS] < 7:
         return count
     count = _put(found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0)
-    nth, end = 0, -1
-    while end > -2:
+    for nth in range(NUM_FORMS):
         end, kind, value = national_id(v, low, high, i, groups, num_groups, wanted, nth)
         count = _put(found, count, wanted, r, i, end, kind, value)
-        nth += 1
     if i > low and v[i - 1] == 43:
         start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, 15
     else:
@@ -235,3 +234,18 @@ def _grown(found: np.ndarray, count: int) -> np.ndarray:
     for i in range(count):
         grown[i] = found[i]
     return grown
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def take(masked: np.ndarray, starts: np.ndarray, ends: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """Overwrite spans with their marks, in the order given, where no byte of them is a mark already; which ones were."""
+    taken = np.zeros(len(starts), np.bool_)
+    for r in range(len(starts)):
+        free = True
+        for i in range(starts[r], ends[r]):
+            free &= masked[i] != 60 and masked[i] != 42
+        if free:
+            for i in range(starts[r], ends[r]):
+                masked[i] = marks[r]
+        taken[r] = free
+    return taken

@@ -83,16 +83,19 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
         return -1, -1
     if start > lo and (is_any(v[start - 1], ALPHA | DIGIT) or v[start - 1] == 58 or v[start - 1] == 95 or v[start - 1] == 46):
         return -1, -1
-    end, colons, digits, hexes = start, 0, 0, 0
+    end, colons, digits, hexes, doubled = start, 0, 0, 0, False
     while end < hi and end - start < 46 and (is_any(v[end], HEX) or v[end] == 58 or v[end] == 46):
-        colons += v[end] == 58
-        digits += is_any(v[end], DIGIT)
-        hexes += is_any(v[end], HEX)
+        if v[end] == 58:
+            colons += 1
+            doubled |= end > start and v[end - 1] == 58
+        else:
+            hexes += 1
+            digits += is_any(v[end], DIGIT)
         end += 1
     while end > start and (v[end - 1] == 46 or (v[end - 1] == 58 and v[end - 2] != 58)):
         end -= 1
-    # Names of code (a::b) have the same shape: ask for digits and for length.
-    if colons < 2 or digits < 1 or hexes < 5 or end - start > 45:
+    # Names of code (a::b) and times have the same shape: ask for digits, length, and eight groups or a gap.
+    if digits == 0 or hexes < 5 or end - start > 45 or not (doubled or colons >= 6):
         return -1, -1
     if end < hi and (is_any(v[end], ALPHA | DIGIT) or v[end] == 95):
         return -1, -1

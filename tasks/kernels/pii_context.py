@@ -35,7 +35,7 @@ def announced(v: np.ndarray, lo: int, i: int, kind: int) -> bool:
     """Does one of the last words before i name this kind of number?"""
     limit = max(lo, i - MAX_CONTEXT_BYTES)
     words = 0
-    while i > limit and words < MAX_CONTEXT_WORDS and v[i - 1] != 60 and v[i - 1] != 62 and v[i - 1] != 42:
+    while i > limit and words < MAX_CONTEXT_WORDS and v[i - 1] != 60 and v[i - 1] != 62:
         k = i
         while i > limit and is_any(v[i - 1], ALPHA):
             i -= 1
@@ -56,10 +56,10 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
     j = _skip_back(v, i, lo, False)
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
         return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
-    # >=, ==, ~=, != and the like compare versions; <, > and * are one sign, so that replacements and their places act alike.
+    # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their places act alike.
     if j - 2 >= lo and v[j - 1] == 61:
         b = v[j - 2]
-        if b == 61 or b == 60 or b == 62 or b == 42 or b == 126 or b == 33:
+        if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
             return True
     for _ in range(4):  # "Standards-Version to 4.6.0.1": small words lead to the one that tells
         k = _skip_back(v, i, lo, True)

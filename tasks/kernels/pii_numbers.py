@@ -24,7 +24,7 @@ separator before it; bits of the separators so far."""
 GROUP_COLUMNS = 6
 BLANK, HYPHEN, DOT, SLASH, OTHER = 1, 2, 4, 8, 16
 
-_SEPARATOR = np.zeros(256, np.uint8)
+_SEPARATOR = np.zeros(256, np.int64)
 for _c, _code in ((" ", BLANK), ("-", HYPHEN), (".", DOT), ("/", SLASH), ("(", OTHER), (")", OTHER)):
     _SEPARATOR[ord(_c)] = _code
 
@@ -62,6 +62,7 @@ _FORM_SHAPE = np.array([shape_of(*sizes) for sizes, _, _, _ in _FORMS], np.int64
 _FORM_SIGNS = np.array([signs for _, signs, _, _ in _FORMS], np.int64)
 _FORM_KIND = np.array([kind for _, _, kind, _ in _FORMS], np.int64)
 _FORM_WEAK = np.array([weak for _, _, _, weak in _FORMS], np.uint8)
+NUM_FORMS = len(_FORMS)
 
 # Length of an IBAN by country, ISO 13616 registry of SWIFT.
 _IBAN_BYTES = (
@@ -102,7 +103,7 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
         for _ in range(2):
             if i < limit:
                 code, size = _separator(v, i, limit)
-                separator |= code if separator == 0 else code | OTHER
+                separator |= code | (OTHER if code > 0 and separator > 0 else 0)
                 i += size
         if i == j:
             break
@@ -120,7 +121,7 @@ def row_follows(v: np.ndarray, end: int, hi: int) -> bool:
 @helper
 def _separator(v: np.ndarray, i: int, hi: int) -> tuple[int, int]:
     """Code and bytes of one separator inside numbers at i, or zeros: blanks, hyphens, dot, slash, parentheses."""
-    code = np.int64(_SEPARATOR[v[i]])
+    code = _SEPARATOR[v[i]]
     if code > 0:
         return code, 1
     if v[i] == 0xC2 and i + 1 < hi and v[i + 1] == 0xA0:
@@ -173,7 +174,7 @@ def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int
     """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer row of numbers."""
     for k in range(min(count, 5) - 1, -1, -1):
         digits, shape, signs = groups[k, DIGITS], groups[k, SHAPE], groups[k, SIGNS]
-        if digits < 14 or not (signs == 0 or signs == BLANK or signs == HYPHEN) or not _is_card_shape(shape, k + 1):
+        if digits < 14 or signs > HYPHEN or not _is_card_shape(shape, k + 1):
             continue
         end = groups[k, END]
         if _is_free(v, lo, hi, i, end) and numbers_around(v, lo, hi, i, end) <= 1 and _is_card_number(v, i, end):
@@ -275,9 +276,7 @@ def phone_shape(shapes: np.ndarray, shape: int) -> int:
 def national_id(
     v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int, wanted: int, nth: int
 ) -> tuple[int, int, int]:
-    """The nth form that fits the groups from i, as (end, kind, value), or an end of -1 for none, -2 after the last form."""
-    if nth >= len(_FORM_SHAPE):
-        return -2, 0, 0
+    """What the groups from i are in the nth form, as (end, kind, value), or an end of -1."""
     kind = _FORM_KIND[nth]
     for k in range(count if wanted >> kind & 1 else 0):
         if groups[k, SHAPE] != _FORM_SHAPE[nth] or groups[k, SIGNS] != _FORM_SIGNS[nth]:

@@ -69,7 +69,7 @@ def token_kind(v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np
     size = end - start
     c = v[start]
     if c == 48 and size == 42 and v[start + 1] | 32 == 120 and all_of(v, start + 2, end, HEX):
-        return end, kinds.ETHER_ADDRESS, np.int64(announced(v, lo, start, kinds.ETHER_ADDRESS))
+        return end, kinds.ETHER_ADDRESS, 1 if announced(v, lo, start, kinds.ETHER_ADDRESS) else 0
     if (c == 49 or c == 51) and 26 <= size <= 35:
         return (end, kinds.BASE58_ADDRESS, 0) if all_of(v, start, end, BASE58) else (-1, 0, 0)
     if c | 32 == 98 and size <= 74 and v[start + 1] | 32 == 99 and v[start + 2] == 49:

@@ -121,14 +121,47 @@ def shingle_sets(
     The high half is what signatures are made of; twice the memory would tell no more texts apart that matter.
     """
     buf, begins = text
+    hashes, ends = _high_halves(buf, begins, rows, shingle_units, tables, scratch)
+    begin = 0
+    for end in ends.tolist():
+        hashes[begin:end].sort()  # numpy sorts with vector instructions, compiled loops do not
+        begin = end
+    return _distinct(hashes, ends)
+
+
+@njit(cache=True, nogil=True)
+def _high_halves(buf, begins, rows, shingle_units, tables, scratch):  # type: ignore[no-untyped-def]
     classes, folds = tables
-    sets = []
-    for row in rows:
+    hashes, ends = np.empty(1024, np.uint32), np.empty(rows.size, np.int64)
+    at = 0
+    for i in range(rows.size):
+        row = rows[i]
         count = document_shingles(buf, begins[row], begins[row + 1], shingle_units, classes, folds, scratch)
-        hashes = (scratch[:count] >> np.uint64(32)).astype(np.uint32)
-        hashes.sort()
-        sets.append(hashes[np.r_[True, hashes[1:] != hashes[:-1]]] if count else hashes)
-    return np.concatenate([np.zeros(0, np.uint32), *sets]), np.array([len(s) for s in sets], np.int64)
+        if at + count > hashes.size:
+            larger = np.empty(2 * (at + count), np.uint32)
+            larger[:at] = hashes[:at]
+            hashes = larger
+        for k in range(count):
+            hashes[at + k] = scratch[k] >> uint64(32)
+        at += count
+        ends[i] = at
+    return hashes[:at], ends
+
+
+@njit(cache=True, nogil=True)
+def _distinct(hashes, ends):  # type: ignore[no-untyped-def]
+    """Take out doubles within each sorted stretch; in place, then copied to size."""
+    sizes = np.empty(ends.size, np.int64)
+    at, begin = 0, 0
+    for i in range(ends.size):
+        first = at
+        for k in range(begin, ends[i]):
+            if at == first or hashes[k] != hashes[at - 1]:
+                hashes[at] = hashes[k]
+                at += 1
+        begin = ends[i]
+        sizes[i] = at - first
+    return hashes[:at].copy(), sizes
 
 
 def make_scratch(begins: np.ndarray) -> np.ndarray:

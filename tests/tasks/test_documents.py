@@ -18,12 +18,19 @@ from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, read_table, write_table
 from tasks.mixture import MixtureConfig
 from tasks.parts import PartRunner, serial, thread_executor
-from tasks.pii import PiiConfig, find_pii
 from tasks.split import SplitRule, choose_split
 from tasks.stage import StageFailure
 from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
 
 NUM = 60
+RANGES = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
+MASKS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())]))
+SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
+
+
+def span_of(text: bytes, found: str) -> dict[str, object]:
+    start = text.index(found.encode())
+    return {"start": start, "end": start + len(found), "type": "EMAIL", "replacement": "<EMAIL>"}
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +47,14 @@ def parents(tmp_path_factory) -> dict[str, Artifact]:
     survives = [good[i] and not (i % 7 == 0 and good[i - 1]) for i in range(NUM)]
     family = [None if not good[i] else ids[i] if survives[i] else ids[i - 1] for i in range(NUM)]
     reasons = [None if survives[i] or not good[i] else "NEAR_DUPLICATE" for i in range(NUM)]
-    verdicts = [0 if g else (0b110 if i % 20 else 0b101) for i, g in enumerate(good)]
+    drops = [0 if g else (0b100 if i % 20 else 0b101) for i, g in enumerate(good)]
+    sizes = [len(text.encode()) for text in texts]
     language = make_sidecar(ingested, "language", folder / "language", [("language", pa.string(), ["en", "zh"] * (NUM // 2))])
     quality = make_sidecar(
-        ingested, "quality", folder / "quality", [("verdict", pa.uint64(), verdicts), ("kept", pa.bool_(), good)]
+        ingested,
+        "quality",
+        folder / "quality",
+        [("num_bytes", pa.int64(), sizes), ("drops", pa.uint64(), drops), ("kept", pa.bool_(), good)],
     )
     rules = [
         {"bit": 0, "name": "A", "drops": True},
@@ -51,7 +62,13 @@ def parents(tmp_path_factory) -> dict[str, Artifact]:
         {"bit": 2, "name": "C", "drops": True},
     ]
     quality = dataclasses.replace(quality, counters=quality.counters | {"dropped": {"A": 3, "C": 3}}, metrics={"rules": rules})
-    columns = [("family_id", ID, family), ("kept", pa.bool_(), survives), ("reason", pa.string(), reasons)]
+    columns = [
+        ("family_id", ID, family),
+        ("cluster_size", pa.int32(), [1 if g else None for g in good]),
+        ("kept", pa.bool_(), survives),
+        ("reason", pa.string(), reasons),
+        ("cuts", RANGES, [[] if g else None for g in good]),
+    ]
     dedup = make_sidecar(ingested, "dedup", folder / "dedup", columns)
     lost = [i for i in range(NUM) if reasons[i]]
     pairs = {
@@ -61,7 +78,8 @@ def parents(tmp_path_factory) -> dict[str, Artifact]:
         "removed": pa.array([True] * len(lost)),
     }
     write_table(pa.table(pairs), dedup.path / "pairs.parquet")
-    pii = find_pii(ingested, empty_dir(folder / "pii"), PiiConfig())
+    spans = [[span_of(text.encode(), f"user{i}@example.org")] for i, text in enumerate(texts)]
+    pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * NUM)])
     clean = find_contamination(ingested, empty_dir(folder / "contamination"), ContaminationConfig())
     return {"ingest": ingested, "language": language, "quality": quality, "dedup": dedup, "pii": pii, "contamination": clean}
 
@@ -115,11 +133,6 @@ def with_columns(parents: dict[str, Artifact], folder, **added) -> dict[str, Art
             write_table(table, out / file.name)
         changed[stage] = dataclasses.replace(parents[stage], path=out)
     return changed
-
-
-RANGES = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
-MASKS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())]))
-SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
 
 
 def test_cuts_masks_and_replacements_are_applied_and_what_is_emptied_goes(parents, tmp_path) -> None:
@@ -228,15 +241,16 @@ def test_sidecar_of_other_documents_is_refused(parents, tmp_path) -> None:
     others = ingest_files(
         tmp_path, "in", [write_jsonl(tmp_path / "a" / f"{i}.jsonl", [{"text": f"{i} {j}"} for j in range(15)]) for i in range(4)]
     )
-    foreign = find_pii(others, empty_dir(tmp_path / "pii"), PiiConfig())
+    foreign = make_sidecar(others, "pii", tmp_path / "pii", [("spans", SPANS, [[]] * NUM), ("kept", pa.bool_(), [True] * NUM)])
     with pytest.raises(ArtifactMismatch, match="pii"):
         make(parents | {"pii": foreign}, tmp_path / "out")
 
 
 def test_nothing_kept_names_the_three_reasons_that_took_most(parents, tmp_path) -> None:
-    none = [("verdict", pa.uint64(), [1] * NUM), ("kept", pa.bool_(), [False] * NUM)]
+    none = [("num_bytes", pa.int64(), [1] * NUM), ("drops", pa.uint64(), [1] * NUM), ("kept", pa.bool_(), [False] * NUM)]
     quality = make_sidecar(parents["ingest"], "quality", tmp_path / "quality", none)
-    quality = dataclasses.replace(quality, counters=quality.counters | {"dropped": {"A": 30, "B": 20, "C": 9, "D": 1}})
+    counters = quality.counters | {"dropped": {"A": 30, "B": 20, "C": 9, "D": 1}}
+    quality = dataclasses.replace(quality, counters=counters, metrics=parents["quality"].metrics)
     with pytest.raises(StageFailure, match=r"quality A 30, quality B 20, quality C 9\)"):
         make(parents | {"quality": quality}, tmp_path / "out")
 
