@@ -96,6 +96,28 @@ def has_rest(buf, begins, rows, starts, ends, firsts, classes):  # type: ignore[
 
 
 @njit(cache=True, nogil=True)
+def subtract(ranges, holes):  # type: ignore[no-untyped-def]
+    """What is left of `ranges` outside of `holes`: int64[n, 3] of (document, start, end), ordered and disjoint, all three."""
+    left = np.empty((len(ranges) + len(holes), 3), np.int64)
+    count, hole = 0, 0
+    for i in range(len(ranges)):
+        document, start, end = ranges[i]
+        while hole < len(holes) and (holes[hole, 0] < document or (holes[hole, 0] == document and holes[hole, 2] <= start)):
+            hole += 1
+        at = hole  # a hole may reach into the next range too
+        while at < len(holes) and holes[at, 0] == document and holes[at, 1] < end:
+            if holes[at, 1] > start:
+                left[count, 0], left[count, 1], left[count, 2] = document, start, holes[at, 1]
+                count += 1
+            start = max(start, holes[at, 2])
+            at += 1
+        if start < end:
+            left[count, 0], left[count, 1], left[count, 2] = document, start, end
+            count += 1
+    return left[:count].copy()
+
+
+@njit(cache=True, nogil=True)
 def _larger(array, room):  # type: ignore[no-untyped-def]
     larger = np.empty(room, array.dtype)
     larger[: array.size] = array
