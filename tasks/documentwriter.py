@@ -25,7 +25,7 @@ LEVEL = 1
 class DocumentWriter:
     """Writes rows into `00000.parquet` … and starts a new file when one holds enough."""
 
-    def __init__(self, directory: Path, max_bytes: int, written: Callable[[Row], None]) -> None:
+    def __init__(self, directory: Path, max_bytes: int, written: Callable[[Any], None]) -> None:
         """written: told the columns of each file, as a row of lists."""
         self._directory, self._max_bytes, self._written = directory, max_bytes, written
         self._num_files = 0
@@ -61,7 +61,8 @@ class DocumentWriter:
     def _begin_file(self) -> None:
         self._ids: list[bytes] = []
         lists: list[Any] = [[] for _ in Row._fields]
-        self._columns, self._append = Row(*lists), [one.append for one in lists]
+        self._columns: Any = Row(*lists)
+        self._append = [one.append for one in lists]
         self._held_bytes = 0
 
 

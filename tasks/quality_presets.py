@@ -42,6 +42,7 @@ class Rule:
 
     applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end sentences without a mark.
     languages: labels it applies to; empty for all.
+    cuts: (language, threshold) where languages have thresholds of their own; `threshold` is that of all others.
     """
 
     name: str
@@ -51,6 +52,11 @@ class Rule:
     threshold: float | None
     applies_to: Scope = "all"
     languages: tuple[str, ...] = ()
+    cuts: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        return self.threshold is not None or bool(self.cuts)
 
 
 _GOPHER_QUALITY = (

@@ -21,7 +21,9 @@ from tasks.quality_features import FEATURES
 from tasks.quality_fineweb2 import FINEWEB2
 from tasks.quality_presets import PRESETS, RULE_NAMES, Rule
 from tasks.quality_rules import MAX_RULES, judge
+from tasks.scores import ScoresConfig, score_documents
 from tasks.stage import StageFailure
+from tests.tasks.make_artifacts import empty_dir
 from tests.tasks.test_language import CHINESE, ENGLISH, documents_artifact
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +48,8 @@ def filter_texts(
     for stage in ("language", "quality"):
         (tmp_path / name / stage).mkdir()
     language = identify_languages(ingest, tmp_path / name / "language", LanguageConfig())
-    artifact = filter_quality(ingest, language, tmp_path / name / "quality", build(QualityConfig, config))
+    scores = score_documents(ingest, language, empty_dir(tmp_path / name / "scores"), ScoresConfig())
+    artifact = filter_quality(ingest, language, scores, tmp_path / name / "quality", build(QualityConfig, config))
     return artifact, [row for file in artifact.files("part-*.parquet") for row in read_table(file).to_pylist()]
 
 
@@ -158,8 +161,9 @@ def test_a_sidecar_of_other_documents_is_refused(tmp_path: Path) -> None:
     for name in ("language", "quality"):
         (tmp_path / name).mkdir()
     language = identify_languages(other, tmp_path / "language", LanguageConfig())
+    scores = score_documents(ingest, language, empty_dir(tmp_path / "scores"), ScoresConfig())
     with pytest.raises(ArtifactMismatch, match="language sidecar"):
-        filter_quality(ingest, language, tmp_path / "quality", QualityConfig())
+        filter_quality(ingest, language, scores, tmp_path / "quality", QualityConfig())
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,12 @@ def test_a_sidecar_of_other_documents_is_refused(tmp_path: Path) -> None:
         ({"presets": ["fineweb2/zho"]}, "fineweb2/zh"),
         ({"thresholds": {"TOP_2_GRAM": 0.1}}, "TOP_2GRAM"),
         ({"thresholds": {"TOP_2GRAM": "much"}}, "must be a number"),
-        ({"limits": {"mean_word_length": {"min": 3}}}, "did you mean mean_word_chars"),
+        ({"limits": {"num words": {"min": 3}}}, "did you mean num_words"),
+        ({"limits": {"num_words": {"keep_frac": 0.1}}}, "shares, quantiles and draws are for scores"),
+        ({"limits": {"edu": {"keep_frac": 1.5}}}, "keep_frac .1.5. must be between 0 and 1"),
+        ({"limits": {"edu": {"keep_frac": 0.5, "min": 1}}}, "exclude min and max"),
+        ({"limits": {"edu": {"pareto": -1}}}, "pareto .-1. must be positive"),
+        ({"limits": {"edu": {"min": 0, "spare_frac": 1}}}, "spare_frac .1. must be"),
         ({"limits": {"num_words": {"languages": ["en"]}}}, "num_words.*limits nothing"),
         ({"limits": {"num_words": {"min": 3, "max": 2}}}, "min .3. must not be over max .2."),
         ({"limits": {"num_words": {"min": 3, "languages": ["fra"]}}}, "the label is fr"),
