@@ -13,7 +13,14 @@ STAGES: dict[str, Stage] = {
         Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch")),
         Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers")),
         Stage("documents", "tasks.documents", "write_documents", ("ingest", "language", "quality", "dedup", "pii"), ("pyarrow",)),
-        Stage("tokenizer", "tasks.tokenizer", "train_tokenizer", ("documents",), ("tokenizers", "sentencepiece")),
+        Stage(
+            "tokenizer",
+            "tasks.tokenizer",
+            "train_tokenizer",
+            ("documents",),
+            ("tokenizers", "sentencepiece"),
+            reads_inputs=True,
+        ),
         Stage("shards", "tasks.shards", "write_shards", ("documents", "tokenizer"), ("tokenizers", "sentencepiece", "pyarrow")),
         Stage(
             "train",
