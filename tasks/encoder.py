@@ -1,10 +1,11 @@
 """From text to ids and back: one class for every kind of tokenizer, read from `tokenizer.json`.
 
-Encoding runs in `tokenizers`; special tokens are never parsed from text. Text is cut into words at places where no
-token can cross (`tasks.pretokenizers`), and the ids of words are remembered, so most of a corpus is a look-up; ids are those
-of the whole text encoded at once, and where no such places are known the whole text it is. Decoding is a table from id to bytes,
-so any ids give bytes, and any text comes back as it was. `bytes_per_token` is the length of each entry: its sum over a
-document's ids is the document's UTF-8 length, which makes losses comparable between tokenizers.
+The reference is `tokenizers`; special tokens are never parsed from text. Much text goes through a compiled encoder
+(`tasks.fast_bpe`) where it knows the tokenizer, which is held against the reference first. Otherwise text is cut into words at
+places where no token can cross (`tasks.pretokenizers`), and the ids of words are remembered; where no such places are known,
+whole texts go to the reference. The ids are the same in all three. Decoding is a table from id to bytes, so any ids give bytes,
+and any text comes back as it was. `bytes_per_token` is the length of each entry: its sum over a document's ids is the
+document's UTF-8 length, which makes losses comparable between tokenizers.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import itertools
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers.pre_tokenizers import ByteLevel
 
 from tasks.artifact import ArtifactMismatch, write_json
-from tasks.pretokenizers import word_cuts
+from tasks.fast_bpe import FastEncoder, fast_encoder
+from tasks.pretokenizers import letter_bytes, word_cuts
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -38,6 +40,10 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 BYTES_FILE = "bytes_per_token.npy"
 
+FAST_FROM_CHARS = 100_000
+"""Below it compiling, or loading what is compiled, would take longer than encoding."""
+
+CHECKED_TEXTS = 16
 MAX_WORD_CHARS = 64
 MAX_REMEMBERED_WORDS = 1 << 18
 
@@ -56,6 +62,7 @@ class Tokenizer:
         self.pad_id: int = pad_id
         self.unknown_id: int | None = unknown_id(model)
         self._words = word_cuts(model)
+        self._fast: tuple[FastEncoder | None] | None = None
         self._ids_of: dict[str, bytes] = {}
         pieces = token_bytes(model)
         self.bytes_per_token: np.ndarray = np.array([len(p) for p in pieces], np.int32)
@@ -67,6 +74,13 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each text, without special tokens."""
+        if sum(map(len, texts)) >= FAST_FROM_CHARS and (fast := self._fast_encoder(texts)) is not None:
+            found = fast.encode_batch(texts)
+            return [self.encode_whole([text])[0] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
+        return self.encode_words(texts)
+
+    def encode_words(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The same ids by `tokenizers` and a memory of words."""
         if self._words is None:
             return self.encode_whole(texts)
         words = [self._words.findall(text) for text in texts]
@@ -79,6 +93,20 @@ class Tokenizer:
             if len(word) > MAX_WORD_CHARS:
                 del self._ids_of[word]
         return ids
+
+    def _fast_encoder(self, texts: Sequence[str]) -> FastEncoder | None:
+        """The compiled encoder, once it has given the reference's ids for the first texts it is shown."""
+        if self._fast is None:
+            self._fast = (fast_encoder(self._model),)
+            if (fast := self._fast[0]) is not None:
+                checked = texts[:CHECKED_TEXTS]
+                pairs = zip(fast.encode_batch(checked), self.encode_whole(checked), strict=True)
+                if not all(ours is None or np.array_equal(ours, theirs) for ours, theirs in pairs):
+                    warnings.warn(
+                        "the compiled encoder differs from `tokenizers` on this text; going on without it", stacklevel=2
+                    )
+                    self._fast = (None,)
+        return self._fast[0]
 
     def encode_whole(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The same ids by `tokenizers` alone: the reference."""
@@ -189,7 +217,7 @@ def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
 
 
 def _letters(token: str) -> bytes:
-    return bytes(_byte_of_letter()[letter] for letter in token)
+    return bytes(letter_bytes()[letter] for letter in token)
 
 
 def _continued_letters(token: str) -> bytes:
@@ -200,13 +228,3 @@ def _piece_bytes(piece: str, space: str | None) -> bytes:
     if fallback := re.fullmatch(r"<0x([0-9A-F]{2})>", piece):
         return bytes.fromhex(fallback[1])
     return (piece.replace(space, " ") if space else piece).encode()
-
-
-@functools.cache
-def _byte_of_letter() -> dict[str, int]:
-    """The 256 letters that byte-level BPE writes bytes with (GPT-2): printable Latin-1 as itself, the rest from U+0100 on."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [b for b in range(256) if b not in shown]
-    letters = {chr(b): b for b in shown} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
-    assert set(letters) == set(ByteLevel.alphabet())
-    return letters

@@ -18,10 +18,16 @@ STAGES: dict[str, Stage] = {
             "tasks.tokenizer",
             "train_tokenizer",
             ("documents",),
-            ("tokenizers", "sentencepiece"),
+            ("tokenizers", "sentencepiece", "numba"),
             reads_inputs=True,
         ),
-        Stage("shards", "tasks.shards", "write_shards", ("documents", "tokenizer"), ("tokenizers", "sentencepiece", "pyarrow")),
+        Stage(
+            "shards",
+            "tasks.shards",
+            "write_shards",
+            ("documents", "tokenizer"),
+            ("tokenizers", "sentencepiece", "pyarrow", "numba"),
+        ),
         Stage(
             "train",
             "tasks.train",

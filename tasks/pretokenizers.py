@@ -13,6 +13,7 @@ has a border whatever stands around. None where nothing is known of a tokenizer'
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Any, Literal
@@ -78,11 +79,26 @@ def byte_level(name: PreTokenizerName) -> PreTokenizer:
 
 def word_cuts(model: Tokenizer) -> re.Pattern[str] | None:
     """An expression whose matches are words that are encoded alone with the ids of the whole; None where none is known."""
+    return _CUTS.get(split_pattern(model) or "")
+
+
+def split_pattern(model: Tokenizer) -> str | None:
+    """The one expression that cuts text before anything else; None where something looks across its cuts."""
     described = json.loads(model.to_str())
-    # Normalisers, and added tokens that are no special tokens, look across words.
+    # So do normalisers, and added tokens that are no special tokens.
     if described["normalizer"] is not None or not all(token["special"] for token in described["added_tokens"]):
         return None
-    return _CUTS.get(_pattern(described["pre_tokenizer"]) or "")
+    return _pattern(described["pre_tokenizer"])
+
+
+@functools.cache
+def letter_bytes() -> dict[str, int]:
+    """The 256 letters that byte-level tokenizers write bytes with (GPT-2): printable Latin-1 as itself, others from U+0100 on."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [b for b in range(256) if b not in shown]
+    letters = {chr(b): b for b in shown} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
+    assert set(letters) == set(pre_tokenizers.ByteLevel.alphabet())
+    return letters
 
 
 def _pattern(described: dict[str, Any] | None) -> str | None:

@@ -12,6 +12,7 @@ when the stage measures whether documents come back.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -
     model_file = None
     if "json" in files:
         model = _read_json(files["json"])
-        eos = eos_token or _name(named, "eos_token") or END_OF_TEXT
+        eos: str | None = eos_token or _name(named, "eos_token") or END_OF_TEXT
         pad = pad_token or _name(named, "pad_token")
     else:
         model_file = files["model"].read_bytes()
@@ -78,6 +79,7 @@ def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -
                 f"{setting} ({token}) is not in the vocabulary of {path.name}; set tokenizer.{setting} to one of "
                 f"{', '.join(special[:8]) or 'its tokens'}"
             )
+    assert eos is not None and pad is not None
     # Already in the vocabulary, so this only keeps text from spelling them.
     model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in dict.fromkeys((eos, pad))])
     return ImportedTokenizer(model, eos, pad, template if isinstance(template, str) else None, model_file)
@@ -99,8 +101,8 @@ def _read_json(file: Path) -> Tokenizer:
 def _read_model(file: Path, content: bytes) -> tuple[Tokenizer, str | None, str | None]:
     """(tokenizer, end of text, padding) of a sentencepiece file."""
     from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2 as proto
 
+    proto: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
     described = proto.ModelProto()
     try:
         described.ParseFromString(content)
