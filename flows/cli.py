@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, sweep_points
@@ -272,9 +273,27 @@ def _generate(arguments: list[str]) -> int:
     return 0
 
 
+def _export_shards(arguments: list[str]) -> int:
+    """Finished token shards, in the form of another engine."""
+    from tasks.exchange import EXPORTS, export_shards
+
+    if len(arguments) < 2 or "=" in "".join(arguments[:2]):
+        raise ConfigError(f"export-shards needs a form and a folder; write textmill export-shards {next(iter(EXPORTS))} DIR")
+    form, folder = arguments[0], Path(arguments[1])
+    store, plan = decide(compose(arguments[2:]), "shards")
+    shards = store.find("shards", plan["shards"].node.key)
+    if shards is None:
+        why = plan["shards"].why
+        raise ConfigError(f"no shards are made for this configuration ({why}); run `textmill refresh` with the same overrides")
+    counts = export_shards(shards, form, folder)
+    print(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
+    return 0
+
+
 _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plan": (_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
     "generate": (_generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
+    "export-shards": (_export_shards, "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]"),
     "up": (_up, "start a local Prefect server and worker, and leave them running"),
     "down": (_down, "stop what up and ui started"),
     "env": (_env, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
@@ -284,8 +303,8 @@ _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 
 
 def _help() -> str:
-    flows = "\n".join(f"  {name:9} {entry.summary}" for name, entry in FLOWS.items())
-    commands = "\n".join(f"  {name:9} {summary}" for name, (_, summary) in _COMMANDS.items())
+    flows = "\n".join(f"  {name:13} {entry.summary}" for name, entry in FLOWS.items())
+    commands = "\n".join(f"  {name:13} {summary}" for name, (_, summary) in _COMMANDS.items())
     return f"""textmill: from raw text to a measured language model
 
 usage: textmill <flow> [overrides]     e.g. textmill run run=demo, textmill run -m optim.lr=1e-3,3e-3

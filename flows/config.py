@@ -28,17 +28,18 @@ from flows.tracking import TrackingConfig
 from llm_core.config import ConfigError, build, nearest, to_plain
 from llm_core.fingerprint import num_processors
 from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
+from tasks.analysis import AnalysisConfig
 from tasks.bench import BenchConfig
 from tasks.dedup import DedupConfig
 from tasks.documents import DocumentsConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.graph import STAGES
-from tasks.ingest import SourceConfig
 from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
 from tasks.report import ReportConfig
 from tasks.shards import ShardsConfig
+from tasks.sources import SourceConfig
 from tasks.stage import StageConfigs
 from tasks.tokenizer import TokenizerConfig
 from tasks.train import TrainStageConfig
@@ -59,6 +60,7 @@ class RunConfig:
     dedup: DedupConfig
     pii: PiiConfig
     documents: DocumentsConfig
+    analysis: AnalysisConfig
     tokenizer: TokenizerConfig
     shards: ShardsConfig
     model: ModelConfig
@@ -114,9 +116,10 @@ class RunConfig:
             "ingest": self.source,
             "language": self.language,
             "quality": self.quality,
-            "dedup": self.dedup,
+            "dedup": self.dedup.in_store(self.store),
             "pii": self.pii,
             "documents": self.documents,
+            "analysis": self.analysis,
             "tokenizer": self.tokenizer,
             "shards": self.shards,
             "train": self.train_stage,

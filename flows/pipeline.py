@@ -27,6 +27,7 @@ def stages(run: Run) -> None:
     unique = run.stage("dedup", raw, judged)
     private = run.stage("pii", raw)
     documents = run.stage("documents", raw, labelled, judged, unique, private)
+    analysis = run.stage("analysis", raw, labelled, judged, unique, documents)
 
     tokenizer = run.stage("tokenizer", documents)
     shards = run.stage("shards", documents, tokenizer)
@@ -34,4 +35,4 @@ def stages(run: Run) -> None:
 
     quality = run.stage("evaluate", documents, tokenizer, shards, model)
     speed = run.stage("bench", model)
-    run.stage("report", raw, labelled, judged, unique, private, documents, tokenizer, shards, model, quality, speed)
+    run.stage("report", raw, labelled, judged, unique, private, documents, analysis, tokenizer, shards, model, quality, speed)

@@ -1,44 +1,50 @@
-"""Which documents say what another one says already? Exact and near duplicates, one survivor each, and families.
+"""Which documents say what another one says already? Copies and near duplicates, one survivor each, families, and repeated text.
 
-Exact: a 128-bit key of the case-folded text with white space collapsed (`tasks.kernels.exact`). Near: MinHash with
-LSH banding over n-grams of units (Broder 1997; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, ch. 3),
-every candidate verified by the exact Jaccard similarity of its shingle sets. A document goes only if it equals
-its survivor or is verified against it, so chains of likeness do not melt a corpus into one document. A looser
+Same URL (opt-in): equal normal forms (`tasks.urls`). Exact: a 128-bit key of the case-folded text with white space collapsed
+(`tasks.kernels.exact`). Near: MinHash with LSH banding over n-grams of units (Broder 1997; Leskovec, Rajaraman, Ullman, Mining
+of Massive Datasets, ch. 3), every candidate verified by the exact Jaccard similarity of its shingle sets. A document goes only
+if it equals its survivor or is verified against it, so chains of likeness do not melt a corpus into one document. A looser
 banding of the same signatures finds *families*, connected by verified similarity of at least
-`family_threshold`: what must stay on one side of a train/validation split.
+`family_threshold`: what must stay on one side of a train/validation split. Cuts (opt-in): text of documents that stay which
+occurred before, as lines, paragraphs or runs of units (`tasks.cuts`).
 
-Reads id, text, source, added_at and the verdict of quality; only documents that quality kept take part. Writes per
+With an index (`tasks.dedup_index`) documents are compared with those of earlier runs too, which are preferred: the outcome is the
+one of a run over all, and no earlier text is read.
+
+Reads id, text, source, added_at, url and the sidecar of quality; only documents that quality kept take part. Writes per
 part id, cluster_id (the id of the survivor), family_id (the id of the family's most preferred document),
-cluster_size, kept, reason. Writes `pairs.parquet`: pairs of similar documents a, b with their exact similarity,
-sorted, a preferred to b, `removed` where b went because of a. Copies are one document to everything near, so
-only the most preferred copy is in the pairs: the cluster_id of the others says all.
+cluster_size (copies of all runs, so that survivors can be weighted), kept, reason, cuts. Writes `pairs.parquet`: pairs of
+similar documents a, b with their exact similarity, sorted, a preferred to b, `removed` where b went because of a. Copies are one
+document to everything near, so only the most preferred copy is in the pairs: the cluster_id of the others says all.
 
 Who survives is a total order of documents, so the result is the same for any number of workers, parts or order of
-files. Cost: a walk over the text and its min-hashes per part; in the main process sorting and about 0.6 kB of memory
-per document. Left out: duplicate paragraphs within documents, containment, likeness of meaning.
+files. Cost: a walk over the text and its min-hashes per part; in the main process sorting and about 0.3 kB of memory
+per document. Left out: containment, likeness of meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from llm_core.config import ConfigError
 from tasks.artifact import Artifact, check_accounting
+from tasks.clustering import REASONS, Clusters, cluster_documents
+from tasks.cuts import CUTS, Cuts, find_cuts
+from tasks.dedup_config import CutsConfig, DedupConfig
+from tasks.dedup_index import Index, open_index, write_index
 from tasks.documentset import ID, document_parts, read_table, write_table
 from tasks.keys import digest
-from tasks.near_duplicates import Banding, NearDuplicates, find_near_duplicates
+from tasks.near_duplicates import GetSets
 from tasks.parts import Part, RunParts, serial
-from tasks.signatures import SignedDocuments, gather_shingle_sets, id_words, sign_part
+from tasks.signatures import SignedDocuments, choose_bands, id_words, sign_part
 from tasks.stage import StageFailure
 
-EXACT_DUPLICATE = "EXACT_DUPLICATE"
-NEAR_DUPLICATE = "NEAR_DUPLICATE"
+__all__ = ["CutsConfig", "DedupConfig", "choose_bands", "deduplicate"]
 
 SIDECAR_SCHEMA = pa.schema(
     [
@@ -48,69 +54,9 @@ SIDECAR_SCHEMA = pa.schema(
         ("cluster_size", pa.int32()),
         ("kept", pa.bool_()),
         ("reason", pa.string()),
+        ("cuts", CUTS),
     ]
 )
-
-
-@dataclass(frozen=True)
-class DedupConfig:
-    method: Literal["exact", "minhash"] = "minhash"
-    """`exact` removes equal texts only; `minhash` removes near duplicates too and finds families."""
-
-    shingle_units: int = 5
-    """Units in a shingle: words, or characters in scripts written without spaces."""
-
-    num_perms: int = 112
-    """Min-hashes of a document."""
-
-    threshold: float = 0.8
-    """Least Jaccard similarity to the survivor of a document that is removed."""
-
-    num_bands: int | None = 14
-    """Bands of num_perms / num_bands min-hashes. Null lets datasketch choose bands and rows for `threshold`."""
-
-    family_threshold: float = 0.5
-    """Least Jaccard similarity of neighbours in a family."""
-
-    num_family_bands: int | None = 28
-    """As `num_bands`, for `family_threshold`."""
-
-    full_bucket_documents: int = 16
-    """A bucket of up to so many documents gives all its pairs, a larger one only those with its most preferred document."""
-
-    survivor: tuple[Literal["source", "length", "added_at", "id"], ...] = ("length", "id")
-    """What is preferred, first rule first: the earlier place in `source_order`, more bytes of text, the earlier `added_at`
-    (compared as text, missing last), the smaller id."""
-
-    source_order: tuple[str, ...] = ()
-    """Sources from most to least preferred for the rule `source`; a source that is not listed comes last."""
-
-    seed: int = 1
-    """Of the min-hash permutations."""
-
-    def __post_init__(self) -> None:
-        if self.shingle_units < 1:
-            raise ConfigError(f"shingle_units ({self.shingle_units}) must be at least 1; try 5")
-        if self.num_perms < 2:
-            raise ConfigError(f"num_perms ({self.num_perms}) must be at least 2; try 112")
-        for name, bands in (("num_bands", self.num_bands), ("num_family_bands", self.num_family_bands)):
-            if bands is not None and (bands < 1 or self.num_perms % bands):
-                good = max(d for d in range(1, max(bands, 1) + 1) if self.num_perms % d == 0)
-                raise ConfigError(f"num_perms ({self.num_perms}) must be a multiple of {name} ({bands}); try {name}={good}")
-        if not 0 < self.family_threshold <= self.threshold <= 1:
-            raise ConfigError(
-                f"family_threshold ({self.family_threshold}) and threshold ({self.threshold}) must satisfy "
-                "0 < family_threshold <= threshold <= 1; try 0.5 and 0.8"
-            )
-        if self.full_bucket_documents < 2:
-            raise ConfigError(f"full_bucket_documents ({self.full_bucket_documents}) must be at least 2; try 16")
-        if not self.survivor or self.survivor[-1] != "id" or len(set(self.survivor)) < len(self.survivor):
-            raise ConfigError(
-                f"survivor ({list(self.survivor)}) must name each rule once and end with id, so that no two documents tie; "
-                "try survivor='[length,id]'"
-            )
-        if not 0 <= self.seed < 1 << 32:
-            raise ConfigError(f"seed ({self.seed}) must be in 0 .. 2^32 - 1; try 1")
 
 
 def deduplicate(
@@ -118,8 +64,10 @@ def deduplicate(
 ) -> Artifact:
     """Keep one document of every set of equal or nearly equal ones; see the module for columns and reasons.
 
-    Raises ArtifactMismatch if `quality` judged other documents, StageFailure if it kept none.
+    Raises ArtifactMismatch if `quality` judged other documents, StageFailure if it kept none, ConfigError if the index was made
+    in another way.
     """
+    index = open_index(config)
     parts = document_parts(ingest, quality=quality)
     signing = [Part(part.name, digest(["signatures", part.digest]), part.payload) for part in parts]
     signed = run_parts(sign_part, signing, config, out_dir)
@@ -127,109 +75,27 @@ def deduplicate(
     if len(documents) == 0:
         raise StageFailure("dedup has no documents: quality kept none; see its funnel, and loosen its rules")
 
-    representative = documents.exact_representatives()
-    survivor, near = representative, None
-    metrics: dict[str, Any] = {}
-    if config.method == "minhash":
-        near, metrics = _near_duplicates(documents, representative, parts, config, run_parts, out_dir)
-        survivor = near.survivor[representative]
-    family = _families(representative, near)
+    clusters, get_sets = cluster_documents(documents, index, parts, config, run_parts, out_dir)
+    reason = clusters.reason
+    cuts = find_cuts(documents, np.flatnonzero(reason == 0), parts, index.piece_keys, config.cuts, run_parts, out_dir)
+    reason[cuts.nothing_left] = REASONS.index("NOTHING_LEFT")
 
-    _write_sidecars(documents, parts, representative, survivor, family, out_dir)
-    _write_pairs(documents, near, out_dir / "pairs.parquet")
-    counters = _count(representative, survivor)
+    _write_sidecars(documents, parts, clusters, reason, cuts, out_dir)
+    _write_pairs(clusters, out_dir, earlier=config.index is not None)
+    if config.keep_index:
+        write_index(out_dir / "index", _grown(index, documents, clusters, get_sets, cuts, config), config)
+    counters = _count(reason, cuts)
     check_accounting("dedup", counters)
-    return Artifact(out_dir, "dedup", counters, _cluster_metrics(documents, survivor, family) | metrics)
-
-
-def choose_bands(config: DedupConfig) -> tuple[Banding, Banding]:
-    """(bands, rows per band) for near duplicates and for families."""
-    return (
-        _bands(config.num_bands, config.threshold, config.num_perms),
-        _bands(config.num_family_bands, config.family_threshold, config.num_perms),
-    )
-
-
-def _bands(num_bands: int | None, threshold: float, num_perms: int) -> Banding:
-    if num_bands is not None:
-        return num_bands, num_perms // num_bands
-    from datasketch import MinHashLSH
-
-    # A false candidate costs one comparison, a missed pair stays in the corpus: misses weigh more.
-    chosen = MinHashLSH(threshold=threshold, num_perm=num_perms, weights=(0.1, 0.9))
-    return chosen.b, chosen.r
-
-
-def _near_duplicates(
-    documents: SignedDocuments,
-    representative: np.ndarray,
-    parts: Sequence[Part],
-    config: DedupConfig,
-    run_parts: RunParts,
-    out_dir: Path,
-) -> tuple[NearDuplicates, dict[str, Any]]:
-    """Near duplicates among representatives that have shingles, numbered as documents; and what the report tells of them."""
-    from tasks.kernels.banding import collision_probability
-
-    members = np.flatnonzero((representative == np.arange(len(documents))) & (documents.num_shingles > 0))
-
-    def get_sets(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return gather_shingle_sets(documents, members[rows], parts, config, run_parts, out_dir)
-
-    (bands, rows), (family_bands, family_rows) = bandings = choose_bands(config)
-    found = find_near_duplicates(
-        documents.signatures(members, config.num_perms),
-        bandings,
-        config.threshold,
-        config.family_threshold,
-        config.full_bucket_documents,
-        get_sets,
-    )
-    survivor = np.arange(len(documents))
-    survivor[members] = members[found.survivor]
-    near = NearDuplicates(survivor, members[found.a], members[found.b], found.jaccard, found.num_candidates, found.num_compared)
-    lsh = {
-        "num_perms": config.num_perms,
-        "num_bands": bands,
-        "rows_per_band": rows,
-        "threshold": config.threshold,
-        "recall_at_threshold": round(collision_probability(config.threshold, bands, rows), 4),
-        "num_family_bands": family_bands,
-        "rows_per_family_band": family_rows,
-        "family_threshold": config.family_threshold,
-        "recall_at_family_threshold": round(collision_probability(config.family_threshold, family_bands, family_rows), 4),
-    }
-    return near, {
-        "lsh": lsh,
-        "candidate_pairs": near.num_candidates[0],
-        "family_candidate_pairs": near.num_candidates[1],
-        "compared_pairs": near.num_compared,
-        "verified_pairs": int((near.jaccard >= config.threshold).sum()),
-        "family_pairs": len(near.jaccard),
-    }
-
-
-def _families(representative: np.ndarray, near: NearDuplicates | None) -> np.ndarray:
-    from tasks.kernels.overlap import smallest_connected
-
-    members = np.arange(len(representative))
-    a = np.concatenate([representative, near.a]) if near else representative
-    b = np.concatenate([members, near.b]) if near else members
-    return smallest_connected(len(representative), a, b)
+    metrics = _cluster_metrics(clusters) | clusters.metrics | {"cuts": cuts.counts(), "earlier_documents": len(index)}
+    return Artifact(out_dir, "dedup", counters, metrics)
 
 
 def _write_sidecars(
-    documents: SignedDocuments,
-    parts: Sequence[Part],
-    representative: np.ndarray,
-    survivor: np.ndarray,
-    family: np.ndarray,
-    out_dir: Path,
+    documents: SignedDocuments, parts: Sequence[Part], clusters: Clusters, reason: np.ndarray, cuts: Cuts, out_dir: Path
 ) -> None:
-    sizes = np.bincount(survivor, minlength=len(documents))
+    first = clusters.num_earlier
     everyone = np.arange(len(documents))
-    reasons = np.where(representative != everyone, 1, np.where(survivor != everyone, 2, 0))
-    names = pa.array([None, EXACT_DUPLICATE, NEAR_DUPLICATE], pa.string())
+    names = pa.array(REASONS, pa.string())
     for part, here in zip(parts, documents.places_by_part(everyone), strict=True):
         ids = read_table(part.payload["documents"], ["id"])["id"]
         document = np.full(len(ids), -1, np.int64)
@@ -241,64 +107,105 @@ def _write_sidecars(
 
         columns = [
             ids,
-            documents.ids.take(column(survivor)),
-            documents.ids.take(column(family)),
-            column(sizes[survivor], pa.int32()),
-            pa.array(~absent & (survivor[document] == document)),
-            names.take(column(reasons)),
+            clusters.ids.take(column(clusters.survivor[first:])),
+            clusters.ids.take(column(clusters.family[first:])),
+            column(clusters.size[clusters.survivor[first:]], pa.int32()),
+            pa.array(~absent & (reason[document] == 0)),
+            names.take(column(reason)),
+            cuts.column(document),
         ]
         write_table(pa.Table.from_arrays(columns, schema=SIDECAR_SCHEMA), out_dir / part.name)
 
 
-def _write_pairs(documents: SignedDocuments, near: NearDuplicates | None, file: Path) -> None:
-    a, b = (near.a, near.b) if near else (np.zeros(0, np.int64),) * 2
-    jaccard = near.jaccard if near else np.zeros(0)
-    removed = near.survivor[b] == a if near else np.zeros(0, bool)
-    words = id_words(documents.ids)
-    order = np.lexsort((*words[b].T[::-1], *words[a].T[::-1]))
-    columns = {
-        "a": documents.ids.take(pa.array(a[order])),
-        "b": documents.ids.take(pa.array(b[order])),
-        "jaccard": pa.array(jaccard[order]),
-        "removed": pa.array(removed[order]),
-    }
-    write_table(pa.table(columns), file)
+def _write_pairs(clusters: Clusters, out_dir: Path, earlier: bool) -> None:
+    words = id_words(clusters.ids)
+    order = np.lexsort((*words[clusters.b].T[::-1], *words[clusters.a].T[::-1]))
+    across = clusters.a[order] < clusters.num_earlier
+    files = {"pairs.parquet": order[~across]} | ({"earlier_pairs.parquet": order[across]} if earlier else {})
+    for name, some in files.items():
+        columns = {
+            "a": clusters.ids.take(pa.array(clusters.a[some])),
+            "b": clusters.ids.take(pa.array(clusters.b[some])),
+            "jaccard": pa.array(clusters.jaccard[some]),
+            "removed": pa.array(clusters.removed[some]),
+        }
+        write_table(pa.table(columns), out_dir / name)
 
 
-def _count(representative: np.ndarray, survivor: np.ndarray) -> dict[str, Any]:
-    everyone = np.arange(len(survivor))
-    exact = int((representative != everyone).sum())
-    kept = int((survivor == everyone).sum())
-    near = int(((survivor != everyone) & (representative == everyone)).sum())
-    dropped = {reason: n for reason, n in ((EXACT_DUPLICATE, exact), (NEAR_DUPLICATE, near)) if n}
-    return {"read": len(survivor), "kept": kept, "dropped": dropped, "quarantined": 0}
+def _grown(
+    index: Index, documents: SignedDocuments, clusters: Clusters, get_sets: GetSets, cuts: Cuts, config: DedupConfig
+) -> Index:
+    """The index with this run's distinct texts added. Copies and losers by URL are left out: their survivors stand for them."""
+    first = len(index)
+    rows = np.arange(len(clusters.survivor))
+    stays = (clusters.by_url == rows) & (clusters.by_text == rows)
+    number = np.cumsum(stays) - 1  # of stored rows
+    stored = np.flatnonzero(stays)
+    mine = stored[first:] - first
+    with_url = np.flatnonzero(documents.has_url & (clusters.by_url[first:] == rows[first:]))
+    exact = Index(
+        clusters.ids.take(pa.array(stored)),
+        np.concatenate([index.exact_key, documents.exact_key[mine]]),
+        np.concatenate([index.blank, documents.blank[mine]]),
+        np.concatenate([index.num_shingles, documents.num_shingles[mine]]),
+        number[clusters.survivor[stored]],
+        number[clusters.family[stored]],
+        clusters.size[stored],
+        np.concatenate([index.url_key, documents.url_key[with_url]]),
+        np.concatenate([index.url_row, number[clusters.by_text[first + with_url]]]),
+        index.signatures,
+        index.bands,
+        index.shingles,
+        index.shingle_begins,
+        cuts.piece_keys,
+    )
+    if config.method == "exact":
+        return exact
+    own_members = clusters.members[len(index.members) :] - first
+    places = documents.places_by_part(own_members)
+    shingles, begins = get_sets(np.arange(len(clusters.members)))
+    return replace(
+        exact,
+        signatures=np.concatenate([index.signatures, documents.signatures(own_members, config.num_perms)]),
+        bands=[np.concatenate([keys, documents.band_keys(own_members, places, i)]) for i, keys in enumerate(index.bands)],
+        shingles=shingles,
+        shingle_begins=begins,
+    )
 
 
-def _cluster_metrics(documents: SignedDocuments, survivor: np.ndarray, family: np.ndarray) -> dict[str, Any]:
-    sizes = np.bincount(survivor, minlength=len(survivor))
-    values, counts = np.unique(sizes[sizes > 0], return_counts=True)
-    clusters = []
-    for head in np.argsort(-sizes, kind="stable")[:10]:
-        if sizes[head] > 1:
-            members = np.flatnonzero(survivor == head)
-            others = members[members != head][:5]
-            clusters.append(
+def _count(reason: np.ndarray, cuts: Cuts) -> dict[str, Any]:
+    numbers = np.bincount(reason, minlength=len(REASONS)).tolist()
+    dropped = {name: n for name, n in zip(REASONS, numbers, strict=True) if name and n}
+    read = {"read": len(reason), "kept": numbers[0], "dropped": dropped, "quarantined": 0}
+    return read | {"cut_bytes": cuts.num_bytes, "cut_documents": cuts.num_documents}
+
+
+def _cluster_metrics(clusters: Clusters) -> dict[str, Any]:
+    """Of the clusters and families that have documents of this run."""
+    survivor, family = (rows[clusters.num_earlier :] for rows in (clusters.survivor, clusters.family))
+    heads = np.unique(survivor)
+    sizes = clusters.size[heads]
+    values, counts = np.unique(sizes, return_counts=True)
+    largest = []
+    for place in np.argsort(-sizes, kind="stable")[:10]:
+        if sizes[place] > 1:
+            head = heads[place]
+            members = clusters.num_earlier + np.flatnonzero(survivor == head)
+            largest.append(
                 {
-                    "size": int(sizes[head]),
-                    "survivor_id": _hex(documents, head),
-                    "member_ids": [_hex(documents, m) for m in others],
+                    "size": int(sizes[place]),
+                    "survivor_id": _hex(clusters, head),
+                    "member_ids": [_hex(clusters, m) for m in members[members != head][:5]],
                 }
             )
-    families = np.bincount(family)
+    _, families = np.unique(family, return_counts=True)
     return {
-        "clusters": clusters,
+        "clusters": largest,
         "cluster_size_histogram": {str(v): int(n) for v, n in zip(values, counts, strict=True)},
-        "families": int((families > 0).sum()),
+        "families": len(families),
         "largest_family": int(families.max()),
-        "candidate_pairs": 0,
-        "verified_pairs": 0,
     }
 
 
-def _hex(documents: SignedDocuments, index: int) -> str:
-    return documents.ids[int(index)].as_py().hex()
+def _hex(clusters: Clusters, row: int) -> str:
+    return clusters.ids[int(row)].as_py().hex()

@@ -1,69 +1,63 @@
-"""What is the corpus? Documents that every judge kept, scrubbed, and divided into train and validation.
+"""What is the corpus? Documents that every judge kept, edited, divided into train and validation, and mixed.
 
-Joins the sidecars of ingest by position (and checks the join by id), keeps rows with `quality.kept` and `dedup.kept`,
-replaces PII spans by tags and assigns `split` by family (`tasks.split`). Columns out: `id, text, source, source_id,
-url, language` (identified), `family_id, split`, one file per ingest part. Two passes: family sizes, then texts.
-Cost: reads every text twice, memory of one part plus one number per family.
+Joins the sidecars of ingest by position (and checks the join by id), keeps what quality, dedup, contamination and pii kept
+(`tasks.verdicts`), makes everybody's edits of the text (`tasks.edits`), assigns `split` by family (`tasks.split`) and says how
+often a document is read in an epoch (`tasks.mixture`). Columns out: `id, text, source, source_id, url, language` (identified),
+`family_id, split, repeats`, one file per ingest part. Two passes: sizes of families and groups, then texts. Drops, beside what
+the judges dropped: EMPTIED (cuts left nothing that shows), MIXTURE (the mixture has no room for it). Cost: reads and edits every
+text once, and once more where something is cut; memory of one part plus one row per family and group.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, ArtifactMismatch, check_accounting
 from tasks.documentset import (
-    ID,
+    CORPUS_SCHEMA,
     SIDECAR_FILE,
     check_aligned,
     document_parts,
+    id_matrix,
     link_sidecars,
     read_table,
     sum_counters,
     write_table,
 )
+from tasks.duplicate_examples import EXAMPLES_FILE, example_pairs, read_examples, write_excerpts
+from tasks.edits import collect_edits, edit_texts, edited_sizes
 from tasks.keys import digest
+from tasks.mixture import Cell, Mixture, MixtureConfig, plan_mixture, repeats_of
 from tasks.parts import Part, RunParts, serial
-from tasks.scrub import apply_spans, scrub
 from tasks.split import SplitRule, choose_split
 from tasks.stage import StageFailure
-from tasks.tally import largest, tally_documents
+from tasks.tally import Tally, largest, tally_columns
+from tasks.verdicts import JUDGES, Judged, edits_column, read_judged
 
-SCHEMA = pa.schema(
-    [
-        ("id", ID),
-        ("text", pa.large_string()),
-        ("source", pa.string()),
-        ("source_id", pa.string()),
-        ("url", pa.string()),
-        ("language", pa.string()),
-        ("family_id", ID),
-        ("split", pa.string()),
-    ]
-)
-EXAMPLES_FILE = "examples.json"
-MAX_EXAMPLES = 3
-EXCERPT_CHARS = 300
+EMPTIED, MIXTURE = "EMPTIED", "MIXTURE"
+TEXT_COLUMNS = ("id", "text", "source", "source_id", "url")
+GROUP = ("family_id", "source", "language", "copies")
 
 
 @dataclass(frozen=True)
 class DocumentsConfig:
-    """How the kept documents are divided."""
+    """How the kept documents are divided and mixed."""
 
     validation_frac: float = 0.05
     """Share of the text bytes that is held out."""
     seed: int = 0
     """Another seed holds out other families."""
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    """How often training documents are read in one epoch."""
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_frac <= 0.5:
@@ -87,146 +81,187 @@ def write_documents(
     Raises StageFailure where nothing is kept, or too little to hold something out; ArtifactMismatch where a sidecar
     belongs to other documents. Deterministic for equal parents, whatever the number of workers.
     """
-    measuring = document_parts(ingest, quality=quality, dedup=dedup)
-    measured = run_parts(measure_families, [_renamed(part, "measure", {}) for part in measuring], config, out_dir)
-    families = _family_bytes([result.path / SIDECAR_FILE for result in measured])
-    if not families:
-        raise StageFailure(_nothing_kept(ingest, quality, dedup))
-    rule = choose_split(families, config.validation_frac, config.seed)
-
-    pairs = _example_pairs(dedup)
-    wanted = {"rule": rule.to_payload(), "examples": sorted({member for pair in pairs for member in pair})}
-    rules = [[str(r["name"]), int(r["bit"])] for r in quality.metrics.get("rules", ()) if r.get("drops", True)]
+    rules = [str(rule["name"]) for rule in quality.metrics["rules"]]
     parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii)
-    results = run_parts(write_part, [_renamed(part, "write", wanted | {"rules": rules}) for part in parts], config, out_dir)
+    measured = run_parts(measure_part, _told(parts, "measure", {"rules": rules}), config, out_dir)
+    groups = pa.concat_tables([read_table(result.path / SIDECAR_FILE) for result in measured]).combine_chunks()
+    families = groups.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")])
+    if not families.num_rows:
+        raise StageFailure(_nothing_kept(ingest, quality, dedup))
+    names = families["family_id"].combine_chunks()
+    rule = choose_split(
+        dict(zip(names.to_pylist(), families["bytes_sum"].to_pylist(), strict=True)), config.validation_frac, config.seed
+    )
+    held_out = rule.holds_out(names)
+    training = pc.is_in(groups["family_id"], value_set=names.filter(pa.array(~held_out)))
+    cells = _cells(groups.filter(training))
+    mixture = plan_mixture(cells, config.mixture)
+
+    pairs = example_pairs(dedup)
+    told = {
+        "rules": rules,
+        "rule": rule.to_payload(),
+        "rates": mixture.to_payload(),
+        "examples": sorted({member for pair in pairs for member in pair}),
+    }
+    results = run_parts(write_part, _told(parts, "write", told), config, out_dir)
     link_sidecars(results, out_dir)
 
     counters = sum_counters([result.counters for result in results])
-    by_language, by_source, split = (counters.pop(name) for name in ("by_language", "by_source", "split"))
-    for name, entry in split.items():
-        entry["families"] = sum(1 for family in families if rule.split_of(family) == name)
+    tables = {
+        name: counters.pop(name) for name in ("by_language", "by_source", "split", "dropped_by_stage", "epoch", "kept_until")
+    }
+    tables["split"]["train"]["families"] = int((~held_out).sum())
+    tables["split"]["validation"]["families"] = int(held_out.sum())
+    counters["kept_by_quality"] = tables["kept_until"]["quality"]
     check_accounting("documents", counters)
+    if not tables["split"]["train"]["documents"]:
+        raise StageFailure("documents.mixture leaves no training document; raise target_bytes or the shares")
     metrics = {
         "funnel": [
             {"stage": "read", "documents": ingest.counters["read"]},
             {"stage": "ingest", "documents": ingest.counters["kept"]},
-            {"stage": "quality", "documents": counters["kept_by_quality"]},
-            {"stage": "dedup", "documents": counters["kept"]},
+            *(
+                {"stage": stage, "documents": tables["kept_until"][stage]}
+                for stage in JUDGES
+                if stage in ("quality", "dedup") or tables["dropped_by_stage"].get(stage)
+            ),
             {"stage": "documents", "documents": counters["kept"]},
         ],
-        "dropped": {a.stage: dict(a.counters.get("dropped", {})) for a in (ingest, quality, dedup)},
-        "by_language": by_language,
-        "by_source": largest(by_source),
-        "split": split,
-        "duplicate_examples": _examples([result.path / EXAMPLES_FILE for result in results], pairs),
+        "dropped": {"ingest": dict(ingest.counters.get("dropped", {}))} | tables["dropped_by_stage"],
+        "by_language": tables["by_language"],
+        "by_source": largest(tables["by_source"]),
+        "split": tables["split"],
+        "mixture": _mixture_metrics(cells, mixture, tables["epoch"], config.mixture),
+        "duplicate_examples": read_examples([result.path / EXAMPLES_FILE for result in results], pairs),
     }
     return Artifact(out_dir, "documents", counters, metrics)
 
 
-def measure_families(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
-    """Text bytes of the kept documents of one part, by family."""
-    del config
-    documents = read_table(part.payload["documents"], ["id", "text"])
-    kept, _, dedup = _judged(documents, part)
-    table = pa.table({"family_id": dedup["family_id"], "bytes": pc.binary_length(documents["text"].cast(pa.large_binary()))})
-    table = table.filter(kept)
-    if table["family_id"].null_count:
+def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
+    """Bytes of the edited texts of one part, by family, source, language and copies."""
+    judged = read_judged(part, ("id", "source"))
+    # Sizes follow from the edits alone, but whether cuts left anything that shows is seen in the text only.
+    if pc.any(pc.greater(pc.list_value_length(judged.sidecars["dedup"]["cuts"]), 0)).as_py():
+        judged = read_judged(part, TEXT_COLUMNS)
+    documents = _edited(judged, part, config)
+    if documents["family_id"].null_count:
         raise ArtifactMismatch("dedup keeps a document without a family_id; rebuild it with force=[dedup]")
-    grouped = table.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")]).sort_by("family_id")
-    write_table(grouped, directory / SIDECAR_FILE)
-    return {"families": grouped.num_rows}
+    grouped = documents.group_by(list(GROUP), use_threads=False).aggregate([("bytes", "sum")])
+    table = grouped.sort_by([(name, "ascending") for name in GROUP]).rename_columns([*GROUP, "bytes"])
+    write_table(table, directory / SIDECAR_FILE)
+    return {"groups": table.num_rows}
 
 
 def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
-    """The kept, scrubbed documents of one part, and excerpts of the wanted duplicates."""
-    del config
-    documents = read_table(part.payload["documents"])
-    kept, quality, dedup = _judged(documents, part)
-    language, pii = (read_table(part.payload[name]) for name in ("language", "pii"))
-    check_aligned(documents, language, "language")
-    check_aligned(documents, pii, "pii")
-    _write_examples(directory / EXAMPLES_FILE, documents, dedup, part.payload["examples"])
-
+    """The kept, edited documents of one part, and excerpts of the wanted duplicates."""
+    judged = read_judged(part, TEXT_COLUMNS)
+    write_excerpts(directory / EXAMPLES_FILE, judged.documents, judged.sidecars["dedup"]["kept"], part.payload["examples"])
+    documents = _edited(judged, part, config)
     rule = SplitRule.from_payload(part.payload["rule"])
-    texts = [scrubbed(text, spans) for text, spans in _with_spans(documents.filter(kept), pii.filter(kept))]
-    family_ids = dedup["family_id"].filter(kept)
-    splits = [rule.split_of(family) for family in family_ids.to_pylist()]
-    rows = documents.filter(kept)
-    languages = language["language"].filter(kept)
-    columns = [rows["id"], texts, rows["source"], rows["source_id"], rows["url"], languages, family_ids, splits]
-    table = pa.table([_column(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-    write_table(table, directory / SIDECAR_FILE)
+    held_out = rule.holds_out(documents["family_id"])
+    repeats = np.where(held_out, 1, _repeats(documents, part.payload["rates"], config.mixture)).astype(np.int32)
+    split = pa.array(["train", "validation"]).take(pa.array(held_out.astype(np.int8)))
+    documents = documents.append_column("split", split).append_column("repeats", pa.array(repeats))
+    num_edited = documents.num_rows
+    documents = documents.filter(pa.array(repeats > 0))
+    # Level 1 writes twice as fast as level 3 and needs a sixth more room.
+    write_table(documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA), directory / SIDECAR_FILE, level=1)
 
-    sizes = pc.binary_length(table["text"].cast(pa.large_binary())).to_pylist()
-    dropped = _drop_reasons(quality, dedup, part.payload["rules"])
+    dropped = judged.dropped()
+    own = {EMPTIED: int((judged.verdict == 0).sum()) - num_edited, MIXTURE: num_edited - documents.num_rows}
+    dropped["documents"] = {reason: count for reason, count in own.items() if count}
+    read_bytes = pc.multiply(documents["bytes"], documents["repeats"].cast(pa.int64()))
+    train = pc.equal(documents["split"], "train")
+    label = pc.binary_join_element_wise(documents["source"], documents["language"], "\t")
     return {
-        "read": documents.num_rows,
-        "kept": table.num_rows,
-        "dropped": dropped,
+        "read": judged.documents.num_rows,
+        "kept": documents.num_rows,
+        "dropped": sum_counters([{reason: count} for stage in dropped.values() for reason, count in stage.items()]),
         "quarantined": 0,
-        "bytes": sum(sizes),
-        "kept_by_quality": pc.sum(quality["kept"]).as_py() or 0,
-        "by_language": tally_documents(languages.to_pylist(), sizes),
-        "by_source": tally_documents(rows["source"].to_pylist(), sizes),
+        "bytes": pc.sum(documents["bytes"]).as_py() or 0,
+        "repeats": pc.sum(documents["repeats"]).as_py() or 0,
+        "kept_until": {stage: judged.kept_until(stage) for stage in judged.sidecars},
+        "dropped_by_stage": dropped,
+        "by_language": tally_columns(documents["language"], documents["bytes"]),
+        "by_source": tally_columns(documents["source"], documents["bytes"]),
         "split": {"train": {"documents": 0, "bytes": 0}, "validation": {"documents": 0, "bytes": 0}}
-        | tally_documents(splits, sizes),
+        | tally_columns(documents["split"], documents["bytes"]),
+        "epoch": tally_columns(label.filter(train), read_bytes.filter(train)),
     }
 
 
-def scrubbed(text: str, spans: Sequence[Mapping[str, Any]]) -> str:
-    """A text with its spans (UTF-8 byte offsets) replaced by tags."""
-    if not spans:
-        return text
-    return apply_spans(text.encode("utf-8"), [(s["start"], s["end"], s["type"]) for s in spans]).decode("utf-8")
+def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
+    """The documents that all judges kept and edits did not empty: new text where it was read, its bytes, and what mixes them."""
+    language = read_table(part.payload["language"], ["id", "language"])
+    check_aligned(judged.documents, language, "language")
+    kept = judged.kept
+    rows, dedup = judged.documents.filter(kept), judged.sidecars["dedup"].filter(kept)
+    edits = collect_edits(
+        edits_column(dedup, "cuts"),
+        edits_column(judged.sidecars["pii"].filter(kept), "spans"),
+        edits_column(judged.sidecars["quality"].filter(kept), "masks"),
+    )
+    if "text" in rows.column_names:
+        texts, emptied = edit_texts(rows["text"], edits, part.name)
+        rows = rows.set_column(rows.column_names.index("text"), "text", texts)
+        sizes = pc.binary_length(texts).cast(pa.int64())
+    else:
+        sizes, emptied = edited_sizes(judged.sidecars["quality"]["num_bytes"].filter(kept).to_numpy(), edits, part.name), None
+    table = pa.table(
+        {
+            **{name: rows[name] for name in rows.column_names},
+            "language": pc.fill_null(language["language"].filter(kept), "und"),
+            "family_id": dedup["family_id"],
+            "copies": config.mixture.copies_of(dedup["cluster_size"].to_numpy()),
+            "bytes": sizes,
+        }
+    )
+    return table if emptied is None or not emptied.any() else table.filter(pa.array(~emptied))
 
 
-def _judged(documents: pa.Table, part: Part) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
-    """Which rows every judge kept, and the judges' tables."""
-    quality = read_table(part.payload["quality"], ["id", "verdict", "kept"])
-    dedup = read_table(part.payload["dedup"], ["id", "family_id", "kept", "reason"])
-    check_aligned(documents, quality, "quality")
-    check_aligned(documents, dedup, "dedup")
-    return pc.and_(quality["kept"], dedup["kept"]), quality, dedup
+def _cells(training: pa.Table) -> list[Cell]:
+    names = list(GROUP[1:])
+    grouped = training.group_by(names, use_threads=False).aggregate([("bytes", "sum")])
+    table = grouped.sort_by([(name, "ascending") for name in names])
+    return [Cell(row["source"], row["language"], row["copies"], row["bytes_sum"]) for row in table.to_pylist()]
 
 
-def _drop_reasons(quality: pa.Table, dedup: pa.Table, rules: Sequence[Sequence[Any]]) -> dict[str, int]:
-    """Each dropped document once: by the first quality rule it broke, else by the reason of dedup."""
-    reasons: dict[str, int] = {}
-    verdict = quality["verdict"].to_numpy()
-    judged_bad = ~quality["kept"].to_numpy()
-    left = judged_bad.copy()
-    for name, bit in rules:
-        hit = left & (((verdict >> np.uint64(bit)) & np.uint64(1)) == 1)
-        reasons[name] = int(hit.sum())
-        left &= ~hit
-    if left.any():
-        reasons["QUALITY"] = int(left.sum())
-    lost = ~judged_bad & ~dedup["kept"].to_numpy()
-    for reason, count in sorted(Counter(dedup["reason"].filter(pa.array(lost)).to_pylist()).items(), key=str):
-        reasons[reason or "DEDUP"] = count
-    return reasons
+def _repeats(documents: pa.Table, rates: Sequence[Sequence[Any]], config: MixtureConfig) -> np.ndarray:
+    known = pa.array([f"{source}\t{language}" for source, language, _ in rates], pa.string())
+    label = pc.binary_join_element_wise(documents["source"], documents["language"], "\t")
+    place = pc.fill_null(pc.index_in(label, value_set=known), len(known)).to_numpy()
+    of_group = np.array([*(rate for _, _, rate in rates), 1.0])
+    return repeats_of(id_matrix(documents["id"]), documents["copies"].to_numpy(), of_group[place], config)
 
 
-def _with_spans(documents: pa.Table, pii: pa.Table) -> list[tuple[str, list[dict[str, Any]]]]:
-    return list(zip(documents["text"].to_pylist(), pii["spans"].to_pylist(), strict=True))
+def _mixture_metrics(cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig) -> dict[str, Any]:
+    """Bytes that are there, planned and reached in one training epoch, by source and by language."""
+    metrics: dict[str, Any] = {"configured": config != MixtureConfig()}
+    for place, axis in enumerate(("by_source", "by_language")):
+        tally: Tally = {}
+
+        def add(group: Sequence[str], tally: Tally = tally, place: int = place, **amounts: int) -> None:
+            entry = tally.setdefault(group[place], {"bytes": 0, "planned_bytes": 0, "reached_bytes": 0, "documents": 0})
+            for name, amount in amounts.items():
+                entry[name] += amount
+
+        for cell in cells:
+            add((cell.source, cell.language), bytes=cell.num_bytes)
+        for group, planned in sorted(mixture.planned_bytes.items()):
+            add(group, planned_bytes=round(planned))
+        for label, entry in epoch.items():
+            add(label.rsplit("\t", 1), reached_bytes=entry["bytes"], documents=entry["documents"])
+        metrics[axis] = largest(tally)
+    for name in ("bytes", "planned_bytes", "reached_bytes"):
+        metrics[name] = sum(entry[name] for entry in metrics["by_language"].values())
+    return metrics
 
 
-def _column(values: Any, kind: pa.DataType) -> pa.ChunkedArray:
-    return values.cast(kind) if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values, kind)])
-
-
-def _renamed(part: Part, purpose: str, payload: Mapping[str, Any]) -> Part:
-    """A part for one of the passes: named by the pass and by all it is told."""
-    return Part(part.name, digest({"pass": purpose, "part": part.digest, **payload}), {**part.payload, **payload})
-
-
-def _family_bytes(files: Sequence[Path]) -> dict[bytes, int]:
-    families: dict[bytes, int] = {}
-    for file in files:
-        table = read_table(file)
-        for family, size in zip(table["family_id"].to_pylist(), table["bytes_sum"].to_pylist(), strict=True):
-            families[family] = families.get(family, 0) + size
-    return families
+def _told(parts: Sequence[Part], purpose: str, payload: Mapping[str, Any]) -> list[Part]:
+    """Parts for one of the passes: named by the pass and by all they are told."""
+    all_told = digest({"pass": purpose, **payload})
+    return [Part(part.name, digest([part.digest, all_told]), {**part.payload, **payload}) for part in parts]
 
 
 def _nothing_kept(ingest: Artifact, quality: Artifact, dedup: Artifact) -> str:
@@ -235,37 +270,3 @@ def _nothing_kept(ingest: Artifact, quality: Artifact, dedup: Artifact) -> str:
         reasons.update({f"{artifact.stage} {k}": v for k, v in artifact.counters.get("dropped", {}).items()})
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3) if count)
     return f"no document is left of {ingest.counters['read']} ({took}); loosen these rules or add documents"
-
-
-def _example_pairs(dedup: Artifact) -> list[tuple[str, str]]:
-    """Up to three removed pairs as hex ids: the least alike, the median and the most alike."""
-    pairs = pq.read_table(dedup.file("pairs.parquet"), use_threads=False)
-    pairs = pairs.filter(pairs["removed"]).sort_by([("jaccard", "ascending"), ("a", "ascending"), ("b", "ascending")])
-    if not pairs.num_rows:
-        return []
-    places = sorted({0, pairs.num_rows // 2, pairs.num_rows - 1})[:MAX_EXAMPLES]
-    return [(pairs["a"][i].as_py().hex(), pairs["b"][i].as_py().hex()) for i in places]
-
-
-def _write_examples(file: Path, documents: pa.Table, dedup: pa.Table, wanted: Sequence[str]) -> None:
-    """{id: {kept, excerpt}} of wanted documents. Whole texts are scrubbed, for all types, so no cut hides a part of a span."""
-    mask = pc.is_in(documents["id"], value_set=pa.array([bytes.fromhex(one) for one in wanted], ID))
-    rows = documents.filter(mask)
-    found = {
-        document_id.hex(): {"kept": kept, "excerpt": scrub(text)[:EXCERPT_CHARS]}
-        for document_id, kept, text in zip(
-            rows["id"].to_pylist(), dedup["kept"].filter(mask).to_pylist(), rows["text"].to_pylist(), strict=True
-        )
-    }
-    file.write_text(json.dumps(found, ensure_ascii=False, sort_keys=True), "utf-8")
-
-
-def _examples(files: Sequence[Path], pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    found: dict[str, Any] = {}
-    for file in files:
-        found |= json.loads(file.read_text("utf-8"))
-    examples = []
-    for pair in pairs:
-        survivor, member = sorted((found[one] for one in pair), key=lambda entry: not entry["kept"])
-        examples.append({"survivor": survivor["excerpt"], "member": member["excerpt"]})
-    return examples

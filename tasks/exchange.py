@@ -1,16 +1,18 @@
-"""How do other engines train on our shards, and ours on theirs? Exports and imports of token shards, streaming and without copies of text.
+"""How do other engines train on our shards, and ours on theirs? Exports and imports of token shards, streaming and without copies
+of text.
 
-`megatron`: `<split>.bin` holds the ids of all documents, little-endian; `<split>.idx` is the magic `MMIDIDX\\0\\0`, version 1 (uint64), a code
-for the integer type (uint8), the number of sequences and of document borders (uint64 each), then the length of each sequence (int32), its
-place in the .bin in bytes (int64), and the borders (int64, 0 first): the layout that Megatron-LM's `indexed_dataset.py` describes. A document
-is one sequence. It knows no unsigned 32-bit type, so wide ids become int32.
+`megatron`: `<split>.bin` holds the ids of all documents, little-endian; `<split>.idx` is the magic `MMIDIDX\\0\\0`, version 1
+(uint64), a code for the integer type (uint8), the number of sequences and of document borders (uint64 each), then the length of
+each sequence (int32), its place in the .bin in bytes (int64), and the borders (int64, 0 first): the layout that Megatron-LM's
+`indexed_dataset.py` describes. A document is one sequence. It knows no unsigned 32-bit type, so wide ids become int32.
 
-`datasets`: a folder that Hugging Face's `load_from_disk` reads as a DatasetDict: `dataset_dict.json`, and per split `data-*.arrow` streams with
-`dataset_info.json` and `state.json`. Columns `input_ids` (large_list), `id` (hex), `source`, `language`, `num_bytes`; a row is a document.
+`datasets`: a folder that Hugging Face's `load_from_disk` reads as a DatasetDict: `dataset_dict.json`, and per split
+`data-*.arrow` streams with `dataset_info.json` and `state.json`. Columns `input_ids` (large_list), `id` (hex), `source`,
+`language`, `num_bytes`; a row is a document.
 
-An import of either gives shards with everything they hold of a document: from `megatron` ids only, so ids of documents are digests of their
-tokens and place, and `num_bytes` comes from the tokenizer. Each document must end with the end-of-text id or is given one; ids beyond the
-tokenizer's are an error.
+An import of either gives shards with everything they hold of a document: from `megatron` ids only, so ids of documents are
+digests of their tokens and place, and `num_bytes` comes from the tokenizer. Each document must end with the end-of-text id or
+is given one; ids beyond the tokenizer's are an error.
 """
 
 from __future__ import annotations
@@ -137,9 +139,7 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
     with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer:
         rows: list[dict[str, Any]] = []
         for tokens, id, source, language, num_bytes in shards.documents():
-            rows.append(
-                {"input_ids": tokens, "id": id.hex(), "source": source, "language": language, "num_bytes": num_bytes}
-            )
+            rows.append({"input_ids": tokens, "id": id.hex(), "source": source, "language": language, "num_bytes": num_bytes})
             count += 1
             if len(rows) == ROWS_PER_BATCH:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
@@ -161,10 +161,10 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
 
 
 def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of one split of a saved dataset: `input_ids`, and `id`, `source` and `language` where there are. Raises ExchangeError."""
+    """Documents of a split of a saved dataset: `input_ids`; `id`, `source`, `language` where there are. Raises ExchangeError."""
     state = folder / split / "state.json"
     try:
-        files = [folder / split / entry["filename"] for entry in json.loads(_bytes(state))["_data_files"]]
+        files = [folder / split / entry["filename"] for entry in json.loads(bytes(_bytes(state)))["_data_files"]]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ExchangeError(f"{state} is not the state of a saved dataset ({error})") from error
     for file in files:

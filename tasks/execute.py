@@ -26,7 +26,23 @@ def make_artifact(
     runner: PartRunner,
     say: Callable[[str], None],
 ) -> tuple[Artifact, bool]:
-    """The artifact of a step, and whether this call made it (another run may have, while we waited)."""
+    """The artifact of a step, and whether this call made it (another run may have, while we waited).
+
+    Raises StageFailure where the stage has nothing to give, or does not accept what it gave.
+    """
+    found = _find_or_make(store, step, parents, config, runner, say)
+    STAGES[step.node.stage].require_acceptable(found[0], config)
+    return found
+
+
+def _find_or_make(
+    store: Store,
+    step: Step,
+    parents: Mapping[str, Artifact],
+    config: Any,
+    runner: PartRunner,
+    say: Callable[[str], None],
+) -> tuple[Artifact, bool]:
     stage, node = STAGES[step.node.stage], step.node
     if not step.runs and (found := store.find(node.stage, node.key)):
         return found, False

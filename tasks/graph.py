@@ -7,12 +7,27 @@ from tasks.stage import Stage
 STAGES: dict[str, Stage] = {
     stage.name: stage
     for stage in (
-        Stage("ingest", "tasks.ingest", "ingest", libraries=("pyarrow",), reads_inputs=True),
+        Stage(
+            "ingest",
+            "tasks.ingest",
+            "ingest",
+            libraries=("pyarrow", "fastwarc", "resiliparse"),
+            entry_points=("tasks.pagetext",),
+            reads_inputs=True,
+            accept="require_budget",
+        ),
         Stage("language", "tasks.language", "identify_languages", ("ingest",), ("fasttext",), reads_inputs=True),
         Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language"), ("numba",)),
-        Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch")),
-        Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers")),
+        Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch"), reads_inputs=True),
+        Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers", "python-stdnum")),
         Stage("documents", "tasks.documents", "write_documents", ("ingest", "language", "quality", "dedup", "pii"), ("pyarrow",)),
+        Stage(
+            "analysis",
+            "tasks.analysis",
+            "analyse",
+            ("ingest", "language", "quality", "dedup", "documents"),
+            ("numba", "publicsuffixlist"),
+        ),
         Stage(
             "tokenizer",
             "tasks.tokenizer",
@@ -27,6 +42,7 @@ STAGES: dict[str, Stage] = {
             "write_shards",
             ("documents", "tokenizer"),
             ("tokenizers", "sentencepiece", "pyarrow", "numba"),
+            reads_inputs=True,
         ),
         Stage(
             "train",
@@ -43,7 +59,20 @@ STAGES: dict[str, Stage] = {
             "report",
             "tasks.report",
             "write_report",
-            ("ingest", "language", "quality", "dedup", "pii", "documents", "tokenizer", "shards", "train", "evaluate", "bench"),
+            (
+                "ingest",
+                "language",
+                "quality",
+                "dedup",
+                "pii",
+                "documents",
+                "analysis",
+                "tokenizer",
+                "shards",
+                "train",
+                "evaluate",
+                "bench",
+            ),
         ),
     )
 }

@@ -37,9 +37,16 @@ def key_config(config: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         if field.metadata.get("in_key", True):
-            value = getattr(config, field.name)
-            values[field.name] = key_config(value) if dataclasses.is_dataclass(value) else value
+            values[field.name] = _key_value(getattr(config, field.name))
     return values
+
+
+def _key_value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return key_config(value)
+    if isinstance(value, Mapping):
+        return {name: _key_value(one) for name, one in value.items()}
+    return [_key_value(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def code_digest(modules: Iterable[str], root: Path = ROOT) -> str:

@@ -1,28 +1,27 @@
 """Which documents read like text worth learning from, by rules on their form?
 
-Gopher's quality and repetition rules, FineWeb's, and the parts of C4 that speak of whole documents (tasks.quality_rules), on
-measures made by one kernel call per part (tasks.kernels.features). Every rule is evaluated on every document and nothing exits
-early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or thresholds can be judged
-without reading a text again.
+Published collections of rules by name (tasks.quality_presets) and limits of one's own, chosen per run, source and language
+(tasks.quality_rules), on measures made by one kernel call per part (tasks.kernels.features). Every rule is evaluated on every
+document and nothing exits early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or
+thresholds can be judged without reading a text again.
 
-In: id, text; language (some rules know only some languages). Out: a sidecar `id`, one column per feature, `verdict` uint64 (bit
-i: rule i of metrics["rules"] is broken), `kept` (none of the rules in `drop` is). A dropped document counts for the first of its
-rules.
-Deterministic and independent of parts: a document's row depends on its text and label alone.
-Leaves out: models of quality, word lists, thresholds by language (FineWeb-2 has them for some thousand).
+In: id, text, source; language. Out: a sidecar `id`, `num_bytes`, one column per feature, `verdict` uint64 (bit i: rule i of
+metrics["rules"] is broken), `drops` uint64 (those of the broken rules that drop this document), `kept` (there are none). A
+dropped document counts for the first of its rules. Deterministic and independent of parts: a document's row depends on its text,
+source and label alone. Leaves out: models of quality, word lists, removal of single lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from llm_core.config import ConfigError, nearest
 from tasks.artifact import Artifact, check_accounting
 from tasks.documentset import (
     SIDECAR_FILE,
@@ -34,32 +33,46 @@ from tasks.documentset import (
     text_buffers,
     write_table,
 )
+from tasks.language_labels import check_label
 from tasks.parts import Part, RunParts, serial
-from tasks.quality_rules import PRESETS, RULES, Rule, judge, rules_with
+from tasks.quality_features import COUNTS, FEATURES
+from tasks.quality_rules import Limit, RuleBook, RuleOverlay, check_names, judge
 from tasks.stage import StageFailure
+from tasks.tally import OTHER, largest
 
 
 @dataclass(frozen=True)
 class QualityConfig:
-    """Which rules drop documents, and at which thresholds."""
+    """Which rules judge which documents, and which of them drop."""
 
-    drop: tuple[str, ...] = ("gopher_quality", "gopher_repetition", "fineweb")
-    """Presets, or single rules by name, that drop documents; the other rules are measured and recorded only."""
+    presets: tuple[str, ...] = ("gopher", "fineweb_code")
+    """Presets whose rules drop documents."""
+
+    record: tuple[str, ...] = ("c4_paper",)
+    """Presets whose rules are recorded only."""
 
     thresholds: dict[str, float | None] = field(default_factory=dict)
     """Thresholds by rule where they differ from the published ones; null switches a rule off."""
 
-    def __post_init__(self) -> None:
-        names = [rule.name for rule in RULES]
-        for name in self.drop:
-            if name not in names and name not in PRESETS:
-                raise ConfigError(f"drop names {name}, which is no preset and no rule; {nearest(name, [*PRESETS, *names])}")
-        for name in self.thresholds:
-            if name not in names:
-                raise ConfigError(f"thresholds names {name}, which is no rule; {nearest(name, names)}")
+    limits: dict[str, Limit] = field(default_factory=dict)
+    """Bounds of one's own by feature."""
 
-    def drops(self, rule: Rule) -> bool:
-        return rule.threshold is not None and (rule.preset in self.drop or rule.name in self.drop)
+    by_language: dict[str, RuleOverlay] = field(default_factory=dict)
+    """Other rules for documents of a language, by label."""
+
+    by_source: dict[str, RuleOverlay] = field(default_factory=dict)
+    """Other rules for documents of a source, by name; laid over those of their language."""
+
+    def __post_init__(self) -> None:
+        check_names(self.presets, self.record, self.thresholds, self.limits)
+        for label in self.by_language:
+            check_label(label, "by_language")
+        self.rule_book()
+
+    def rule_book(self) -> RuleBook:
+        """Raises ConfigError where the chosen rules contradict each other."""
+        base = RuleOverlay(self.presets, self.record, self.thresholds, self.limits)
+        return RuleBook(base, self.by_language, self.by_source)
 
 
 def filter_quality(
@@ -78,82 +91,123 @@ def filter_quality(
     check_accounting("quality", counters)
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
-    rules = rules_with(config.thresholds)
-    return Artifact(out_dir, "quality", counters, _metrics(rules, config, totals))
+    return Artifact(out_dir, "quality", counters, _metrics(config.rule_book(), totals))
 
 
 def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[str, Any]:
-    documents = read_table(part.payload["documents"], ["id", "text"])
+    documents = read_table(part.payload["documents"], ["id", "text", "source"])
     labels = read_table(part.payload["language"], ["id", "language"])
     check_aligned(documents, labels, "the language sidecar")
     features = measure_features(documents["text"])
     languages = np.asarray(labels["language"].to_pylist(), dtype=object)
-    rules = rules_with(config.thresholds)
-    verdicts = judge(rules, features, languages)
-    dropping = sum(1 << bit for bit, rule in enumerate(rules) if config.drops(rule))
-    kept = (verdicts & np.uint64(dropping)) == 0
-    columns = {"id": documents["id"], **features, "verdict": verdicts, "kept": kept}
+    sources = np.asarray(documents["source"].to_pylist(), dtype=object)
+    book = config.rule_book()
+    verdicts, drops = judge(book, features, sources, languages)
+    num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
+    columns = {"id": documents["id"], "num_bytes": num_bytes, **features, "verdict": verdicts, "drops": drops, "kept": drops == 0}
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )
-    return _count(rules, config, verdicts, kept, languages)
+    return _count(book, verdicts, drops, sources, languages)
 
 
 def measure_features(texts: pa.ChunkedArray | pa.Array) -> dict[str, np.ndarray]:
     """{feature: values} of a column of texts, counts as int64 and ratios as float64."""
-    from tasks.kernels.features import COUNTS, FEATURES, measure_texts
+    from tasks.kernels.features import measure_texts
 
     rows = measure_texts(*text_buffers(texts))
     return {name: rows[:, i].astype(np.int64) if name in COUNTS else rows[:, i].copy() for i, name in enumerate(FEATURES)}
 
 
-def _count(
-    rules: Sequence[Rule], config: QualityConfig, verdicts: np.ndarray, kept: np.ndarray, languages: np.ndarray
-) -> dict[str, Any]:
-    broken = np.stack([(verdicts >> np.uint64(bit)) & np.uint64(1) for bit in range(len(rules))]).astype(np.int64)
-    first: dict[str, int] = {}
-    left = ~kept
-    for bit, rule in enumerate(rules):
-        if config.drops(rule):
-            mine = left & (broken[bit] == 1)
-            left &= ~mine
-            if mine.any():
-                first[rule.name] = int(mine.sum())
-    names, counts = np.unique(languages[~kept].astype(str), return_counts=True)
+def _count(book: RuleBook, verdicts: np.ndarray, drops: np.ndarray, sources: np.ndarray, languages: np.ndarray) -> dict[str, Any]:
+    bits = np.arange(len(book.names), dtype=np.uint64)[:, None]
+    broken = ((verdicts >> bits) & np.uint64(1)).astype(np.int64)
+    dropped = drops != 0
+    # The lowest bit set is the first rule.
+    reasons = (
+        np.bitwise_count((drops & -drops) - np.uint64(1))[dropped].astype(np.int64) if dropped.any() else np.zeros(0, np.int64)
+    )
+    first = np.bincount(reasons, minlength=len(book.names)).tolist()
     together = broken @ broken.T
     return {
-        "read": len(kept),
-        "kept": int(kept.sum()),
-        "dropped": first,
-        "overlap": {a.name: {b.name: int(together[i, j]) for j, b in enumerate(rules)} for i, a in enumerate(rules)},
-        "dropped_by_language": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "read": len(verdicts),
+        "kept": int((~dropped).sum()),
+        "dropped": {name: count for name, count in zip(book.names, first, strict=True) if count},
+        "hits": {name: int(((drops >> np.uint64(bit)) & np.uint64(1)).sum()) for bit, name in enumerate(book.names)},
+        "overlap": {a: {b: int(together[i, j]) for j, b in enumerate(book.names)} for i, a in enumerate(book.names)},
+        "by_source": _drop_table(book, sources, dropped, reasons),
+        "by_language": _drop_table(book, languages, dropped, reasons),
     }
 
 
-def _metrics(rules: Sequence[Rule], config: QualityConfig, totals: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_table(book: RuleBook, labels: np.ndarray, dropped: np.ndarray, reasons: np.ndarray) -> dict[str, Any]:
+    """{label: {read, kept, dropped {REASON: n}}}; reasons are those of the dropped documents, in order."""
+    table: dict[str, Any] = {}
+    for label in sorted(set(labels.astype(str))):
+        mine = labels.astype(str) == label
+        counts = np.bincount(reasons[mine[dropped]], minlength=len(book.names)).tolist()
+        table[label] = {
+            "read": int(mine.sum()),
+            "kept": int((mine & ~dropped).sum()),
+            "dropped": {name: count for name, count in zip(book.names, counts, strict=True) if count},
+        }
+    return table
+
+
+def _metrics(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
     overlap, first = totals["overlap"], totals["dropped"]
+    rules = [_describe(book, bit, name) for bit, name in enumerate(book.names)]
     return {
-        "rules": [
-            {
-                "bit": bit,
-                "name": rule.name,
-                "preset": rule.preset,
-                "feature": rule.feature,
-                "threshold": rule.threshold,
-                "side": rule.side,
-                "applies_to": rule.applies_to,
-                "drops": config.drops(rule),
-            }
-            for bit, rule in enumerate(rules)
-        ],
+        "rules": rules,
         "funnel": [
-            {"rule": r.name, "dropped": overlap[r.name][r.name], "dropped_first": first.get(r.name, 0)}
-            for r in rules
-            if config.drops(r)
+            {"rule": rule["name"], "dropped": totals["hits"][rule["name"]], "dropped_first": first.get(rule["name"], 0)}
+            for rule in rules
+            if rule["drops"]
         ],
-        "overlap": [[overlap[a.name][b.name] for b in rules] for a in rules],
-        "dropped_by_language": totals["dropped_by_language"],
+        "overlap": [[overlap[a][b] for b in book.names] for a in book.names],
+        "by_source": _largest(totals["by_source"]),
+        "by_language": _largest(totals["by_language"]),
+        "dropped_by_language": {
+            label: row["read"] - row["kept"] for label, row in totals["by_language"].items() if row["read"] > row["kept"]
+        },
     }
+
+
+def _describe(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
+    """A rule as the run has it, and `elsewhere`: its threshold for the sources and languages that have rules of their own."""
+    found = {place: next((j for j in book.judgements(*place) if j.bit == bit), None) for place in book.places()}
+    here = found[None, None]
+    any_of = here or next(j for j in found.values() if j)
+    rule = any_of.rule
+    elsewhere = [
+        {
+            "source": source,
+            "language": language,
+            "preset": j.rule.preset if j else None,
+            "threshold": j.rule.threshold if j else None,
+            "drops": bool(j and j.drops and j.rule.threshold is not None),
+        }
+        for (source, language), j in found.items()
+        if (source, language) != (None, None) and j != here
+    ]
+    return {
+        "bit": bit,
+        "name": name,
+        "preset": rule.preset,
+        "feature": rule.feature,
+        "threshold": here.rule.threshold if here else None,
+        "side": rule.side,
+        "applies_to": ", ".join(rule.languages) or rule.applies_to,
+        "drops": any(j.drops and j.rule.threshold is not None for j in found.values() if j),
+        "elsewhere": elsewhere,
+    }
+
+
+def _largest(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The labels with most documents; the rest, and labels that are no names, as `(other)`."""
+    shown = largest({label: {"documents": row["read"], "bytes": row["read"]} for label, row in table.items()})
+    rest = [row for label, row in table.items() if label not in shown]
+    return {label: table[label] for label in shown if label in table} | ({OTHER: sum_counters(rest)} if rest else {})
 
 
 def _nothing_left(counters: Mapping[str, Any]) -> str:

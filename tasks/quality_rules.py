@@ -1,104 +1,210 @@
-"""Which measure makes a document bad: the published rules, one row each, and to which documents each applies.
+"""Which rules judge which document, and what is the verdict?
 
-A rule drops a document whose feature is under (`min`) or over (`max`) the threshold; the threshold itself passes. Thresholds are
-those of the papers; where paper and published code differ, the row says which. Features: tasks.kernels.features.
+A run names presets (tasks.quality_presets) that drop and presets that are only recorded, other thresholds for single rules, and
+limits on any feature. Documents of some languages or sources can have others: `by_language` is laid over the rules of the run,
+and `by_source` over both. An overlay that names presets starts from their own thresholds; thresholds of the run were meant for
+the presets of the run. Limits are handed down.
 
-Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:
-
-* stop words are English words: only documents identified as `en`;
-* word lengths and the length of a short line mean little where a letter is a unit and 30 letters are a paragraph: not where half
-  of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, and no short-line rule at all);
-* Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2 sets it to 0 for Thai).
+A verdict has one bit per rule name. Where two chosen presets have a rule of one name but with another threshold, one bit cannot
+hold both answers: that is an error at the start, and the way out is one number for both in `thresholds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-Preset = Literal["gopher_quality", "gopher_repetition", "fineweb", "c4"]
+from llm_core.config import ConfigError, nearest
+from tasks.language_labels import check_label
+from tasks.quality_features import FEATURES
+from tasks.quality_presets import PRESETS, RULE_NAMES, Rule
 
-ENGLISH = "en"
+MAX_RULES = 64
 WITHOUT_TERMINAL_PUNCTUATION = ("th", "lo")
 UNSEGMENTED_FROM = 0.5
 """Share of unsegmented letters among the units from which a document counts as written without spaces."""
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One reason to drop a document, named after the defect. A threshold of None switches the rule off."""
+class Limit:
+    """Bounds of one feature; the bounds themselves pass."""
 
-    name: str
-    preset: Preset
-    feature: str
-    side: Literal["min", "max"]
-    threshold: float | None
-    applies_to: Literal["all", "english", "segmented", "terminal"] = "all"
+    min: float | None = None
+    max: float | None = None
 
+    languages: tuple[str, ...] = ()
+    """Labels the limit applies to; empty for all."""
 
-RULES: tuple[Rule, ...] = (
-    # Rae et al. 2021, A.1.1, quality.
-    Rule("TOO_FEW_WORDS", "gopher_quality", "num_words", "min", 50),
-    Rule("TOO_MANY_WORDS", "gopher_quality", "num_words", "max", 100_000),
-    Rule("SHORT_WORDS", "gopher_quality", "mean_word_chars", "min", 3, "segmented"),
-    Rule("LONG_WORDS", "gopher_quality", "mean_word_chars", "max", 10, "segmented"),
-    Rule("TOO_MANY_HASHES", "gopher_quality", "hash_per_word", "max", 0.1),
-    Rule("TOO_MANY_ELLIPSES", "gopher_quality", "ellipsis_per_word", "max", 0.1),
-    Rule("TOO_MANY_BULLET_LINES", "gopher_quality", "bullet_line_frac", "max", 0.9),
-    Rule("TOO_MANY_ELLIPSIS_LINES", "gopher_quality", "ellipsis_line_frac", "max", 0.3),
-    Rule("TOO_FEW_ALPHABETIC_WORDS", "gopher_quality", "alphabetic_word_frac", "min", 0.8),
-    Rule("TOO_FEW_STOP_WORDS", "gopher_quality", "num_stop_words", "min", 2, "english"),
-    # The same, Table A1, repetition.
-    Rule("DUPLICATE_LINES", "gopher_repetition", "dup_line_frac", "max", 0.30),
-    Rule("DUPLICATE_PARAGRAPHS", "gopher_repetition", "dup_paragraph_frac", "max", 0.30),
-    Rule("DUPLICATE_LINE_CHARS", "gopher_repetition", "dup_line_char_frac", "max", 0.20),
-    Rule("DUPLICATE_PARAGRAPH_CHARS", "gopher_repetition", "dup_paragraph_char_frac", "max", 0.20),
-    Rule("TOP_2GRAM", "gopher_repetition", "top_2gram_char_frac", "max", 0.20),
-    Rule("TOP_3GRAM", "gopher_repetition", "top_3gram_char_frac", "max", 0.18),
-    Rule("TOP_4GRAM", "gopher_repetition", "top_4gram_char_frac", "max", 0.16),
-    Rule("DUPLICATE_5GRAMS", "gopher_repetition", "dup_5gram_char_frac", "max", 0.15),
-    Rule("DUPLICATE_6GRAMS", "gopher_repetition", "dup_6gram_char_frac", "max", 0.14),
-    Rule("DUPLICATE_7GRAMS", "gopher_repetition", "dup_7gram_char_frac", "max", 0.13),
-    Rule("DUPLICATE_8GRAMS", "gopher_repetition", "dup_8gram_char_frac", "max", 0.12),
-    Rule("DUPLICATE_9GRAMS", "gopher_repetition", "dup_9gram_char_frac", "max", 0.11),
-    Rule("DUPLICATE_10GRAMS", "gopher_repetition", "dup_10gram_char_frac", "max", 0.10),
-    # Penedo et al. 2024, appendix E; comparisons, .01 (the paper has .1) and the newline rule as in the published code.
-    Rule("TOO_FEW_PUNCTUATED_LINES", "fineweb", "terminal_line_frac", "min", 0.12, "terminal"),
-    Rule("TOO_MANY_SHORT_LINES", "fineweb", "short_line_frac", "max", 0.67, "segmented"),
-    Rule("ANY_DUPLICATE_LINE_CHARS", "fineweb", "dup_line_char_frac", "max", 0.01),
-    Rule("TOO_MANY_NEWLINES", "fineweb", "newline_per_word", "max", 0.3),
-    # Raffel et al. 2020, 2.2, in part: see kernels.c4. Five sentences as in the paper; the published code asks for 3.
-    Rule("C4_TOO_FEW_SENTENCES", "c4", "c4_num_sentences", "min", 5),
-    Rule("C4_CURLY_BRACES", "c4", "c4_num_curly_braces", "max", 0),
-    Rule("C4_LOREM_IPSUM", "c4", "c4_num_lorem_ipsum_lines", "max", 0),
-)
-"""In the order of their bits in a verdict and of reasons: a dropped document counts for the first of its rules."""
+    drops: bool = True
+    """False records which documents pass the limit, and drops none."""
 
-PRESETS: tuple[str, ...] = tuple(dict.fromkeys(rule.preset for rule in RULES))
+    def __post_init__(self) -> None:
+        if self.min is None and self.max is None:
+            raise ConfigError("a limit without min and max limits nothing; give one of them")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ConfigError(f"min ({self.min:g}) must not be over max ({self.max:g}): no document would pass")
+        for label in self.languages:
+            check_label(label, "languages")
 
 
-def rules_with(thresholds: Mapping[str, float | None]) -> tuple[Rule, ...]:
-    """RULES with other thresholds for some."""
-    return tuple(replace(rule, threshold=thresholds.get(rule.name, rule.threshold)) for rule in RULES)
+@dataclass(frozen=True)
+class RuleOverlay:
+    """What some documents are judged by instead."""
+
+    presets: tuple[str, ...] | None = None
+    """Presets that drop these documents; null leaves those of the run."""
+
+    record: tuple[str, ...] | None = None
+    """Presets that are recorded of these documents; null leaves those of the run."""
+
+    thresholds: dict[str, float | None] = field(default_factory=dict)
+    """Other thresholds by rule; null switches a rule off."""
+
+    limits: dict[str, Limit] = field(default_factory=dict)
+    """Further bounds by feature, in place of those of the run on the same feature."""
+
+    def __post_init__(self) -> None:
+        check_names(self.presets or (), self.record or (), self.thresholds, self.limits)
 
 
-def judge(rules: tuple[Rule, ...], features: Mapping[str, np.ndarray], languages: np.ndarray) -> np.ndarray:
-    """Verdicts: uint64 per document, bit i set where the document breaks rules[i]."""
-    segmented = features["unsegmented_frac"] < UNSEGMENTED_FROM
+@dataclass(frozen=True)
+class Judgement:
+    """One rule of a rule book as it applies to some documents: its bit, and whether it drops."""
+
+    bit: int
+    rule: Rule
+    drops: bool
+
+
+class RuleBook:
+    """All rules of a run with their bits, and which of them judge a document of some source and language."""
+
+    def __init__(self, base: RuleOverlay, by_language: Mapping[str, RuleOverlay], by_source: Mapping[str, RuleOverlay]) -> None:
+        """Raises ConfigError where a rule would need two thresholds, or a verdict more than 64 bits."""
+        self._base, self._by_language, self._by_source = base, by_language, by_source
+        places = [(source, language) for source in (None, *by_source) for language in (None, *by_language)]
+        chosen = {place: self._choose(*place) for place in places}
+        known = {rule.name: rule for rules in chosen.values() for rule, _ in rules.values()}
+        order = {name: i for i, name in enumerate(RULE_NAMES)}
+        names = sorted(known, key=lambda name: order.get(name, len(order)))  # stable: limits stay in their own order
+        if len(names) > MAX_RULES:
+            raise ConfigError(
+                f"{len(names)} rules are chosen, and a verdict has {MAX_RULES} bits; choose fewer presets, or fewer limits"
+            )
+        self.names = tuple(names)
+        bits = {name: bit for bit, name in enumerate(names)}
+        self._judgements = {
+            place: tuple(sorted((Judgement(bits[n], r, d) for n, (r, d) in rules.items()), key=lambda j: j.bit))
+            for place, rules in chosen.items()
+        }
+
+    def judgements(self, source: str | None = None, language: str | None = None) -> tuple[Judgement, ...]:
+        """The rules for documents of a source and a language, in the order of bits; without either, the rules of the run."""
+        place = (source if source in self._by_source else None, language if language in self._by_language else None)
+        return self._judgements[place]
+
+    def places(self) -> list[tuple[str | None, str | None]]:
+        """(source, language) of each set of rules, that of the run first."""
+        return list(self._judgements)
+
+    def _choose(self, source: str | None, language: str | None) -> dict[str, tuple[Rule, bool]]:
+        overlays = [self._by_language[language]] if language is not None else []
+        overlays += [self._by_source[source]] if source is not None else []
+        choice = self._base
+        for overlay in overlays:
+            choice = _lay_over(choice, overlay)
+        where = " ".join(f"{kind} {name}" for kind, name in (("source", source), ("language", language)) if name is not None)
+        return _rules_of(choice, f" for {where}" if where else "")
+
+
+def judge(
+    book: RuleBook, features: Mapping[str, np.ndarray], sources: np.ndarray, languages: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Verdicts and drops, uint64 per document: bit i set where it breaks rule i of the book, and where rule i drops it.
+
+    features: values per document; a NaN or masked value breaks no rule. sources, languages: labels per document.
+    """
+    verdicts, drops = np.zeros(len(languages), np.uint64), np.zeros(len(languages), np.uint64)
+    if not len(languages):
+        return verdicts, drops
     applies = {
         "all": np.ones(len(languages), bool),
-        "english": languages == ENGLISH,
-        "segmented": segmented,
-        "terminal": ~np.isin(languages, WITHOUT_TERMINAL_PUNCTUATION),
+        "segmented": features["unsegmented_frac"] < UNSEGMENTED_FROM,
+        "terminal": ~np.isin(languages.astype(str), WITHOUT_TERMINAL_PUNCTUATION),
     }
-    verdicts = np.zeros(len(languages), np.uint64)
-    for bit, rule in enumerate(rules):
-        if rule.threshold is None:
+    # One tuple per set of rules, so identity tells them apart.
+    rules_of = [id(book.judgements(source, language)) for source, language in zip(sources, languages, strict=True)]
+    for source, language in book.places():
+        judgements = book.judgements(source, language)
+        mine = np.array([rules == id(judgements) for rules in rules_of])
+        if not mine.any():
             continue
-        values = features[rule.feature]
-        broken = values < rule.threshold if rule.side == "min" else values > rule.threshold
-        verdicts |= (broken & applies[rule.applies_to]).astype(np.uint64) << np.uint64(bit)
-    return verdicts
+        for judgement in judgements:
+            broken = mine & applies[judgement.rule.applies_to] & breaks(judgement.rule, features, languages)
+            bit = broken.astype(np.uint64) << np.uint64(judgement.bit)
+            verdicts |= bit
+            if judgement.drops:
+                drops |= bit
+    return verdicts, drops
+
+
+def breaks(rule: Rule, features: Mapping[str, np.ndarray], languages: np.ndarray) -> np.ndarray:
+    """Which documents are on the wrong side of the threshold, in the languages the rule knows."""
+    values = features[rule.feature]
+    if rule.threshold is None:
+        return np.zeros(len(values), bool)
+    broken = np.asarray(values < rule.threshold if rule.side == "min" else values > rule.threshold, bool)
+    return broken & np.isin(languages.astype(str), rule.languages) if rule.languages else broken
+
+
+def check_names(
+    presets: Sequence[str], record: Sequence[str], thresholds: Mapping[str, float | None], limits: Mapping[str, Limit]
+) -> None:
+    """Raise ConfigError on a preset, rule or feature that does not exist."""
+    for setting, names in (("presets", presets), ("record", record)):
+        for name in names:
+            if name not in PRESETS:
+                family = name.partition("/")[0] + "/"
+                known = [p for p in PRESETS if p.startswith(family)] or [p for p in PRESETS if "/" not in p] + [
+                    "fineweb2/LANGUAGE"
+                ]
+                raise ConfigError(f"{setting} names {name}, which is no preset; {nearest(name, known)}")
+    for name in thresholds:
+        if name not in RULE_NAMES:
+            raise ConfigError(f"thresholds names {name}, which is no rule; {nearest(name, list(RULE_NAMES))}")
+    for name in limits:
+        if name not in FEATURES:
+            raise ConfigError(f"limits names {name}, which is no feature; {nearest(name, list(FEATURES))}")
+
+
+def _lay_over(choice: RuleOverlay, overlay: RuleOverlay) -> RuleOverlay:
+    thresholds = overlay.thresholds if overlay.presets is not None else choice.thresholds | overlay.thresholds
+    return RuleOverlay(
+        choice.presets if overlay.presets is None else overlay.presets,
+        choice.record if overlay.record is None else overlay.record,
+        thresholds,
+        choice.limits | overlay.limits,
+    )
+
+
+def _rules_of(choice: RuleOverlay, where: str) -> dict[str, tuple[Rule, bool]]:
+    """{name: (rule, drops)} of a choice, before bits are given."""
+    rules: dict[str, tuple[Rule, bool]] = {}
+    for names, drops in ((choice.presets or (), True), (choice.record or (), False)):
+        for rule in (rule for name in names for rule in PRESETS[name]):
+            if rule.name in choice.thresholds:
+                rule = replace(rule, threshold=choice.thresholds[rule.name])
+            first, _ = rules.setdefault(rule.name, (rule, drops))
+            if first.threshold != rule.threshold:
+                raise ConfigError(
+                    f"{first.preset} and {rule.preset}{where} give {rule.name} two thresholds, {first.threshold:g} and "
+                    f"{rule.threshold:g}; leave one of them out, or set thresholds.{rule.name}"
+                )
+    for feature, limit in choice.limits.items():
+        for side, bound in (("min", limit.min), ("max", limit.max)):
+            if bound is not None:
+                name = f"{feature.upper()}_{'UNDER_MIN' if side == 'min' else 'OVER_MAX'}"
+                rules[name] = (Rule(name, "limits", feature, side, bound, languages=limit.languages), limit.drops)  # type: ignore[arg-type]
+    return rules

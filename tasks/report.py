@@ -43,6 +43,7 @@ def write_report(
     dedup: Artifact,
     pii: Artifact,
     documents: Artifact,
+    analysis: Artifact,
     tokenizer: Artifact,
     shards: Artifact,
     train: Artifact,
@@ -57,7 +58,7 @@ def write_report(
     Metrics of the result: the headline numbers, and the warnings the page begins with.
     Deterministic for equal artifacts; `run_parts` is not used, there is nothing to divide.
     """
-    artifacts = (ingest, language, quality, dedup, pii, documents, tokenizer, shards, train, evaluate, bench)
+    artifacts = (ingest, language, quality, dedup, pii, documents, analysis, tokenizer, shards, train, evaluate, bench)
     run = Run({artifact.stage: artifact for artifact in artifacts})
     html = render(run, config.title)
     # Lone surrogates were made visible by the markup; what is left is valid UTF-8 by construction.

@@ -1,10 +1,10 @@
 """What does training read? Documents as token ids in memory-mappable shards.
 
-Columns in: `id`, `text`, `source`, `language`, `split`. Out: `<split>-00000.arrow` … for `train` and `validation`, Arrow IPC,
-one record batch each: `tokens` large_list<uint16 or uint32>, `id`, `source`, `language`, `num_bytes` int64, `continues` bool.
-A row is a document and ends with the end-of-text id. Documents are in the order of a keyed hash of their ids, so neighbours in
-the stream have nothing in common and the order depends on nothing but ids and `seed`. The width is that of the tokenizer's
-largest id.
+Columns in: `id`, `text`, `source`, `language`, `split`, `repeats`. Out: `<split>-00000.arrow` … for `train` and `validation`,
+Arrow IPC, one record batch each: `tokens` large_list<uint16 or uint32>, `id`, `source`, `language`, `num_bytes` int64,
+`continues` bool. A row is a document and ends with the end-of-text id; a document is written `repeats` times. Documents are in
+the order of a keyed hash of their ids, copies each have a place of their own, so neighbours in the stream have nothing in common
+and the order depends on nothing but ids and `seed`. The width is that of the tokenizer's largest id.
 
 No shard holds more than `max_shard_tokens`. A shard is closed before a document that does not fit; a document longer than a
 whole shard is cut: each of its rows but the last has `continues` true and no end-of-text, and fills a shard of its own.
@@ -17,19 +17,21 @@ each on its own, then merged; memory is one shard and 32 bytes per document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_core.config import ConfigError
-from llm_core.order import hash_ids
-from tasks.artifact import Artifact, check_accounting
-from tasks.documentset import ID
+from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.order import hash_ids, mix
+from tasks.artifact import Artifact, check_accounting, digest_file
+from tasks.documentset import ID, id_matrix
 from tasks.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from tasks.exchange import foreign_files
+from tasks.foreign_shards import read_foreign
 from tasks.keys import digest, key_config
 from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.stage import StageFailure
@@ -44,10 +46,22 @@ class ShardsConfig:
     """Tokens in one file at most."""
     seed: int = 0
     """Keys the order of documents."""
+    form: Literal["documents", "megatron", "datasets"] = "documents"
+    """Encode the documents of this run, or take the tokens that another engine has in the folder `path`."""
+    path: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Folder with train.bin and train.idx, or with train/state.json, and the same for validation; its content is in the key."""
 
     def __post_init__(self) -> None:
+        if (self.form == "documents") != (self.path is None):
+            raise ConfigError(f"path ({self.path}) goes with form=megatron or datasets; write shards=import shards.path=DIR")
+        if self.path is not None:
+            foreign_files(self.form, self.path)
         if self.max_shard_tokens < 16:
             raise ConfigError(f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}")
+
+    def input_files(self) -> dict[str, Path]:
+        """{name: file} of another engine's shards, whose contents enter the key."""
+        return foreign_files(self.form, self.path) if self.path else {}
 
 
 def write_shards(
@@ -60,10 +74,15 @@ def write_shards(
     """
     tokenizer_digest = tokenizer.file_digest(TOKENIZER_FILE)
     parts = []
-    for file in documents.files("part-*.parquet"):
-        payload = {"documents": str(file), "tokenizer": str(tokenizer.path)}
-        parts.append(Part(file.name, digest([documents.file_digest(file.name), tokenizer_digest]), payload))
-    results = run_parts(encode_part, parts, config, out_dir)
+    if config.path is not None:
+        files = {name: digest_file(path) for name, path in config.input_files().items()}
+        payload = {"folder": str(config.path.resolve()), "tokenizer": str(tokenizer.path)}
+        parts.append(Part(config.form, digest([config.form, files, tokenizer_digest]), payload))
+    else:
+        for file in documents.files("part-*.parquet"):
+            payload = {"documents": str(file), "tokenizer": str(tokenizer.path)}
+            parts.append(Part(file.name, digest([documents.file_digest(file.name), tokenizer_digest]), payload))
+    results = run_parts(encode_part if config.path is None else import_part, parts, config, out_dir)
 
     model = load_tokenizer(tokenizer.path)
     read = sum(int(result.counters["documents"]) for result in results)
@@ -81,7 +100,7 @@ def write_shards(
         )
     counters = {
         "read": read,
-        "kept": sum(s["documents"] for s in splits.values()),
+        "kept": read,
         "dropped": {},
         "quarantined": 0,
         "tokens": sum(s["tokens"] for s in splits.values()),
@@ -97,32 +116,45 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
-    """Encode one file of documents into `<split>.arrow` files, sorted by the keyed hash of ids."""
+    """Encode one file of documents into `<split>.arrow` files, each copy at the place its hash gives it."""
     model = load_tokenizer(Path(part.payload["tokenizer"]))
     dtype = token_dtype(model.vocab_size)
-    source = pq.read_table(
-        part.payload["documents"], columns=["id", "text", "source", "language", "split"], use_threads=False
-    ).combine_chunks()
+    columns = ["id", "text", "source", "language", "split", "repeats"]
+    source = pq.read_table(part.payload["documents"], columns=columns, use_threads=False).combine_chunks()
     ids = id_matrix(source["id"])
-    hashes = hash_ids(ids, config.seed)
+    hashes, repeats = hash_ids(ids, config.seed), source["repeats"].to_numpy()
     names = np.array(source["split"].to_pylist(), object)
     if unknown := sorted(set(names) - set(SPLITS)):
         raise StageFailure(f"{part.name} has documents of split {unknown[0]!r}; known: {', '.join(SPLITS)}")
     for split in SPLITS:
         rows = np.flatnonzero(names == split)
-        rows = rows[sort_by_hash(hashes[rows], ids[rows])]
-        table = source.take(rows)
-        tokens, sizes = _encode(table, model, dtype)
-        columns = {
-            "tokens": tokens,
+        tokens, sizes = _encode(source.take(rows), model, dtype)
+        copies, places = _copies(hashes[rows], repeats[rows])
+        order = sort_by_hash(places, ids[rows][copies])
+        copies, places = copies[order], places[order]
+        table = source.take(rows[copies])
+        encoded = {
+            "tokens": tokens.take(pa.array(copies)),
             "id": table["id"],
             "source": table["source"],
             "language": table["language"],
-            "num_bytes": pa.array(sizes),
-            "hash": pa.array(hashes[rows]),
+            "num_bytes": pa.array(sizes[copies]),
+            "hash": pa.array(places),
         }
-        _write(pa.table(columns), directory / f"{split}.arrow")
+        _write(pa.table(encoded), directory / f"{split}.arrow")
     return {"documents": len(names), "verified": len(names)}
+
+
+def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
+    """Write the documents of another engine as `encode_part` writes ours. Decoding cannot be checked: there is no text."""
+    model = load_tokenizer(Path(part.payload["tokenizer"]))
+    tables = read_foreign(config.form, Path(part.payload["folder"]), model, token_dtype(model.vocab_size))
+    for split, table in tables.items():
+        ids = id_matrix(table["id"])
+        hashes = hash_ids(ids, config.seed)
+        order = pa.array(sort_by_hash(hashes, ids))
+        _write(table.append_column("hash", pa.array(hashes)).take(order), directory / f"{split}.arrow")
+    return {"documents": sum(map(len, tables.values())), "verified": 0}
 
 
 def merge_split(
@@ -204,9 +236,14 @@ def sort_by_hash(hashes: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return np.lexsort((words[:, 1], words[:, 0], hashes))
 
 
-def id_matrix(ids: pa.ChunkedArray) -> np.ndarray:
-    """A binary(16) column as uint8 (documents, 16)."""
-    return np.frombuffer(b"".join(ids.to_pylist()), np.uint8).reshape(-1, 16)
+def _copies(hashes: np.ndarray, repeats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(document, place in the order) of every copy; the first copy of a document stands where it would stand alone."""
+    documents = np.repeat(np.arange(len(repeats)), repeats)
+    copy = np.arange(len(documents)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    places = hashes[documents]
+    later = copy > 0
+    places[later] = mix(places[later] ^ mix(copy[later].astype(np.uint64)))
+    return documents, places
 
 
 def _encode(table: pa.Table, model: Tokenizer, dtype: np.dtype) -> tuple[pa.Array, np.ndarray]:

@@ -1,7 +1,7 @@
 """Which files does a source consist of, and what are they called for ever?
 
-A source is a list of files, folders and globs. Each file is named by its path relative to the source root, so that
-moving the folder changes nothing; the root is the folder that all *entries* have in common, never derived from
+A source is a list of files, folders and globs, here or at an address. Each file is named by its path relative to the source
+root, so that moving the folder changes nothing; the root is the folder that all *entries* have in common, never derived from
 the files found, so that a source that grows keeps its names. Hidden files and formats without a reader are left
 out of folders and globs. A file that is listed twice, or reached by two links, is read once.
 """
@@ -10,30 +10,50 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from llm_core.config import ConfigError
-from tasks.bytestreams import COMPRESSIONS
-from tasks.readers import FORMATS, format_of
+from tasks.readers.formats import format_of, known_formats
+from tasks.remotefiles import base_of, fetch, is_remote, list_remote
 
 
-def list_files(paths: Sequence[str], root: Path | None) -> dict[str, Path]:
-    """{path relative to the root: file}, in name order. Raises ConfigError for what is missing or unreadable."""
+def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str = "source") -> dict[str, Path]:
+    """{path relative to the root: file}, in name order. Raises ConfigError for what is missing or unreadable.
+
+    cache: where files from elsewhere are kept. where: the group of settings that a message names.
+    """
     if not paths:
-        raise ConfigError("source.paths is empty; name files, folders or globs, e.g. source.paths='[my/*.jsonl]'")
+        raise ConfigError(
+            f"{where}.paths is empty; name files, folders or globs, e.g. {where}.paths='[my/*.jsonl]', "
+            "or take the embedded corpus with run=demo"
+        )
+    remote = [path for path in paths if is_remote(path)]
+    if not remote:
+        return _list_local(paths, root, where)
+    if len(remote) < len(paths) or root is not None:
+        here = next((path for path in paths if not is_remote(path)), f"root={root}")
+        raise ConfigError(f"{where}.paths: {remote[0]} and {here} have no root in common; make two of source.sources of them")
+    top = Path(os.path.commonpath([base_of(path) for path in remote]))
+    found = {file.place.relative_to(top).as_posix(): file for path in remote for file in list_remote(path, where)}
+    return {relative: fetch(found[relative], cache, where) for relative in sorted(found)}
+
+
+def _list_local(paths: Sequence[str], root: Path | None, where: str) -> dict[str, Path]:
     bases = [_base(path) for path in paths]
     top = Path(os.path.abspath(root)) if root else Path(os.path.commonpath(bases))
     named: dict[str, Path] = {}
     for path in paths:
-        for file in _expand(path):
+        for file in _expand(path, where):
             try:
                 relative = file.relative_to(top).as_posix()
                 relative.encode("utf-8")
             except UnicodeEncodeError as error:
-                raise ConfigError(f"source.paths: a file name under {file.parent!r} is not UTF-8; rename it") from error
+                raise ConfigError(f"{where}.paths: a file name under {file.parent!r} is not UTF-8; rename it") from error
             except ValueError as error:
-                raise ConfigError(f"source.paths: {file} is not under source.root ({top}); set root above it or null") from error
+                raise ConfigError(
+                    f"{where}.paths: {file} is not under {where}.root ({top}); set root above it or null"
+                ) from error
             named[relative] = file
     once: dict[Path, str] = {}
     for relative in sorted(named):
@@ -41,32 +61,31 @@ def list_files(paths: Sequence[str], root: Path | None) -> dict[str, Path]:
     return {relative: named[relative] for relative in sorted(once.values())}
 
 
-def _expand(path: str) -> Iterator[Path]:
+def _expand(path: str, where: str) -> Iterator[Path]:
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.is_file():
-        if format_of(place) is None:
-            known = ", ".join(sorted(FORMATS))
-            raise ConfigError(
-                f"source.paths: {path} has no reader; formats are {known}, text ones also with {' or '.join(COMPRESSIONS)}"
-            )
+        if format_of(place.name) is None:
+            raise ConfigError(f"{where}.paths: {path} has no reader; formats are {known_formats()}")
         yield place
     elif place.is_dir():
-        yield from _readable(Path(folder) / name for folder, _, names in os.walk(place) for name in names)
+        found = (Path(folder) / name for folder, _, names in os.walk(place) for name in names)
+        # A lone .json in a folder describes the data more often than it holds some.
+        yield from (file for file in _readable(found) if file.suffix.lower() != ".json")
     elif glob.has_magic(path):
         # Sorting is the caller's: names, not the order of a directory, decide.
-        found = [Path(p) for p in glob.glob(str(place), recursive=True)]
-        if not found:
-            raise ConfigError(f"source.paths: {path} matches no file; globs are relative to {Path.cwd()}")
-        for one in found:
-            yield from _expand(str(one)) if one.is_dir() else _readable([one])
+        matches = [Path(p) for p in glob.glob(str(place), recursive=True)]
+        if not matches:
+            raise ConfigError(f"{where}.paths: {path} matches no file; globs are relative to {Path.cwd()}")
+        for one in matches:
+            yield from _expand(str(one), where) if one.is_dir() else _readable([one])
     else:
-        raise ConfigError(f"source.paths: {path} does not exist; paths are relative to {Path.cwd()}")
+        raise ConfigError(f"{where}.paths: {path} does not exist; paths are relative to {Path.cwd()}")
 
 
-def _readable(files: object) -> Iterator[Path]:
-    for file in files:  # type: ignore[attr-defined]
+def _readable(files: Iterable[Path]) -> Iterator[Path]:
+    for file in files:
         hidden = any(part.startswith(".") for part in file.parts[-2:])
-        if file.is_file() and not hidden and format_of(file) is not None:
+        if file.is_file() and not hidden and format_of(file.name) is not None:
             yield file
 
 

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from tasks.stage import StageFailure
 
 
@@ -27,6 +30,10 @@ class SplitRule:
     def split_of(self, family_id: bytes) -> str:
         chosen = family_hash(family_id, self.seed) <= self.threshold and family_id not in self.passed_over
         return "validation" if chosen else "train"
+
+    def holds_out(self, family_ids: pa.ChunkedArray | pa.Array) -> np.ndarray:
+        """Whether each family validates (bool)."""
+        return np.array([self.split_of(family) == "validation" for family in family_ids.to_pylist()], bool)
 
     def to_payload(self) -> dict[str, Any]:
         return {"seed": self.seed, "threshold": self.threshold.hex(), "passed_over": sorted(f.hex() for f in self.passed_over)}

@@ -36,6 +36,8 @@ class Stage:
     measured: results are measurements of this machine; the key holds a device fingerprint.
     disk_factor: free bytes it needs per byte of its parents.
     shows_progress: it tells how far it is by itself.
+    accept: function of its module, (artifact, config) -> None, that raises StageFailure where an artifact, found or made, is not
+        good enough to go on with. What it judges by is no part of the key, so another judgement costs no new work.
     """
 
     name: str
@@ -49,9 +51,15 @@ class Stage:
     measured: bool = False
     disk_factor: float = 2.0
     shows_progress: bool = False
+    accept: str | None = None
 
     def load(self) -> Callable[..., Artifact]:
         return getattr(importlib.import_module(self.module), self.function)  # type: ignore[no-any-return]
+
+    def require_acceptable(self, artifact: Artifact, config: Any) -> None:
+        """Raise StageFailure where `accept` says so."""
+        if self.accept:
+            getattr(importlib.import_module(self.module), self.accept)(artifact, config)
 
 
 StageConfigs = Mapping[str, Any]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
 
 from tasks.documentset import sum_counters
 
@@ -21,12 +24,32 @@ def count_document(tally: Tally, label: str, num_bytes: int) -> None:
     entry["bytes"] += num_bytes
 
 
+def add_to_tally(tally: Tally, labels: Sequence[str | None], sizes: Sequence[int]) -> None:
+    """Add many documents, none for None; runs of one label, which are the rule in a file, at the price of one."""
+    begin = 0
+    for label, run in itertools.groupby(labels):
+        end = begin + sum(1 for _ in run)
+        if label is not None:
+            entry = tally.setdefault(label, {"documents": 0, "bytes": 0})
+            entry["documents"] += end - begin
+            entry["bytes"] += sum(sizes[begin:end])
+        begin = end
+
+
 def tally_documents(labels: Iterable[str], sizes: Iterable[int]) -> Tally:
     """Documents and bytes of each label."""
     tally: Tally = {}
     for label, size in zip(labels, sizes, strict=True):
         count_document(tally, label, size)
     return tally
+
+
+def tally_columns(labels: pa.ChunkedArray | pa.Array, sizes: pa.ChunkedArray | pa.Array) -> Tally:
+    """The same for Arrow columns, without a Python object per document."""
+    grouped = pa.table({"label": labels, "bytes": sizes}).group_by("label", use_threads=False)
+    table = grouped.aggregate([("bytes", "count"), ("bytes", "sum")]).sort_by("label")
+    rows = zip(*(table[name].to_pylist() for name in ("label", "bytes_count", "bytes_sum")), strict=True)
+    return {label: {"documents": documents, "bytes": num_bytes} for label, documents, num_bytes in rows}
 
 
 def largest(tally: Mapping[str, Mapping[str, int]]) -> Tally:

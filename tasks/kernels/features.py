@@ -31,43 +31,11 @@ from tasks.kernels.chars import APOSTROPHE, LETTER, MARK, OTHER, UNSEGMENTED, ch
 from tasks.kernels.interning import intern_span, make_table, table_mask
 from tasks.kernels.lines import count_chars, line_marks, scan_lines, scan_paragraphs
 from tasks.kernels.ngrams import MAX_N, repeated_ngrams
-
-COUNTS = (
-    "num_chars",
-    "num_words",
-    "num_lines",
-    "num_paragraphs",
-    "num_stop_words",
-    "longest_word_chars",
-    "c4_num_sentences",
-    "c4_num_curly_braces",
-    "c4_num_lorem_ipsum_lines",
-)
-FRACTIONS = (
-    "mean_word_chars",
-    "unsegmented_frac",
-    "alphabetic_word_frac",
-    "hash_per_word",
-    "ellipsis_per_word",
-    "newline_per_word",
-    "bullet_line_frac",
-    "ellipsis_line_frac",
-    "terminal_line_frac",
-    "short_line_frac",
-    "dup_line_frac",
-    "dup_line_char_frac",
-    "dup_paragraph_frac",
-    "dup_paragraph_char_frac",
-    "c4_kept_line_frac",
-    *(f"top_{n}gram_char_frac" for n in range(2, 5)),
-    *(f"dup_{n}gram_char_frac" for n in range(5, MAX_N + 1)),
-)
-FEATURES = COUNTS + FRACTIONS
-"""Columns of a feature row, in order. `mean_word_chars` is over words only, and 0 where all units are unsegmented letters."""
+from tasks.quality_features import FEATURES
 
 _DOT, _HASH, _BRACE = b".#{"
-_FIRST_TOP = FEATURES.index("top_2gram_char_frac")
-_FIRST_DUP = FEATURES.index("dup_5gram_char_frac")
+# Places in a row, of its own accord: a name imported from outside this folder could change without these being compiled again.
+_FIRST_TOP, _FIRST_DUP = 24, 27
 
 
 def measure_texts(buf: np.ndarray, offsets: np.ndarray) -> np.ndarray:

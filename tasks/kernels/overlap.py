@@ -1,6 +1,6 @@
 """Are the candidates really alike, who survives, and who is family? Exact Jaccard on sorted shingle sets.
 
-Sets lie one after another in one array of sorted, distinct uint64 hashes; set i is
+Sets lie one after another in one array of sorted, distinct hashes; set i is
 `shingles[begins[i]:begins[i + 1]]`. Documents are numbered by preference: of two, the smaller number is the better
 survivor. Every loop is linear in the sets it compares.
 """
@@ -37,15 +37,36 @@ def jaccard_of_pairs(shingles, begins, a, b, at_least):  # type: ignore[no-untyp
 
 
 @njit(cache=True, nogil=True)
-def choose_survivors(shingles, begins, a, b, jaccard, threshold):  # type: ignore[no-untyped-def]
+def place_sets(source, sizes, begins, out):  # type: ignore[no-untyped-def]
+    """Copy sets that lie one after another in `source`, the i-th of sizes[i] to begin at begins[i] of `out`."""
+    at = 0
+    for size, begin in zip(sizes, begins):  # noqa: B905 (numba's zip has no strict)
+        for i in range(size):
+            out[begin + i] = source[at + i]
+        at += size
+
+
+@njit(cache=True, nogil=True)
+def take_sets(shingles, begins, rows, out):  # type: ignore[no-untyped-def]
+    """Copy sets `rows` one after another to `out`."""
+    at = 0
+    for row in rows:
+        for i in range(begins[row], begins[row + 1]):
+            out[at] = shingles[i]
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def choose_survivors(shingles, begins, a, b, jaccard, threshold, before):  # type: ignore[no-untyped-def]
     """For each set, the survivor it is a verified near duplicate of (itself if it stays), and their similarity.
 
     Pairs have a < b and are sorted by b. Sets are decided in order of preference: one goes only if its similarity
     to a set that stays is at least `threshold`. A neighbour that went points to its own survivor, which is
     compared too: what banding missed between two members of a cluster is found there. Chains of likeness whose
-    ends differ therefore keep more than one survivor.
+    ends differ therefore keep more than one survivor. `before`: the survivor each set has so far, itself unless it was
+    decided earlier; sets that were have no pair as b.
     """
-    survivor = np.arange(begins.size - 1)
+    survivor = before.copy()
     similarity = np.ones(begins.size - 1, np.float64)
     start = 0
     while start < b.size:

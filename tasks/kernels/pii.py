@@ -1,11 +1,12 @@
 """Where could personal data be? Candidates from trigger bytes and bounded look-around, over Arrow text buffers.
 
-A digit, `@` or `:` triggers a look to both sides, never further than `MAX_LOOK_BYTES`, so time is linear in the text
-whatever it holds. Each trigger judges alone: candidates may overlap, and `tasks.pii` resolves them. `<` and `>` stop
-every look-around, so a found span that is overwritten by them acts exactly as the tag that will replace it.
+A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both sides, never further than
+`MAX_LOOK_BYTES`, so time is linear in the text whatever it holds. Each trigger judges alone: candidates may overlap, and
+`tasks.pii_spans` resolves them. `<`, `>` and `*` stop every look-around, so a found span that is overwritten by them acts
+exactly as the replacement will.
 
-Kinds: EMAIL, IP4 and CARD are final here; IP6, PHONE (international) and LOCAL_PHONE are shapes that `tasks.pii`
-validates. What looks alike and is none is vetoed by the judges: `pii_emails`, `pii_addresses`, `pii_numbers`.
+Kinds and what is final: `pii_kinds`. What looks alike and is none is vetoed by the judges: `pii_emails`, `pii_addresses`,
+`pii_numbers`, `pii_tokens`.
 """
 
 from __future__ import annotations
@@ -13,61 +14,238 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from tasks.kernels.pii_addresses import ip4, ip6
-from tasks.kernels.pii_bytes import DIGIT, helper, is_any
+from tasks.kernels import pii_kinds as kinds
+from tasks.kernels.pii_addresses import ip4, ip6, mac
+from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, TOKEN, UPPER, helper, is_any
 from tasks.kernels.pii_emails import email
-from tasks.kernels.pii_numbers import card, local_phone, phone
+from tasks.kernels.pii_numbers import (
+    DIGITS,
+    DOT,
+    END,
+    GROUP_COLUMNS,
+    HYPHEN,
+    MAX_GROUPS,
+    NUM_FORMS,
+    SHAPE,
+    SIGNS,
+    VALUE,
+    card,
+    ends_a_phone,
+    foreigner_id,
+    goes_on,
+    iban_end,
+    is_codice_fiscale,
+    local_phone_start,
+    national_id,
+    phone_shape,
+    phone_start,
+    read_groups,
+    row_follows,
+)
+from tasks.kernels.pii_tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
 
-EMAIL, IP4, IP6, CARD, PHONE, LOCAL_PHONE = range(6)
 MAX_LOOK_BYTES = 512
+ROW = 5
+"""Numbers of a candidate: range, start, end, kind, value."""
+MAX_ROWS_OF_A_TRIGGER = 40
+
+_TRIGGER = np.zeros(256, np.uint8)
+_TRIGGER[list(b"0123456789@:-")] = 1
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def find_candidates(values: np.ndarray, lo: np.ndarray, hi: np.ndarray, scan_lo: np.ndarray, scan_hi: np.ndarray) -> np.ndarray:
-    """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi), in order of triggers.
+def find_candidates(
+    values: np.ndarray,
+    lo: np.ndarray,
+    hi: np.ndarray,
+    scan_lo: np.ndarray,
+    scan_hi: np.ndarray,
+    wanted: int,
+    phone_shapes: np.ndarray,
+) -> np.ndarray:
+    """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi).
 
-    A flat int64 array, four numbers a candidate: range number, start, end, kind.
+    wanted: bits of the kinds to look for. phone_shapes: sorted codes of national numbers' groups. Returns a flat int64 array,
+    `ROW` numbers a candidate, of each range first the words, then the rest, in order of triggers; alternatives of
+    one trigger longest first.
     """
     found = np.empty(1024, np.int64)
+    groups = np.empty((MAX_GROUPS, GROUP_COLUMNS), np.int64)
+    letters = np.zeros(128, np.int64)
     count = 0
     for r in range(len(lo)):
         low, high = lo[r], hi[r]
-        for i in range(scan_lo[r], scan_hi[r]):
+        i = _next_word(values, low, high, scan_lo[r] - 1, scan_hi[r]) if wanted & _TOKEN_KINDS else high
+        while i < high:
+            start, end = i, i + MIN_TOKEN_BYTES
+            while end < high and is_any(values[end], TOKEN):
+                end += 1
+            if end - start <= MAX_TOKEN_BYTES:
+                stop, kind, value = token_kind(values, low, high, start, end, letters)
+                if stop > 0:
+                    found = _grown(found, count)
+                    count = _put(found, count, wanted, r, start, stop, kind, value)
+            i = _next_word(values, low, high, end, scan_hi[r])
+        i = _next_trigger(values, scan_lo[r], scan_hi[r])
+        while i < scan_hi[r]:
             c = values[i]
-            if c > 64 or c < 48 or (58 < c < 64):
-                continue
-            if count + 16 > len(found):
-                found = _grown(found, count)
             if c == 64:
+                found = _grown(found, count)
                 start, end = email(values, low, high, i)
-                count = _put(found, count, r, start, end, EMAIL)
-            elif c == 58:
-                start, end = ip6(values, low, high, i)
-                count = _put(found, count, r, start, end, IP6)
-            elif i == low or not is_any(values[i - 1], DIGIT):
-                count = _put(found, count, r, i, ip4(values, low, high, i), IP4)
-                count = _put(found, count, r, i, card(values, low, high, i), CARD)
-                if i > low and values[i - 1] == 43:
-                    start, end = phone(values, low, high, i)
-                    count = _put(found, count, r, start, end, PHONE)
-                else:
-                    start, end = local_phone(values, low, high, i)
-                    count = _put(found, count, r, start, end, LOCAL_PHONE)
+                count = _put(found, count, wanted, r, start, end, kinds.EMAIL, 0)
+            elif c == 58 or c == 45:
+                if i + 3 < high and values[i + 3] == c and i > low and is_any(values[i - 1], HEX):
+                    found = _grown(found, count)
+                    start, end = mac(values, low, high, i)
+                    count = _put(found, count, wanted, r, start, end, kinds.MAC, 0)
+                if c == 58 and i + 1 < high and (values[i + 1] == 58 or is_any(values[i + 1], HEX)):
+                    found = _grown(found, count)
+                    start, end = ip6(values, low, high, i)
+                    count = _put(found, count, wanted, r, start, end, kinds.IP6, 0)
+            else:
+                end = i
+                while end < high and is_any(values[end], DIGIT):
+                    end += 1
+                before = np.uint8(32) if i == low else values[i - 1]
+                if is_any(before, UPPER):
+                    found = _grown(found, count)
+                    count = _after_letters(found, count, wanted, r, values, low, high, i, end)
+                elif (
+                    not is_any(before, ALNUM) and before != 95 and (end - i > 7 or before == 43 or row_follows(values, end, high))
+                ):
+                    found = _grown(found, count)
+                    num_groups = read_groups(values, i, high, groups)
+                    if num_groups > 0:
+                        count = _digits(found, count, wanted, r, values, low, high, i, groups, num_groups, phone_shapes)
+                i = end - 1
+            i = _next_trigger(values, i + 1, scan_hi[r])
     return found[:count]
 
 
+_TOKEN_KINDS = 1 << kinds.API_KEY | 1 << kinds.BASE58_ADDRESS | 1 << kinds.BECH32_ADDRESS | 1 << kinds.ETHER_ADDRESS
+
+
 @helper
-def _put(found: np.ndarray, count: int, number: int, start: int, end: int, kind: int) -> int:
-    if end < 0:
+def _next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
+    """Where a word of at least MIN_TOKEN_BYTES begins after i, which is not in it, and before `end`; `high` if none does.
+
+    Only every twentieth byte is looked at, as long as there is none: a word of twenty letters covers one of them.
+    """
+    while i + MIN_TOKEN_BYTES < high and i < end:
+        probe = i + MIN_TOKEN_BYTES
+        if is_any(v[probe], TOKEN):
+            start = probe
+            # In a window the word may have begun before it.
+            limit = max(low, i + 1 if i + 1 > low and not is_any(v[i], TOKEN) else probe - MAX_TOKEN_BYTES)
+            while start > limit and is_any(v[start - 1], TOKEN):
+                start -= 1
+            stop = probe + 1
+            while stop < high and stop - start < MIN_TOKEN_BYTES and is_any(v[stop], TOKEN):
+                stop += 1
+            if stop - start >= MIN_TOKEN_BYTES and (start == low or not is_any(v[start - 1], TOKEN)):
+                return start
+            while stop < high and is_any(v[stop], TOKEN):
+                stop += 1
+            i = stop
+        else:
+            i = probe
+    return high
+
+
+@helper
+def _next_trigger(v: np.ndarray, i: int, end: int) -> int:
+    while i < end and not _TRIGGER[v[i]]:
+        i += 1
+    return i
+
+
+@helper
+def _after_letters(
+    found: np.ndarray, count: int, wanted: int, r: int, v: np.ndarray, low: int, high: int, i: int, end: int
+) -> int:
+    """Numbers that begin with capitals, the digits from i to end."""
+    if i - 2 >= low and is_any(v[i - 2], UPPER):
+        if end - i >= 2:
+            count = _put(found, count, wanted, r, i - 2, iban_end(v, low, high, i), kinds.IBAN, 0)
+            if end - i == 2 and is_codice_fiscale(v, low, high, i):
+                count = _put(found, count, wanted, r, i - 6, i + 10, kinds.IT_CF, 0)
+    elif end - i == 7:
+        end, value = foreigner_id(v, low, high, i, end)
+        count = _put(found, count, wanted, r, i - 1, end, kinds.ES_NIE, value)
+    return count
+
+
+@helper
+def _digits(
+    found: np.ndarray,
+    count: int,
+    wanted: int,
+    r: int,
+    v: np.ndarray,
+    low: int,
+    high: int,
+    i: int,
+    groups: np.ndarray,
+    num_groups: int,
+    phone_shapes: np.ndarray,
+) -> int:
+    """Numbers that begin with the digit i."""
+    if groups[0, DIGITS] <= 3 and num_groups > 3:
+        count = _put(found, count, wanted, r, i, ip4(v, low, high, i), kinds.IP4, 0)
+    if groups[num_groups - 1, DIGITS] < 7:
         return count
-    found[count], found[count + 1], found[count + 2], found[count + 3] = number, start, end, kind
-    return count + 4
+    count = _put(found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0)
+    for nth in range(NUM_FORMS):
+        end, kind, value = national_id(v, low, high, i, groups, num_groups, wanted, nth)
+        count = _put(found, count, wanted, r, i, end, kind, value)
+    if i > low and v[i - 1] == 43:
+        start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, 15
+    else:
+        start, kind, fewest, most = local_phone_start(v, low, high, i, groups[0, END]), kinds.LOCAL_PHONE, 9, 12
+    for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
+        end, value = groups[k, END], groups[k, VALUE]
+        if not fewest <= groups[k, DIGITS] <= most or not ends_a_phone(v, high, end):
+            continue
+        if kind == kinds.LOCAL_PHONE:
+            shape, signs = phone_shape(phone_shapes, groups[k, SHAPE]), groups[k, SIGNS]
+            # 252.227-7014 is a clause of some law.
+            if k == 0 or shape < 0 or goes_on(v, high, end, signs) or (signs & DOT and signs & HYPHEN):
+                continue
+            value = value * kinds.MAX_PHONE_SHAPES + shape
+        count = _put(found, count, wanted, r, start, end, kind, value)
+    return count
+
+
+@helper
+def _put(found: np.ndarray, count: int, wanted: int, number: int, start: int, end: int, kind: int, value: int) -> int:
+    if end < 0 or not wanted >> kind & 1:
+        return count
+    found[count], found[count + 1], found[count + 2], found[count + 3], found[count + 4] = number, start, end, kind, value
+    return count + ROW
 
 
 @helper
 def _grown(found: np.ndarray, count: int) -> np.ndarray:
+    """Room for the rows of one more trigger."""
+    if count + MAX_ROWS_OF_A_TRIGGER * ROW <= len(found):
+        return found
     # By element: assigning slices would compile the formatting of shape errors, for seconds.
     grown = np.empty(2 * len(found), np.int64)
     for i in range(count):
         grown[i] = found[i]
     return grown
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def take(masked: np.ndarray, starts: np.ndarray, ends: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """Overwrite spans with their marks, in the order given, where no byte of them is a mark already; which ones were."""
+    taken = np.zeros(len(starts), np.bool_)
+    for r in range(len(starts)):
+        free = True
+        for i in range(starts[r], ends[r]):
+            free &= masked[i] != 60 and masked[i] != 42
+        if free:
+            for i in range(starts[r], ends[r]):
+                masked[i] = marks[r]
+        taken[r] = free
+    return taken

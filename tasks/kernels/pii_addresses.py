@@ -1,19 +1,15 @@
-"""Does an IP address stand here?
+"""Does the address of a machine stand here?
 
-Version 4 is final here; of version 6 only the shape. Vetoed: versions, sections, object ids, masks, places on every machine.
+IPv4 and MAC are final here; of IPv6 only the shape. Vetoed: versions, sections, object ids, masks, places on every machine,
+fingerprints (more than six pairs).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels.pii_bytes import ALPHA, DIGIT, HEX, contains, helper, is_any, pack, packed
-
-_NO_IP = packed(
-    "v ver version versions standard standards release released rel section sections sec sect chapter clause appendix oid "
-    "build rev revision"
-)
-_BRIDGES = packed("to from is was and number no nr")
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, helper, is_any
+from tasks.kernels.pii_context import is_numbering
 
 
 @helper
@@ -46,7 +42,7 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
                 return -1
             if c == 47 and is_any(b, ALPHA | DIGIT):
                 return -1
-    return -1 if _is_numbering(v, lo, i) else end
+    return -1 if is_numbering(v, lo, i) else end
 
 
 @helper
@@ -78,44 +74,6 @@ def _quad_before(v: np.ndarray, lo: int, end: int) -> bool:
 
 
 @helper
-def _is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
-    """Is what stands before i a word or sign that counts versions, sections or objects?"""
-    j = _skip_back(v, i, lo, False)
-    if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
-        return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
-    # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their places act alike.
-    if j - 2 >= lo and v[j - 1] == 61:
-        b = v[j - 2]
-        if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
-            return True
-    for _ in range(4):  # "Standards-Version to 4.6.0.1": small words lead to the one that tells
-        k = _skip_back(v, i, lo, True)
-        if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
-            k -= 1
-        i = k
-        while i > lo and k - i <= 9 and is_any(v[i - 1], ALPHA):
-            i -= 1
-        word = pack(v, i, k)
-        if i < k and contains(_NO_IP, word):
-            return True
-        if i == k or not contains(_BRIDGES, word):
-            return False
-    return False
-
-
-@helper
-def _skip_back(v: np.ndarray, i: int, lo: int, signs: bool) -> int:
-    """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where asked."""
-    limit = max(lo, i - 4)
-    while i > limit:
-        c = v[i - 1]
-        if not (c == 32 or c == 40 or c == 34 or c == 39 or (signs and (c == 58 or c == 61))):
-            break
-        i -= 1
-    return i
-
-
-@helper
 def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of an IPv6 address whose first colon is at i, as (start, end), or (-1, -1)."""
     start = i
@@ -125,17 +83,47 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
         return -1, -1
     if start > lo and (is_any(v[start - 1], ALPHA | DIGIT) or v[start - 1] == 58 or v[start - 1] == 95 or v[start - 1] == 46):
         return -1, -1
-    end, colons, digits, hexes = start, 0, 0, 0
+    end, colons, digits, hexes, doubled = start, 0, 0, 0, False
     while end < hi and end - start < 46 and (is_any(v[end], HEX) or v[end] == 58 or v[end] == 46):
-        colons += v[end] == 58
-        digits += is_any(v[end], DIGIT)
-        hexes += is_any(v[end], HEX)
+        if v[end] == 58:
+            colons += 1
+            doubled |= end > start and v[end - 1] == 58
+        else:
+            hexes += 1
+            digits += is_any(v[end], DIGIT)
         end += 1
     while end > start and (v[end - 1] == 46 or (v[end - 1] == 58 and v[end - 2] != 58)):
         end -= 1
-    # Names of code (a::b) have the same shape: ask for digits and for length.
-    if colons < 2 or digits < 1 or hexes < 5 or end - start > 45:
+    # Names of code (a::b) and times have the same shape: ask for digits, length, and eight groups or a gap.
+    if digits == 0 or hexes < 5 or end - start > 45 or not (doubled or colons >= 6):
         return -1, -1
     if end < hi and (is_any(v[end], ALPHA | DIGIT) or v[end] == 95):
+        return -1, -1
+    return start, end
+
+
+@helper
+def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
+    """The six pairs of hexadecimal digits whose first separator is at i, as (start, end), or (-1, -1)."""
+    start, end, separator = i - 2, i + 15, v[i]
+    if start < lo or end > hi or v[i + 3] != separator:
+        return -1, -1
+    letters, zeros, ones = 0, 0, 0
+    for k in range(start, end):
+        c = v[k]
+        if (k - start) % 3 == 2:
+            if c != separator:
+                return -1, -1
+        elif not is_any(c, HEX):
+            return -1, -1
+        letters += is_any(c, ALPHA)
+        zeros += c == 48
+        ones += (c | 32) == 102
+    # 10-20-30-40-50-60 is a row of numbers; all zeros and all ones are nobody's card.
+    if zeros == 12 or ones == 12 or (separator == 45 and letters == 0):
+        return -1, -1
+    if end < hi and (is_any(v[end], ALNUM) or v[end] == 95 or v[end] == separator):
+        return -1, -1
+    if start > lo and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95 or v[start - 1] == separator):
         return -1, -1
     return start, end

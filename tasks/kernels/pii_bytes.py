@@ -1,4 +1,4 @@
-"""What is a byte of text, and which short word stands here? Shared by the detectors of personal data.
+"""What is a byte of text, and which word stands here? Shared by the detectors of personal data.
 
 Words are compared as integers of their last eight letters: strings would compile all of Numba's string support.
 """
@@ -10,15 +10,29 @@ from typing import Any
 import numba
 import numpy as np
 
-DIGIT, ALPHA, LOCAL, HEX = 1, 2, 4, 8
-_CLASS = np.zeros(256, np.uint8)
-_CLASS[ord("0") : ord("9") + 1] = DIGIT | LOCAL | HEX
-_CLASS[ord("a") : ord("z") + 1] = ALPHA | LOCAL
-_CLASS[ord("A") : ord("Z") + 1] = ALPHA | LOCAL
-_CLASS[ord("a") : ord("f") + 1] |= HEX
-_CLASS[ord("A") : ord("F") + 1] |= HEX
-for _c in "._%+-'":
-    _CLASS[ord(_c)] |= LOCAL
+DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, BECH32 = (1 << i for i in range(8))
+ALNUM = DIGIT | ALPHA
+
+
+def _classes() -> np.ndarray:
+    digits, lower = b"0123456789", b"abcdefghijklmnopqrstuvwxyz"
+    upper = lower.upper()
+    table = np.zeros(256, np.uint8)
+    for mask, members in (
+        (DIGIT, digits),
+        (ALPHA, lower + upper),
+        (LOCAL, digits + lower + upper + b"._%+-'"),
+        (HEX, digits + b"abcdefABCDEF"),
+        (UPPER, upper),
+        (TOKEN, digits + lower + upper + b"_-"),
+        (BASE58, bytes(set(digits + lower + upper) - set(b"0OIl"))),
+        (BECH32, bytes(set(digits + lower) - set(b"1bio"))),
+    ):
+        table[list(members)] |= mask
+    return table
+
+
+CLASS = _classes()
 
 
 def packed(words: str) -> np.ndarray:
@@ -34,7 +48,7 @@ helper = numba.njit(**_HELPER)
 @helper
 def is_any(c: int, mask: int) -> bool:
     """Is byte c of one of the classes in the mask?"""
-    return (_CLASS[c] & mask) != 0
+    return (CLASS[c] & mask) != 0
 
 
 @helper
@@ -55,9 +69,9 @@ def pack(v: np.ndarray, start: int, end: int) -> np.uint64:
 
 
 @helper
-def digits_end(v: np.ndarray, i: int, hi: int, most: int) -> int:
-    """End of the digits at i, of which at most one more than `most` are read."""
-    j = i
-    while j < hi and j - i <= most and is_any(v[j], DIGIT):
-        j += 1
-    return j
+def all_of(v: np.ndarray, start: int, end: int, mask: int) -> bool:
+    """Are all bytes of v[start:end] of one of the classes? False for none."""
+    for i in range(start, end):
+        if not is_any(v[i], mask):
+            return False
+    return end > start

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels.pii_bytes import ALPHA, DIGIT, LOCAL, contains, helper, is_any, pack, packed
+from tasks.kernels.pii_bytes import ALPHA, DIGIT, LOCAL, all_of, contains, helper, is_any, pack, packed
 
 MAX_LOCAL_BYTES = 64
 MAX_DOMAIN_BYTES = 253
@@ -37,7 +37,7 @@ def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     while first < end and v[first] != 46:
         first += 1
     scoped = start > lo and v[start - 1] == 47 and is_any(v[at + 1], DIGIT)
-    if scoped or (_all_digits(v, at + 1, first) and first + 1 < end and is_any(v[first + 1], DIGIT)):
+    if scoped or (all_of(v, at + 1, first, DIGIT) and first + 1 < end and is_any(v[first + 1], DIGIT)):
         return none
     dot = end - 1
     while v[dot] != 46:
@@ -58,15 +58,16 @@ def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
 def _local_part(v: np.ndarray, lo: int, at: int) -> int:
     limit = max(lo, at - MAX_LOCAL_BYTES)
     i = at
-    wide = at > lo and _letter_before(v, at, limit, False) < 0 and _letter_before(v, at, limit, True) >= 0
+    # Wide letters (CJK and the like), where words run together, only in addresses that have them next to the @.
+    wide = at > lo and at - _letter_before(v, at, limit) == 3
     while i > limit:
         if v[i - 1] < 128:
             if not is_any(v[i - 1], LOCAL) or (v[i - 1] == 46 and i < at and v[i] == 46):
                 break
             i -= 1
         else:
-            j = _letter_before(v, i, limit, wide)
-            if j < 0:
+            j = _letter_before(v, i, limit)
+            if j < 0 or (i - j == 3 and not wide):
                 break
             i = j
     while i < at and v[i] < 128 and not is_any(v[i], DIGIT | ALPHA) and v[i] != 95:
@@ -89,7 +90,7 @@ def _domain(v: np.ndarray, hi: int, at: int) -> int:
     """End of the host name after the @, or -1: at least two labels, the last of letters."""
     limit = min(hi, at + 1 + MAX_DOMAIN_BYTES)
     i = at + 1
-    wide = i < limit and v[i] >= 128 and _letter_bytes(v, i, limit, False) == 0
+    wide = i < limit and v[i] >= 128 and _letter_bytes(v, i, limit) == 3
     while i < limit:
         c = v[i]
         if c < 128:
@@ -97,8 +98,8 @@ def _domain(v: np.ndarray, hi: int, at: int) -> int:
                 break
             i += 1
         else:
-            n = _letter_bytes(v, i, limit, wide)
-            if n == 0:
+            n = _letter_bytes(v, i, limit)
+            if n == 0 or (n == 3 and not wide):
                 break
             i += n
     end = i
@@ -145,28 +146,20 @@ def _is_scp_path(v: np.ndarray, i: int, hi: int) -> bool:
 
 
 @helper
-def _all_digits(v: np.ndarray, start: int, end: int) -> bool:
-    for i in range(start, end):
-        if not is_any(v[i], DIGIT):
-            return False
-    return end > start
-
-
-@helper
-def _letter_before(v: np.ndarray, i: int, lo: int, wide: bool) -> int:
-    """Start of the non-ASCII letter that ends at i, or -1. Wide letters (CJK and the like) only where asked for."""
+def _letter_before(v: np.ndarray, i: int, lo: int) -> int:
+    """Start of the non-ASCII letter that ends at i, or -1."""
     j = i - 1
-    while j > lo and i - j < 4 and (v[j] & 0xC0) == 0x80:
+    while j > lo and i - j < 4 and v[j] & 0xC0 == 0x80:
         j -= 1
-    return j if _letter_bytes(v, j, i, wide) == i - j else -1
+    return j if j >= lo and _letter_bytes(v, j, i) == i - j else -1
 
 
 @helper
-def _letter_bytes(v: np.ndarray, i: int, hi: int, wide: bool) -> int:
-    """Length of the non-ASCII letter at i, or 0. Punctuation and symbols of common blocks are no letters."""
+def _letter_bytes(v: np.ndarray, i: int, hi: int) -> int:
+    """Length of the non-ASCII letter at i, 3 for wide ones, or 0. Punctuation and symbols of common blocks are no letters."""
     c = v[i]
     if 0xC3 <= c <= 0xDF and i + 2 <= hi:
         return 0 if c == 0xC3 and (v[i + 1] == 0x97 or v[i + 1] == 0xB7) else 2
-    if wide and 0xE0 <= c <= 0xED and c != 0xE2 and i + 3 <= hi:
+    if 0xE0 <= c <= 0xED and c != 0xE2 and i + 3 <= hi:
         return 0 if c == 0xE3 and v[i + 1] == 0x80 else 3
     return 0

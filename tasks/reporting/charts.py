@@ -115,25 +115,33 @@ def histogram(
     x_label: str,
     noun: str,
     log: bool = False,
+    behind: Sequence[float] | None = None,
     shown: Callable[[float], str] = tick_text,
     tick: Callable[[float], str] = tick_text,
 ) -> Markup:
-    """Counts between edges, one more edge than counts. On a log axis a first edge at zero is drawn at half the second."""
-    edges = list(edges)
+    """Counts between edges, one more edge than counts; `behind`, as many counts again, stands pale behind them.
+
+    On a log axis a first edge at zero is drawn at half the second.
+    """
+    edges, whole = list(edges), list(behind or counts)
     positive = [e for e in edges if e > 0]
     if log and edges[0] <= 0:
         edges[0] = positive[0] / 2 if positive else 0.5
-    used = [i for i, n in enumerate(counts) if n > 0] or [0]
+    used = [i for i, (n, m) in enumerate(zip(counts, whole, strict=True)) if n > 0 or m > 0] or [0]
     first, last = used[0], used[-1]
     left, top, bottom = 46, 22, 196 if width > 500 else 176
     make = log_axis if log else linear_axis
     x_axis = make(edges[first], edges[last + 1], left, width - 12)
-    y_axis = linear_axis(0, max(counts, default=0) or 1, bottom, top, 4)
+    y_axis = linear_axis(0, max([*counts, *whole], default=0) or 1, bottom, top, 4)
     marks = _y_axis(y_axis, left, width - 12, noun)
     for i in range(first, last + 1):
         x0, x1 = x_axis.at(edges[i]), x_axis.at(edges[i + 1])
-        title = f"{shown(edges[i])} to {shown(edges[i + 1])}: {count(counts[i])} {noun}"
-        bar = _rect(x0 + 0.5, y_axis.at(counts[i]), max(x1 - x0 - 1, 0.5), bottom - y_axis.at(counts[i]), "a")
+        of_all = f" of {count(whole[i])}" if behind else ""
+        title = f"{shown(edges[i])} to {shown(edges[i + 1])}: {count(counts[i])}{of_all} {noun}"
+        bar = [
+            _rect(x0 + 0.5, y_axis.at(n), max(x1 - x0 - 1, 0.5), bottom - y_axis.at(n), tone)
+            for n, tone in (((whole[i], "a pale"),) if behind else ()) + ((counts[i], "a"),)
+        ]
         target = tag("rect", x=x0, y=float(top), width=x1 - x0, height=float(bottom - top), class_="target")
         marks.append(tag("g", tag("title", title), target, bar))
     marks.extend(_x_axis(x_axis, bottom, x_label, tick))

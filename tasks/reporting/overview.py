@@ -13,6 +13,7 @@ from tasks.reporting.run import Run
 from tasks.reporting.speed_section import headline_cell, speed_section
 from tasks.reporting.text_sections import duplicates_section, privacy_section, tokenizer_section
 from tasks.reporting.training_section import training_section
+from tasks.reporting.variety_section import mixture_section, variety_section
 
 
 def render(run: Run, title: str) -> str:
@@ -23,6 +24,8 @@ def render(run: Run, title: str) -> str:
         languages_section(run),
         duplicates_section(run),
         privacy_section(run),
+        variety_section(run),
+        mixture_section(run),
         tokenizer_section(run),
         training_section(run),
         evaluation_section(run),

@@ -63,7 +63,7 @@ def page(title: str, subtitle: Any, cards: Sequence[Card], notices: Sequence[Any
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def figure(title: str, draw: Callable[[int], Markup], note: Any, legend: Markup | None = None, half: bool = False) -> Markup:
+def figure(title: Any, draw: Callable[[int], Markup], note: Any, legend: Markup | None = None, half: bool = False) -> Markup:
     """A chart drawn for a wide and a narrow column, its title above and how to read it below."""
     drawings: list[Markup] = [] if half else [tag("div", draw(WIDE), class_="wide")]
     drawings.append(tag("div", draw(NARROW_WIDTH), class_="always" if half else "narrow"))

@@ -87,6 +87,7 @@ td.t { overflow-wrap: anywhere; max-width: 26rem; }
 .inline-bar { display: inline-block; width: 4.5rem; height: .6rem; margin-right: .6rem; border-radius: 1.5px;
   background: linear-gradient(to right, var(--a) var(--w), transparent 0); }
 .amount { display: inline-block; min-width: 2.9em; }
+.measure { min-width: 9rem; } .measure span { display: block; color: var(--muted); font-size: .79rem; }
 .index { display: inline-block; min-width: 1.9em; color: var(--muted); }
 code, .key { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .86em;
   overflow-wrap: anywhere; }

@@ -27,6 +27,7 @@ def stand_in_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             libraries=(),
             entry_points=(),
             reads_inputs=name == "ingest",
+            accept=None,
         )
         monkeypatch.setitem(STAGES, name, stand_in)
     stand_ins.CALLS.clear()
@@ -41,11 +42,14 @@ def places(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def run_cli(places: list[str], capsys: pytest.CaptureFixture[str]) -> RunCli:
-    """Run a command in this process without Prefect; gives exit code, the JSON of the last line, stdout and stderr."""
+    """Run a command in this process without Prefect; gives exit code, the JSON of the last line, stdout and stderr.
+
+    Reads the embedded corpus (source=sample) unless a source is given.
+    """
 
     def run(*arguments: str, tracking: str = "off", orchestrator: str = "none") -> dict[str, Any]:
         capsys.readouterr()
-        controls = [f"tracking={tracking}", f"orchestrator={orchestrator}", "num_workers=1"]
+        controls = ["source=sample", f"tracking={tracking}", f"orchestrator={orchestrator}", "num_workers=1"]
         given = {argument.split("=")[0] for argument in arguments}
         bare = arguments == ("generate",)
         more = [] if bare else [*places, *(c for c in controls if c.split("=")[0] not in given)]

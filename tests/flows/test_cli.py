@@ -28,6 +28,7 @@ MISTAKES = {
     "wrong type": (["run", "tokenizer.vocab_size=many"], ["tokenizer.vocab_size ('many')", "a whole number"]),
     "broken rule": (["run", "dedup.num_bands=13"], ["num_bands (13)", "try"]),
     "rule between groups": (["run", "train.seq_len=4096", "model=tiny"], ["train.seq_len (4096)", "model.max_seq_len"]),
+    "no data": (["run", "source=files"], ["source.paths is empty", "source.paths='[my/*.jsonl]'", "run=demo"]),
     "missing file": (["run", "source.paths=[no/such.jsonl]"], ["no/such.jsonl"]),
     "bad choice": (["run", "tokenizer=bpee"], ["tokenizer (bpee) is not a choice", "did you mean bpe?"]),
     "bad group": (["run", "tokeniser=bpe"], ["tokeniser", "did you mean tokenizer?"]),
@@ -78,7 +79,7 @@ def test_place_that_cannot_be_written_is_one_line(
     place: str, places: list[str], stand_in_stages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    arguments = [*places, f"{place}={tmp_path / 'file'}", "tracking=off", "orchestrator=none"]
+    arguments = ["source=sample", *places, f"{place}={tmp_path / 'file'}", "tracking=off", "orchestrator=none"]
     assert main(["run", *arguments]) == 2 and stand_in_stages == []
     last = capsys.readouterr().err.splitlines()[-1]
     assert str(tmp_path / "file") in last and "another place" in last
@@ -121,7 +122,8 @@ def test_defect_of_the_system_is_not_explained_away(run_cli: RunCli, monkeypatch
 
 
 def test_reader_of_stdout_that_goes_away_costs_no_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "flows.cli", "plan", f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
+    places = [f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
+    command = [sys.executable, "-m", "flows.cli", "plan", "source=sample", *places]
     process = subprocess.Popen(
         command, cwd=CONF_DIR.parent, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -144,8 +146,7 @@ def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g in groups() for c in choices(g)])
 def test_every_choice_of_every_group_composes(group: str, choice: str) -> None:
-    extra = ["source.paths=[data/sample/sample.jsonl]"] if (group, choice) == ("source", "files") else []
-    extra += ["train.seq_len=256"] if group == "model" else []
+    extra = ["train.seq_len=256"] if group == "model" else []
     compose([f"{group}={choice}", *extra])
 
 
@@ -153,6 +154,12 @@ def test_settings_that_yaml_leaves_out_can_be_overridden(tmp_path: Path) -> None
     shutil.copytree(CONF_DIR, tmp_path / "conf")
     (tmp_path / "conf" / "tokenizer" / "mine.yaml").write_text("kind: bpe\n")
     assert compose(["tokenizer=mine", "tokenizer.seed=5"], tmp_path / "conf").tokenizer.seed == 5
+
+
+def test_own_data_gets_nothing_of_the_embedded_corpus() -> None:
+    own = compose(["source.paths=[x.jsonl]"]).source
+    assert (own.name, own.language_column, own.source_column, own.exclude) == ("files", "language", None, {})
+    assert compose(["run=demo"]).source.name == "sample"
 
 
 def test_overlay_wins_over_groups_and_the_command_line_over_both() -> None:

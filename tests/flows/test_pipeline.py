@@ -47,17 +47,17 @@ def test_changed_setting_reruns_its_stage_and_what_follows(stand_in_stages: list
 
 
 def test_plan_says_why_and_runs_nothing(stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path) -> None:
-    assert "12 of 12 stages would run" in run_cli("plan")["out"]
+    assert f"{len(STAGES)} of {len(STAGES)} stages would run" in run_cli("plan")["out"]
     assert stand_in_stages == []
     first = run_cli("run")["summary"]
-    assert "0 of 12 stages would run" in run_cli("plan")["out"]
-    assert "2 of 12 stages would run" in run_cli("plan", "force=[bench]")["out"]
+    assert f"0 of {len(STAGES)} stages would run" in run_cli("plan")["out"]
+    assert f"2 of {len(STAGES)} stages would run" in run_cli("plan", "force=[bench]")["out"]
     shutil.rmtree(tmp_path / "store" / "train" / first["stages"]["train"]["key"])
     # Nothing needs the model as long as what was made of it is there.
-    assert "0 of 12 stages would run" in run_cli("plan")["out"]
+    assert f"0 of {len(STAGES)} stages would run" in run_cli("plan")["out"]
     (tmp_path / "store" / "documents" / first["stages"]["documents"]["key"] / "out.txt").write_text("shorter")
     forced = run_cli("plan", "force=[report]")["out"]
-    assert "damaged: out.txt has 7 bytes" in forced and "3 of 12 stages would run" in forced
+    assert "damaged: out.txt has 7 bytes" in forced and f"3 of {len(STAGES)} stages would run" in forced
     assert "8 of 8 stages would run" in run_cli("plan", "refresh", "source.name=other")["out"]
 
 
@@ -152,6 +152,20 @@ def test_plan_imports_no_engine_and_no_orchestrator(places: list[str]) -> None:
         "import sys; from flows.cli import main; assert main(sys.argv[1:]) == 0; "
         "print([m for m in ('torch', 'prefect', 'mlflow', 'numba', 'fasttext', 'sentencepiece') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, "plan", *places], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", "source=sample", *places], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_budget_of_faults_stops_a_run_and_a_looser_one_goes_on_with_what_was_read(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "my.jsonl").write_text('{"text": "good"}\n' * 8 + "{broken\n" * 2)
+    source = ["source=files", f"source.paths=['{tmp_path / 'my.jsonl'}']", "only=ingest"]
+    refused = run_cli("refresh", *source)
+    (last,) = [line for line in refused["err"].splitlines() if line.startswith("textmill: ")]
+    assert refused["code"] == 2 and "2 of 10 records (20.0%) could not be read" in last and "my.jsonl line 9" in last
+    accepted = run_cli("refresh", *source, "source.max_bad_frac=0.2")
+    assert accepted["code"] == 0 and accepted["summary"]["stages"]["ingest"]["cached"]
+    assert "completed with quarantine: 2 records" in accepted["out"]
+    assert run_cli("refresh", *source)["code"] == 2, "a tighter budget is not forgotten for what is there"

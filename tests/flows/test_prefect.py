@@ -34,7 +34,7 @@ def task_states(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def run(overrides: list[str], places: list[str]) -> Any:
     from flows.pipeline import pipeline
 
-    return pipeline(overrides=[*overrides, *places, "tracking=off", "num_workers=1"], return_state=True)
+    return pipeline(overrides=["source=sample", *overrides, *places, "tracking=off", "num_workers=1"], return_state=True)
 
 
 @pytest.mark.usefixtures("prefect_server")

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
 from tasks.documentset import ID, read_table, write_table
-from tasks.ingest import SourceConfig, ingest
+from tasks.ingest import ingest
+from tasks.sources import SourceConfig
 
 
 def empty_dir(path: Path) -> Path:
@@ -28,7 +29,7 @@ def write_jsonl(path: Path, records: Sequence[dict[str, Any]]) -> Path:
 
 def ingest_files(tmp_path: Path, name: str, paths: Sequence[Path | str], **config: Any) -> Artifact:
     """Ingest into `tmp_path/name` as source `made`."""
-    return ingest(empty_dir(tmp_path / name), SourceConfig("made", tuple(map(str, paths)), **config))
+    return ingest(empty_dir(tmp_path / name), SourceConfig(name="made", paths=tuple(map(str, paths)), **config))
 
 
 def read_documents(artifact: Artifact) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.artifact import Artifact
 from tasks.graph import STAGES
+from tests.tasks.variety_metrics import analysis_metrics, mixture_metrics
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 LONG_NAME = "an-extremely-long-name-that-nobody-would-give-" + "x" * 300
@@ -81,6 +82,7 @@ def single(root: Path) -> list[Artifact]:
     metrics["language"] = {"languages": {"en": {"documents": 1, "bytes": 10}}}
     metrics["quality"] = {"rules": metrics["quality"]["rules"][:1], "funnel": [], "overlap": [[0]], "dropped_by_language": {}}
     metrics["dedup"] |= {"clusters": [], "cluster_size_histogram": {}, "candidate_pairs": 0, "verified_pairs": 0}
+    metrics["analysis"] = {"states": {"ingest": {"documents": 1, "words": 3}}, "growth_curves": {"ingest": [[3, 2]]}}
     metrics["pii"] = {"types": {"EMAIL": {"spans": 0, "documents": 0}}}
     metrics["documents"] |= {"by_source": {}, "by_language": {}, "duplicate_examples": [], "dropped": {}}
     metrics["documents"]["funnel"] = [{"stage": "read", "documents": 1}]
@@ -165,6 +167,7 @@ def _counters() -> dict[str, Any]:
             "repaired": {"NUL": 1, "BOM": 2, "CRLF": 14, "LONE_SURROGATE": 0},
         },
         "language": {"read": 1386, "kept": 1386, "dropped": {}, "quarantined": 0},
+        "analysis": {"read": 1386, "kept": 1386, "dropped": {}, "quarantined": 0, "sample_units": 290_520},
         "quality": {"read": 1386, "kept": 1386 - sum(first.values()), "dropped": first, "quarantined": 0},
         "dedup": {
             "read": 1386,
@@ -253,7 +256,9 @@ def _metrics() -> dict[str, Any]:
                 "IBAN": {"spans": 1, "documents": 1},
             }
         },
+        "analysis": analysis_metrics(SOURCES, LANGUAGES),
         "documents": {
+            "mixture": mixture_metrics(SOURCES, LANGUAGES),
             "funnel": [
                 {"stage": "read", "documents": 1393},
                 {"stage": "ingest", "documents": 1386},

@@ -26,6 +26,9 @@ from tasks.stage import StageFailure
 SAMPLE = Path(__file__).resolve().parents[2] / "data" / "sample"
 
 
+COUNTED = {"dropped": {}, "quarantined": 0, "cut_bytes": 0, "cut_documents": 0}
+
+
 def document_id(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
@@ -48,13 +51,15 @@ def make_parents(
                 "url": None,
                 "language": None,
             }
-            | {"added_at": None, **{k: v for k, v in d.items() if k != "name"}}
+            | {"added_at": None, **{k: v for k, v in d.items() if k not in ("name", "score")}}
             for d in some
         ]
         table = pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
         write_table(table, root / "ingest" / "documents" / f"part-{index:05}.parquet")
         kept = pa.array([d["name"] not in dropped for d in some], pa.bool_())
-        write_table(pa.table({"id": table["id"], "kept": kept}), root / "quality" / f"part-{index:05}.parquet")
+        scores = pa.array([d.get("score") for d in some], pa.float32())
+        judged = pa.table({"id": table["id"], "score": scores, "kept": kept})
+        write_table(judged, root / "quality" / f"part-{index:05}.parquet")
     return Artifact(root / "ingest", "ingest"), Artifact(root / "quality", "quality")
 
 
@@ -129,7 +134,7 @@ def test_documents_from_one_template_with_bodies_of_their_own_all_stay(tmp_path:
     texts = [" ".join(template[:90] + words(i + 1, 120) + template[90:]) for i in range(300)]
     artifact, rows = run(tmp_path, named(texts))
     assert len(kept(rows)) == 300
-    assert artifact.counters == {"read": 300, "kept": 300, "dropped": {}, "quarantined": 0}
+    assert artifact.counters == COUNTED | {"read": 300, "kept": 300}
     assert artifact.metrics["family_candidate_pairs"] > 0  # it was tempted
 
 
@@ -209,7 +214,7 @@ def test_only_documents_that_quality_kept_take_part(tmp_path: Path) -> None:
     artifact, rows = run(tmp_path, named([text + " more", text, text, text]), dropped={"d0", "d2"})
     assert rows["d0"] == rows["d2"] | {"id": document_id("d0")}
     assert rows["d2"] | {"id": None} == dict.fromkeys(rows["d2"]) | {"kept": False}
-    assert artifact.counters == {"read": 2, "kept": 1, "dropped": {"EXACT_DUPLICATE": 1}, "quarantined": 0}
+    assert artifact.counters == COUNTED | {"read": 2, "kept": 1, "dropped": {"EXACT_DUPLICATE": 1}}
 
 
 def test_exact_method_leaves_near_duplicates(tmp_path: Path) -> None:
@@ -238,10 +243,52 @@ def test_preference_of_sources_and_dates_is_obeyed(tmp_path: Path) -> None:
         {"name": "book", "text": text, "source": "book", "added_at": "2021-01-01"},
         {"name": "undated", "text": text, "source": "other"},
     ]
-    by_source = DedupConfig(survivor=("source", "length", "id"), source_order=("book", "crawl"))
+    by_source = DedupConfig(survivor=("source_priority", "length", "id"), source_priority=("book", "crawl"))
     assert kept(run(tmp_path / "a", documents, by_source)[1]) == {"book"}
-    by_date = DedupConfig(survivor=("added_at", "id"))
+    by_date = DedupConfig(survivor=("date", "id"))
     assert kept(run(tmp_path / "b", documents, by_date)[1]) == {"crawl"}
+
+
+def test_quality_may_decide_who_survives(tmp_path: Path) -> None:
+    text = " ".join(words(3, 80))
+    documents = [
+        {"name": "long", "text": text + " with a tail", "score": 0.5},
+        {"name": "good", "text": text, "score": 0.75},
+        {"name": "unknown", "text": text.upper()},
+    ]
+    config = DedupConfig(survivor=("quality", "length", "id"), quality_column="score")
+    assert kept(run(tmp_path / "a", documents, config)[1]) == {"good"}
+    with pytest.raises(ArtifactMismatch, match=r"quality_column \(scores\) is no number .* did you mean score"):
+        run(tmp_path / "b", documents, DedupConfig(survivor=("quality", "id"), quality_column="scores"))
+
+
+def test_pages_of_one_url_are_versions_of_which_one_stays(tmp_path: Path) -> None:
+    old, new = (" ".join(words(seed, 60)) for seed in (1, 2))
+    documents = [
+        {"name": "old", "text": old, "url": "http://example.org/page?utm_source=mail", "added_at": "2020"},
+        {"name": "new", "text": new, "url": "HTTP://example.org/page#top", "added_at": "2024"},
+        {"name": "copy of new", "text": new, "url": "http://example.org/other", "added_at": "2025"},
+        {"name": "nowhere", "text": " ".join(words(3, 60)), "url": None, "added_at": "2025"},
+        {"name": "nowhere too", "text": " ".join(words(4, 60)), "url": None, "added_at": "2025"},
+    ]
+    config = DedupConfig(survivor=("date", "id"), same_url=True)
+    artifact, rows = run(tmp_path / "on", documents, config)
+    # A text that is out does not take its copies with it.
+    assert kept(rows) == {"old", "copy of new", "nowhere", "nowhere too"}
+    assert (rows["new"]["reason"], rows["new"]["cluster_id"]) == ("SAME_URL", rows["old"]["id"])
+    assert rows["old"]["cluster_size"] == 2
+    assert artifact.counters["dropped"] == {"SAME_URL": 1}
+    _, off = run(tmp_path / "off", documents, DedupConfig(survivor=("date", "id")))
+    assert off["new"]["kept"] and off["copy of new"]["reason"] == "EXACT_DUPLICATE"
+
+
+def test_survivors_have_no_duplicates_among_them(tmp_path: Path) -> None:
+    documents = mixed_corpus()
+    _, rows = run(tmp_path / "first", documents)
+    stay = [d for d in documents if rows[d["name"]]["kept"]]
+    artifact, again = run(tmp_path / "second", stay)
+    assert 0 < len(stay) < len(documents)
+    assert artifact.counters["dropped"] == {} and kept(again) == {d["name"] for d in stay}
 
 
 def mixed_corpus() -> list[dict]:

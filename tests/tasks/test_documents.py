@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, ArtifactMismatch, check_accounting
 from tasks.documents import DocumentsConfig, write_documents
-from tasks.documentset import ID, write_table
+from tasks.documentset import ID, read_table, write_table
+from tasks.mixture import MixtureConfig
 from tasks.parts import PartRunner, serial, thread_executor
-from tasks.pii import PiiConfig, find_pii
 from tasks.split import SplitRule, choose_split
 from tasks.stage import StageFailure
 from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
 
 NUM = 60
+RANGES = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
+MASKS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())]))
+SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
+
+
+def span_of(text: bytes, found: str) -> dict[str, object]:
+    start = text.index(found.encode())
+    return {"start": start, "end": start + len(found), "type": "EMAIL", "replacement": "<EMAIL>"}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +46,14 @@ def parents(tmp_path_factory) -> dict[str, Artifact]:
     survives = [good[i] and not (i % 7 == 0 and good[i - 1]) for i in range(NUM)]
     family = [None if not good[i] else ids[i] if survives[i] else ids[i - 1] for i in range(NUM)]
     reasons = [None if survives[i] or not good[i] else "NEAR_DUPLICATE" for i in range(NUM)]
-    verdicts = [0 if g else (0b110 if i % 20 else 0b101) for i, g in enumerate(good)]
+    drops = [0 if g else (0b100 if i % 20 else 0b101) for i, g in enumerate(good)]
+    sizes = [len(text.encode()) for text in texts]
     language = make_sidecar(ingested, "language", folder / "language", [("language", pa.string(), ["en", "zh"] * (NUM // 2))])
     quality = make_sidecar(
-        ingested, "quality", folder / "quality", [("verdict", pa.uint64(), verdicts), ("kept", pa.bool_(), good)]
+        ingested,
+        "quality",
+        folder / "quality",
+        [("num_bytes", pa.int64(), sizes), ("drops", pa.uint64(), drops), ("kept", pa.bool_(), good)],
     )
     rules = [
         {"bit": 0, "name": "A", "drops": True},
@@ -49,7 +61,13 @@ def parents(tmp_path_factory) -> dict[str, Artifact]:
         {"bit": 2, "name": "C", "drops": True},
     ]
     quality = dataclasses.replace(quality, counters=quality.counters | {"dropped": {"A": 3, "C": 3}}, metrics={"rules": rules})
-    columns = [("family_id", ID, family), ("kept", pa.bool_(), survives), ("reason", pa.string(), reasons)]
+    columns = [
+        ("family_id", ID, family),
+        ("cluster_size", pa.int32(), [1 if g else None for g in good]),
+        ("kept", pa.bool_(), survives),
+        ("reason", pa.string(), reasons),
+        ("cuts", RANGES, [[] if g else None for g in good]),
+    ]
     dedup = make_sidecar(ingested, "dedup", folder / "dedup", columns)
     lost = [i for i in range(NUM) if reasons[i]]
     pairs = {
@@ -59,7 +77,8 @@ def parents(tmp_path_factory) -> dict[str, Artifact]:
         "removed": pa.array([True] * len(lost)),
     }
     write_table(pa.table(pairs), dedup.path / "pairs.parquet")
-    pii = find_pii(ingested, empty_dir(folder / "pii"), PiiConfig())
+    spans = [[span_of(text.encode(), f"user{i}@example.org")] for i, text in enumerate(texts)]
+    pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * NUM)])
     return {"ingest": ingested, "language": language, "quality": quality, "dedup": dedup, "pii": pii}
 
 
@@ -91,6 +110,92 @@ def test_kept_documents_are_joined_scrubbed_and_counted(parents, tmp_path) -> No
     }
 
 
+def with_columns(parents: dict[str, Artifact], folder, **added) -> dict[str, Artifact]:
+    """The same parents with columns {stage: {name: (type, values)}} added to, or put in place in, their sidecars."""
+    changed = dict(parents)
+    for stage, columns in added.items():
+        out = empty_dir(folder / stage)
+        begin = 0
+        for file in parents[stage].files("*.parquet"):
+            table = read_table(file)
+            if file.name.startswith("part-"):
+                for name, (kind, values) in columns.items():
+                    column = pa.chunked_array([pa.array(values[begin : begin + table.num_rows], kind)])
+                    known = name in table.column_names
+                    table = (
+                        table.set_column(table.column_names.index(name), name, column)
+                        if known
+                        else table.append_column(name, column)
+                    )
+                begin += table.num_rows
+            write_table(table, out / file.name)
+        changed[stage] = dataclasses.replace(parents[stage], path=out)
+    return changed
+
+
+def test_cuts_masks_and_replacements_are_applied_and_what_is_emptied_goes(parents, tmp_path) -> None:
+    texts = [row["text"].encode() for row in read_documents(parents["ingest"])]
+    cuts = [[{"start": 0, "end": 9, "reason": "LINE"}] for _ in texts]
+    cuts[1] = [{"start": 0, "end": len(texts[1]), "reason": "LINE"}]
+    cuts[2] = [
+        {"start": 0, "end": len(texts[2]) - 7, "reason": "LINE"},
+        {"start": len(texts[2]) - 8, "end": len(texts[2]), "reason": "LINE"},
+    ]
+    masks = [[{"start": t.index(b"speaks"), "end": t.index(b"speaks") + 6, "type": "WORD"}] for t in texts]
+    spans = [[{"start": t.index(b"user"), "end": t.index(b" and"), "type": "EMAIL", "replacement": "you@there"}] for t in texts]
+    edited = with_columns(
+        parents, tmp_path, dedup={"cuts": (RANGES, cuts)}, quality={"masks": (MASKS, masks)}, pii={"spans": (SPANS, spans)}
+    )
+    artifact = make(edited, tmp_path / "out")
+    check_accounting("documents", artifact.counters)
+    assert artifact.counters["dropped"]["EMPTIED"] == 2 and artifact.metrics["dropped"]["documents"] == {"EMPTIED": 2}
+    for row in read_documents(artifact):
+        i = int(row["source_id"])
+        assert row["text"] == f"{i} <WORD> of {'é' * (i % 9)} to you@there and others."
+    assert artifact.counters["bytes"] == sum(len(r["text"].encode()) for r in read_documents(artifact))
+
+
+def test_documents_that_pii_drops_count_only_where_no_judge_before_did(parents, tmp_path) -> None:
+    dropping = with_columns(parents, tmp_path, pii={"kept": (pa.bool_(), [i % 4 != 0 for i in range(NUM)])})
+    artifact = make(dropping, tmp_path / "out")
+    check_accounting("documents", artifact.counters)
+    before = {int(row["source_id"]) for row in read_documents(make(parents, tmp_path / "before"))}
+    assert {int(row["source_id"]) for row in read_documents(artifact)} == {i for i in before if i % 4}
+    assert artifact.counters["dropped"]["PII"] == sum(i % 4 == 0 for i in before)
+    assert artifact.metrics["funnel"][-2]["stage"] == "pii"
+
+
+def test_a_mixture_repeats_and_drops_training_documents_only(parents, tmp_path) -> None:
+    plain = {row["id"]: row for row in read_documents(make(parents, tmp_path / "plain", validation_frac=0.3))}
+    assert {row["repeats"] for row in plain.values()} == {1}
+    mixture = MixtureConfig(language_frac={"zh": 0.8}, max_repeats=10)
+    artifact = make(parents, tmp_path / "mixed", validation_frac=0.3, mixture=mixture)
+    check_accounting("documents", artifact.counters)
+    mixed = {row["id"]: row for row in read_documents(artifact)}
+    validation = {key: row for key, row in plain.items() if row["split"] == "validation"}
+    assert {key: row for key, row in mixed.items() if row["split"] == "validation"} == validation
+    assert {row["split"] for row in mixed.values()} == {"train", "validation"}
+    assert all(row["split"] == plain[key]["split"] and row["text"] == plain[key]["text"] for key, row in mixed.items())
+    assert artifact.counters["dropped"]["MIXTURE"] == len(plain) - len(mixed) > 0
+    read = {"en": 0, "zh": 0}
+    for row in mixed.values():
+        if row["split"] == "train":
+            read[row["language"]] += row["repeats"] * len(row["text"].encode())
+    reached = {language: entry["reached_bytes"] for language, entry in artifact.metrics["mixture"]["by_language"].items()}
+    assert reached == read and artifact.metrics["mixture"]["configured"]
+    assert read["zh"] / sum(read.values()) == pytest.approx(0.8, abs=0.08)
+    assert artifact.metrics["mixture"]["by_language"]["zh"]["planned_bytes"] == pytest.approx(
+        0.8 * artifact.metrics["mixture"]["bytes"], abs=2
+    )
+
+
+def test_survivors_of_larger_clusters_are_read_more_often(parents, tmp_path) -> None:
+    sized = with_columns(parents, tmp_path, dedup={"cluster_size": (pa.int32(), [1 + i % 3 for i in range(NUM)])})
+    rows = read_documents(make(sized, tmp_path / "out", mixture=MixtureConfig(cluster_repeats={"2": 2, "3": 5})))
+    for row in rows:
+        assert row["repeats"] == (1 if row["split"] == "validation" else (1, 2, 5)[int(row["source_id"]) % 3])
+
+
 def test_duplicate_examples_show_scrubbed_texts_of_removed_pairs(parents, tmp_path) -> None:
     examples = make(parents, tmp_path / "out").metrics["duplicate_examples"]
     assert len(examples) == 3
@@ -100,8 +205,9 @@ def test_duplicate_examples_show_scrubbed_texts_of_removed_pairs(parents, tmp_pa
 
 
 def test_bytes_do_not_depend_on_workers(parents, tmp_path) -> None:
-    one = make(parents, tmp_path / "one")
-    four = make(parents, tmp_path / "four", PartRunner(make_executor=thread_executor(4)))
+    mixture = MixtureConfig(temperature=3, target_bytes=3000)
+    one = make(parents, tmp_path / "one", mixture=mixture)
+    four = make(parents, tmp_path / "four", PartRunner(make_executor=thread_executor(4)), mixture=mixture)
     assert [f.read_bytes() for f in one.files("*")] == [f.read_bytes() for f in four.files("*")]
     assert (one.counters, one.metrics) == (four.counters, four.metrics)
     assert [f.name for f in one.files("*")] == [f"part-{i:05d}.parquet" for i in range(4)]
@@ -122,15 +228,16 @@ def test_sidecar_of_other_documents_is_refused(parents, tmp_path) -> None:
     others = ingest_files(
         tmp_path, "in", [write_jsonl(tmp_path / "a" / f"{i}.jsonl", [{"text": f"{i} {j}"} for j in range(15)]) for i in range(4)]
     )
-    foreign = find_pii(others, empty_dir(tmp_path / "pii"), PiiConfig())
+    foreign = make_sidecar(others, "pii", tmp_path / "pii", [("spans", SPANS, [[]] * NUM), ("kept", pa.bool_(), [True] * NUM)])
     with pytest.raises(ArtifactMismatch, match="pii"):
         make(parents | {"pii": foreign}, tmp_path / "out")
 
 
 def test_nothing_kept_names_the_three_reasons_that_took_most(parents, tmp_path) -> None:
-    none = [("verdict", pa.uint64(), [1] * NUM), ("kept", pa.bool_(), [False] * NUM)]
+    none = [("num_bytes", pa.int64(), [1] * NUM), ("drops", pa.uint64(), [1] * NUM), ("kept", pa.bool_(), [False] * NUM)]
     quality = make_sidecar(parents["ingest"], "quality", tmp_path / "quality", none)
-    quality = dataclasses.replace(quality, counters=quality.counters | {"dropped": {"A": 30, "B": 20, "C": 9, "D": 1}})
+    counters = quality.counters | {"dropped": {"A": 30, "B": 20, "C": 9, "D": 1}}
+    quality = dataclasses.replace(quality, counters=counters, metrics=parents["quality"].metrics)
     with pytest.raises(StageFailure, match=r"quality A 30, quality B 20, quality C 9\)"):
         make(parents | {"quality": quality}, tmp_path / "out")
 

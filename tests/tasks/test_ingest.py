@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.artifact import check_accounting
-from tasks.ingest import SourceConfig, ingest, repair_text
+from tasks.documentrows import repair_text
+from tasks.ingest import ingest
 from tasks.parts import PartRunner, thread_executor
+from tasks.sources import SourceConfig
 from tasks.stage import StageFailure
 from tests.tasks.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
 
@@ -64,7 +66,7 @@ def test_kept_plus_dropped_plus_quarantined_equals_read(tmp_path_factory, lines,
     folder = tmp_path_factory.mktemp("faults")
     (folder / "a.jsonl").write_bytes(b"\n".join(lines) + end)
     (folder / "good.jsonl").write_bytes(b'{"text": "good"}\n')
-    artifact = ingest(empty_dir(folder / "out"), SourceConfig("s", (str(folder),), exclude={"kind": ("bad",)}))
+    artifact = ingest(empty_dir(folder / "out"), SourceConfig(name="s", paths=(str(folder),), exclude={"kind": ("bad",)}))
     check_accounting("ingest", artifact.counters)
     assert artifact.counters["read"] == 1 + sum(bool(line.strip()) for line in lines)
     assert len(read_documents(artifact)) == artifact.counters["kept"]
@@ -169,7 +171,7 @@ def test_identity_ignores_file_order_part_layout_folder_and_workers(tmp_path) ->
             write_jsonl(folder / f"d{i % 2}" / f"f{i}.jsonl", [{"text": f"{i} {j}" * 20} for j in range(5)])
         runner = PartRunner(make_executor=thread_executor(3))
         out = empty_dir(folder.with_name(folder.name + "-out"))
-        artifact = ingest(out, SourceConfig("s", tuple(str(folder / f"d{i}") for i in (1, 0)), **config), runner)
+        artifact = ingest(out, SourceConfig(name="s", paths=tuple(str(folder / f"d{i}") for i in (1, 0)), **config), runner)
         files = {f.name: f.read_bytes() for f in artifact.files("documents/*")}
         return {row["id"]: row["text"] for row in read_documents(artifact)}, files
 
@@ -307,10 +309,10 @@ def test_paths_that_cannot_be_read_are_named(tmp_path, monkeypatch) -> None:
         ([], "source.paths"),
     ):
         with pytest.raises(ConfigError, match=word.replace("*", r"\*")):
-            SourceConfig("s", tuple(paths)).input_files()
+            SourceConfig(name="s", paths=tuple(paths)).input_files()
     with pytest.raises(ConfigError, match="not under source.root"):
-        SourceConfig("s", ("in",), root=tmp_path / "in" / "deeper").input_files()
-    assert list(SourceConfig("s", ("in/*.jsonl",), root=tmp_path).input_files()) == ["in/a.jsonl"]
+        SourceConfig(name="s", paths=("in",), root=tmp_path / "in" / "deeper").input_files()
+    assert list(SourceConfig(name="s", paths=("in/*.jsonl",), root=tmp_path).input_files()) == ["in/a.jsonl"]
 
 
 def test_source_without_documents_fails_with_the_reasons(tmp_path) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.near_duplicates import find_near_duplicates
+from tasks.kernels.banding import band_table
+from tasks.near_duplicates import Banding, GetSets, NearDuplicates, Sketches, find_near_duplicates
 
 
-def find(signatures: list[list[int]], sets: list[set[int]], threshold: float = 0.8):  # type: ignore[no-untyped-def]
+def sketches(signatures: np.ndarray, banding: Banding, get_sets: GetSets) -> Sketches:
+    bands = band_table(signatures, [banding])
+    return Sketches(*signatures.shape, [banding], lambda band: bands[band], lambda rows: signatures[rows], get_sets)
+
+
+def find(signatures: list[list[int]], sets: list[set[int]], threshold: float = 0.8) -> NearDuplicates:
     def get_sets(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen = [sorted(sets[row]) for row in rows]
-        return np.array([x for s in chosen for x in s], np.uint64), np.cumsum([0, *map(len, chosen)])
+        return np.array([x for s in chosen for x in s], np.uint32), np.cumsum([0, *map(len, chosen)])
 
-    return find_near_duplicates(np.array(signatures, np.uint32), [(2, 2)], threshold, 0.5, 16, get_sets)
+    return find_near_duplicates(sketches(np.array(signatures, np.uint32), (2, 2), get_sets), threshold, 0.5, 16)
 
 
 CHAIN = [[1, 1, 2, 2], [1, 1, 3, 3], [9, 9, 3, 3]]  # 0 meets 1 and 1 meets 2, 0 never meets 2
@@ -39,9 +45,9 @@ def test_hopeless_estimates_are_not_compared() -> None:
 
     def get_sets(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         asked.extend(rows.tolist())
-        return np.zeros(0, np.uint64), np.zeros(rows.size + 1, np.int64)
+        return np.zeros(0, np.uint32), np.zeros(rows.size + 1, np.int64)
 
-    found = find_near_duplicates(np.array(signatures, np.uint32), [(25, 4)], 0.8, 0.5, 16, get_sets)
+    found = find_near_duplicates(sketches(np.array(signatures, np.uint32), (25, 4), get_sets), 0.8, 0.5, 16)
     assert found.num_candidates == (1,)
     assert (found.num_compared, asked) == (0, [])
 

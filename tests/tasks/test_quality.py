@@ -17,13 +17,16 @@ from tasks.artifact import Artifact, ArtifactMismatch
 from tasks.documentset import read_table
 from tasks.language import LanguageConfig, identify_languages
 from tasks.quality import QualityConfig, filter_quality
-from tasks.quality_rules import RULES, judge, rules_with
+from tasks.quality_features import FEATURES
+from tasks.quality_fineweb2 import FINEWEB2
+from tasks.quality_presets import PRESETS, RULE_NAMES, Rule
+from tasks.quality_rules import MAX_RULES, judge
 from tasks.stage import StageFailure
 from tests.tasks.test_language import CHINESE, ENGLISH, documents_artifact
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "data" / "sample" / "sample.jsonl"
-NAMES = [rule.name for rule in RULES]
+NAMES = list(QualityConfig().rule_book().names)
 PARAGRAPH = (
     "Water that falls on the hills runs down to the sea. Some of it stays in the ground, where roots can find it, "
     "and the rest goes its way through streams that nobody has ever named. In a dry summer most of these streams "
@@ -65,7 +68,9 @@ def test_good_prose_is_kept_and_bad_is_not(tmp_path: Path) -> None:
 
 def test_every_rule_is_measured_whichever_drop(tmp_path: Path) -> None:
     _, strict = filter_texts(tmp_path, [sample_texts()[:80]], "strict")
-    artifact, off = filter_texts(tmp_path, [sample_texts()[:80]], "off", drop=[])
+    artifact, off = filter_texts(
+        tmp_path, [sample_texts()[:80]], "off", presets=[], record=["gopher", "fineweb_code", "c4_paper"]
+    )
     assert all(row["kept"] for row in off)
     assert artifact.counters["dropped"] == {}
     assert [row["verdict"] for row in off] == [row["verdict"] for row in strict]
@@ -92,7 +97,7 @@ def test_metrics_account_for_every_document(tmp_path: Path) -> None:
         assert entry["dropped_first"] <= hits
     assert np.array_equal(metrics["overlap"], np.transpose(metrics["overlap"]))
     assert sum(metrics["dropped_by_language"].values()) == sum(not row["kept"] for row in rows)
-    assert [rule["bit"] for rule in metrics["rules"]] == list(range(len(RULES)))
+    assert [rule["bit"] for rule in metrics["rules"]] == list(range(len(NAMES)))
 
 
 def test_a_reason_is_the_first_broken_rule(tmp_path: Path) -> None:
@@ -102,26 +107,35 @@ def test_a_reason_is_the_first_broken_rule(tmp_path: Path) -> None:
     assert artifact.counters["dropped"] == {name: firsts.count(name) for name in sorted(set(firsts))}
 
 
+def judge_one(config: QualityConfig, values: dict[str, float], language: str = "en", source: str = "web") -> set[str]:
+    """Names of the rules that a document with these features breaks; features that are not given break none."""
+    features = {name: np.array([np.nan]) for name in FEATURES} | {"unsegmented_frac": np.zeros(1)}
+    features |= {name: np.array([value]) for name, value in values.items()}
+    book = config.rule_book()
+    verdicts, _ = judge(book, features, np.array([source], object), np.array([language], object))
+    return {name for bit, name in enumerate(book.names) if int(verdicts[0]) >> bit & 1}
+
+
+RULES = [rule for rules in PRESETS.values() for rule in rules]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(RULES), st.sampled_from([-1e-9, 0.0, 1e-9]))
-def test_the_threshold_itself_passes(rule, offset: float) -> None:  # type: ignore[no-untyped-def]
-    features = {r.feature: np.zeros(1) for r in RULES} | {"unsegmented_frac": np.zeros(1)}
-    features[rule.feature] = np.array([float(rule.threshold) + offset])
-    verdict = int(judge(RULES, features, np.array(["en"], object))[0])
-    assert (verdict >> RULES.index(rule) & 1) == (offset < 0 if rule.side == "min" else offset > 0)
+def test_the_threshold_itself_passes(rule: Rule, offset: float) -> None:
+    config = QualityConfig(presets=(rule.preset,) if rule.preset in PRESETS else (), record=())
+    broken = judge_one(config, {rule.feature: float(rule.threshold or 0) + offset})
+    assert (rule.name in broken) == (offset < 0 if rule.side == "min" else offset > 0)
 
 
 def test_a_threshold_of_null_switches_a_rule_off(tmp_path: Path) -> None:
     _, rows = filter_texts(tmp_path, [["Too short.", PARAGRAPH]], thresholds={"TOO_FEW_WORDS": None})
     assert "TOO_FEW_WORDS" not in broken_rules(rows[0])
-    assert next(r for r in rules_with({"TOO_FEW_WORDS": None}) if r.name == "TOO_FEW_WORDS").threshold is None
 
 
 def test_stop_words_are_asked_of_english_only() -> None:
-    features = {r.feature: np.zeros(3) for r in RULES} | {"unsegmented_frac": np.zeros(3)}
-    verdicts = judge(RULES, features, np.array(["en", "de", "und"], object))
-    bit = NAMES.index("TOO_FEW_STOP_WORDS")
-    assert [int(v) >> bit & 1 for v in verdicts] == [1, 0, 0]
+    values = {"num_stop_words": 1.0}
+    assert judge_one(QualityConfig(), values, "en") == {"TOO_FEW_STOP_WORDS"}
+    assert judge_one(QualityConfig(), values, "de") == judge_one(QualityConfig(), values, "und") == set()
 
 
 def test_chinese_and_thai_prose_pass_the_rules_made_for_words(tmp_path: Path) -> None:
@@ -150,10 +164,21 @@ def test_a_sidecar_of_other_documents_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"drop": ["gofer_quality"]}, "gopher_quality"),
-        ({"drop": ["TOO_FEW_WORD"]}, "TOO_FEW_WORDS"),
+        ({"presets": ["gofer"]}, "did you mean gopher"),
+        ({"record": ["c4"]}, "c4_paper"),
+        ({"presets": ["fineweb2/zho"]}, "fineweb2/zh"),
         ({"thresholds": {"TOP_2_GRAM": 0.1}}, "TOP_2GRAM"),
         ({"thresholds": {"TOP_2GRAM": "much"}}, "must be a number"),
+        ({"limits": {"mean_word_length": {"min": 3}}}, "did you mean mean_word_chars"),
+        ({"limits": {"num_words": {"languages": ["en"]}}}, "num_words.*limits nothing"),
+        ({"limits": {"num_words": {"min": 3, "max": 2}}}, "min .3. must not be over max .2."),
+        ({"limits": {"num_words": {"min": 3, "languages": ["fra"]}}}, "the label is fr"),
+        ({"by_language": {"zho": {"presets": ["fineweb2/zh"]}}}, "the label is zh"),
+        ({"by_language": {"False": {}}}, "Norwegian"),
+        ({"by_source": {"mail": {"presets": ["gofer"]}}}, r"by_source.mail.*did you mean gopher"),
+        ({"presets": ["gopher", "fineweb2/zh"]}, "gopher_quality and fineweb2/zh give SHORT_WORDS two thresholds, 3 and 1"),
+        ({"by_language": {"zh": {"record": ["fineweb2/zh"]}}}, "for language zh give SHORT_WORDS"),
+        ({"limits": {name: {"min": 0, "max": 1} for name in FEATURES[:20]}}, "70 rules are chosen, and a verdict has 64 bits"),
     ],
 )
 def test_unknown_rules_are_refused_with_the_nearest_known(values: dict[str, object], message: str) -> None:
@@ -164,6 +189,87 @@ def test_unknown_rules_are_refused_with_the_nearest_known(values: dict[str, obje
 @pytest.mark.parametrize("file", sorted((ROOT / "conf" / "quality").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_choice_of_rules_can_be_built(file: Path) -> None:
     build(QualityConfig, yaml.safe_load(file.read_text("utf-8")))
+
+
+def test_a_limit_on_any_feature_drops_what_passes_it(tmp_path: Path) -> None:
+    limits = {"mean_word_chars": {"min": 5, "max": 6}, "num_words": {"max": 70, "languages": ["de"]}}
+    artifact, rows = filter_texts(tmp_path, [[PARAGRAPH, "a b " * 30, "abcdef " * 80]], presets=[], record=[], limits=limits)
+    names = [rule["name"] for rule in artifact.metrics["rules"]]
+    assert names == ["MEAN_WORD_CHARS_UNDER_MIN", "MEAN_WORD_CHARS_OVER_MAX", "NUM_WORDS_OVER_MAX"]
+    assert [row["kept"] for row in rows] == [row["mean_word_chars"] >= 5 for row in rows]
+    assert artifact.counters["dropped"] == {"MEAN_WORD_CHARS_UNDER_MIN": [row["kept"] for row in rows].count(False)}
+
+
+def test_a_limit_knows_its_languages_and_may_only_record() -> None:
+    limits = {"num_words": {"min": 10, "languages": ["de", "fr"]}, "num_lines": {"max": 5, "drops": False}}
+    config = build(QualityConfig, {"presets": [], "record": [], "limits": limits})
+    values = {"num_words": 9.0, "num_lines": 6.0}
+    assert judge_one(config, values, "fr") == {"NUM_WORDS_UNDER_MIN", "NUM_LINES_OVER_MAX"}
+    assert judge_one(config, values, "en") == {"NUM_LINES_OVER_MAX"}
+    features = {name: np.full(1, values.get(name, 0.0)) for name in FEATURES}
+    _, drops = judge(config.rule_book(), features, np.array(["web"], object), np.array(["en"], object))
+    assert drops.tolist() == [0]
+
+
+def test_a_feature_without_a_value_breaks_no_limit() -> None:
+    config = build(QualityConfig, {"presets": [], "record": [], "limits": {"num_words": {"min": 1, "max": 2}}})
+    assert judge_one(config, {"num_words": float("nan")}) == set()
+
+
+def test_languages_and_sources_have_rules_of_their_own() -> None:
+    config = build(
+        QualityConfig,
+        {
+            "thresholds": {"TOP_2GRAM": 0.5},
+            "limits": {"num_chars": {"max": 9}},
+            "by_language": {"zh": {"presets": ["fineweb2/zh"]}},
+            "by_source": {"mail": {"thresholds": {"TOO_FEW_WORDS": None}}, "code": {"presets": [], "record": [], "limits": {}}},
+        },
+    )
+    values = {"top_2gram_char_frac": 0.3, "num_words": 9.0, "short_line_frac": 1.0, "num_chars": 10.0}
+    assert judge_one(config, values) == {"TOO_FEW_WORDS", "TOO_MANY_SHORT_LINES", "NUM_CHARS_OVER_MAX"}
+    assert judge_one(config, values, "zh") == {"TOO_FEW_WORDS", "TOP_2GRAM", "NUM_CHARS_OVER_MAX"}
+    assert judge_one(config, values, "zh", "mail") == {"TOP_2GRAM", "NUM_CHARS_OVER_MAX"}
+    assert judge_one(config, values, "zh", "code") == judge_one(config, values, "en", "code") == {"NUM_CHARS_OVER_MAX"}
+
+
+def test_every_rule_measures_what_there_is_and_a_name_means_one_feature() -> None:
+    meaning: dict[str, tuple[str, str]] = {}
+    for rule in RULES:
+        assert rule.feature in FEATURES
+        assert meaning.setdefault(rule.name, (rule.feature, rule.side)) == (rule.feature, rule.side)
+    assert len(RULE_NAMES) <= MAX_RULES
+
+
+def test_paper_and_code_of_fineweb_differ_where_they_are_known_to() -> None:
+    paper, code = ({r.name: r.threshold for r in PRESETS[name]} for name in ("fineweb_paper", "fineweb_code"))
+    assert (paper.pop("ANY_DUPLICATE_LINE_CHARS"), code.pop("ANY_DUPLICATE_LINE_CHARS")) == (0.1, 0.01)
+    assert code == paper | {"TOO_MANY_NEWLINES": 0.3}
+
+
+def test_fineweb2_has_the_published_numbers_of_each_language() -> None:
+    chinese = {rule.name: rule.threshold for rule in PRESETS["fineweb2/zh"]}
+    assert [chinese[f"DUPLICATE_{n}GRAMS"] for n in range(5, 11)] == [0.198, 0.182, 0.167, 0.154, 0.14, 0.127]
+    assert [chinese[f"TOP_{n}GRAM"] for n in (2, 3, 4)] == [0.256, 0.201, 0.171]
+    assert (chinese["LONG_WORDS"], chinese["TOO_FEW_ALPHABETIC_WORDS"], chinese["TOO_MANY_NEWLINES"]) == (5, 0.735, 0.178)
+    assert (chinese["DUPLICATE_LINES"], chinese["TOO_FEW_PUNCTUATED_LINES"]) == (0.287, 0.106)
+    assert chinese["ANY_DUPLICATE_LINE_CHARS"] == 0.1
+    assert not {"TOO_MANY_SHORT_LINES", "DUPLICATE_PARAGRAPHS", "DUPLICATE_LINE_CHARS"} & set(chinese)
+    assert {r.name: r.threshold for r in PRESETS["fineweb2/de"]}["LONG_WORDS"] == 15
+    for limits in FINEWEB2.values():
+        falling = [limits.thresholds()[name] for name in [*(f"TOP_{n}GRAM" for n in (2, 3, 4))]]
+        assert falling == sorted(falling, reverse=True)
+
+
+def test_drops_are_told_by_source_and_by_language(tmp_path: Path) -> None:
+    artifact, rows = filter_texts(tmp_path, [[*sample_texts()[::25], CHINESE, THAI], sample_texts()[1::60]])
+    for table in (artifact.metrics["by_source"], artifact.metrics["by_language"]):
+        assert sum(row["read"] for row in table.values()) == len(rows)
+        for row in table.values():
+            assert row["read"] == row["kept"] + sum(row["dropped"].values())
+        names = {name for row in table.values() for name in row["dropped"]}
+        totals = {name: sum(row["dropped"].get(name, 0) for row in table.values()) for name in names}
+        assert totals == artifact.counters["dropped"]
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "conf" / "language").glob("*.yaml")), ids=lambda path: path.stem)

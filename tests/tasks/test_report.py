@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.report import REPORT_FILE, ReportConfig, write_report
-from tasks.reporting.quantities import NOT_MEASURED, compact, count, fixed, percent, significant, size
+from tasks.reporting.quantities import NARROW, NOT_MEASURED, compact, count, fixed, percent, significant, size
 from tasks.reporting.text_sections import legible_token
 from tasks.tally import OTHER
 from tests.tasks import report_artifacts
@@ -193,7 +193,7 @@ def test_every_headline_metric_is_shown(tmp_path: Path) -> None:
 def test_curve_points_carry_their_values(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     titles = re.findall(r"<title>([^<]*)</title>", render(artifacts, tmp_path))
-    for point in artifacts[8].metrics["val_curve"]:
+    for point in next(a for a in artifacts if a.stage == "train").metrics["val_curve"]:
         assert any(t.startswith("validation loss") and f"step {point['step']}: {point['val_loss']:.4g}" in t for t in titles)
 
 
@@ -313,3 +313,16 @@ def test_a_blank_title_is_refused() -> None:
 )
 def test_white_space_in_a_token_is_seen(token: str, shown: str) -> None:
     assert legible_token(token) == shown
+
+
+def test_variety_says_what_each_number_means_and_mixture_what_was_reached(tmp_path: Path) -> None:
+    page = Page(render(report_artifacts.realistic(tmp_path), tmp_path))
+    for words in ("Vendi score of documents, 95 % interval", "exponent of Heaps’ law", "HHI of sources; 1: a single one"):
+        assert words in page.text
+    assert "the vocabulary grows faster after filtering" in page.text and "57.2 ± 1.3" in page.text
+    assert "en: 3.21 MB there, 470 kB planned, 479 kB reached" in page.text.replace(NARROW, " ")
+    assert "64 to 128: 220 of 300 documents" in page.text
+    unmixed = changed(
+        report_artifacts.realistic(tmp_path / "b"), "documents", mixture={"configured": False, "bytes": 9, "reached_bytes": 9}
+    )
+    assert "every training document is read once in an epoch" in Page(render(unmixed, tmp_path)).text

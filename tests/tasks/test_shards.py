@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from tasks.parts import PartRunner, process_executor, scratch_dir, serial
 from tasks.shards import ShardsConfig, plan_shards, token_dtype, write_shards
 from tasks.stage import StageFailure
 from tasks.tokenizer import TokenizerConfig, load_tokenizer, train_tokenizer
+from tests.tasks.make_artifacts import empty_dir
 from tests.tasks.sample_documents import sample_texts, write_documents
 
 TEXTS = [*sample_texts(58, 700), "", "<|endoftext|> stays text"]
@@ -68,6 +71,22 @@ def test_every_document_is_read_back_once(
     assert not expected
     assert num_tokens == made.counters["tokens"] == sum(s["tokens"] for s in made.metrics["splits"].values())
     assert made.counters["read"] == made.counters["kept"] == made.counters["verified"] == len(TEXTS)
+
+
+def test_a_document_is_written_as_often_as_it_repeats_and_copies_stand_apart(tokenizer: Artifact, tmp_path: Path) -> None:
+    repeated = write_documents(tmp_path / "documents", TEXTS, num_files=2, repeats=lambda i: 1 + i % 4)
+    once = write_documents(tmp_path / "once", TEXTS, num_files=2)
+    made = write_shards(repeated, tokenizer, empty_dir(tmp_path / "shards"), ShardsConfig())
+    write_shards(once, tokenizer, empty_dir(tmp_path / "single"), ShardsConfig())
+    written, expected = [d.id for d in open_shards(tmp_path / "shards", "train").documents()], stored(repeated)
+    train = {id: row["repeats"] for id, row in expected.items() if row["split"] == "train"}
+    assert Counter(written) == train
+    assert made.counters["read"] == made.counters["kept"] == len(TEXTS)
+    assert made.metrics["splits"]["train"]["documents"] == sum(train.values())
+    # The first copies are in the order they have alone, and no more neighbours are alike than chance gives.
+    alone = [d.id for d in open_shards(tmp_path / "single", "train").documents()]
+    assert [id for id in written if train[id] == 1] == [id for id in alone if train[id] == 1]
+    assert sum(a == b for a, b in pairwise(written)) < 0.1 * len(written)
 
 
 def test_bytes_do_not_depend_on_workers_or_files(documents: Artifact, tokenizer: Artifact, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tasks.documentset import text_buffers
 from tasks.kernels import c4
-from tasks.kernels.features import COUNTS, FEATURES, measure_texts
+from tasks.kernels.features import measure_texts
+from tasks.quality_features import COUNTS, FEATURES
 from tests.tasks.kernels.test_chars import MIXED_SCRIPTS, expected_words, is_unsegmented
 
 LONG_WORD = "w" * 1001

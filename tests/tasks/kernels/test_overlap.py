@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.kernels.banding import candidate_pairs
+from tasks.kernels.banding import band_table, candidate_pairs
 from tasks.kernels.overlap import choose_survivors, jaccard_of_pairs, smallest_connected
 
 small_sets = st.lists(st.sets(st.integers(0, 12), max_size=10), min_size=1, max_size=12)
@@ -45,7 +45,7 @@ def test_only_sets_verified_against_a_survivor_go(sets: list[set[int]], threshol
     a, b = a[seen], b[seen]
     shingles, begins = laid_out(sets)
     jaccard = jaccard_of_pairs(shingles, begins, a, b, threshold)
-    survivor, measured = choose_survivors(shingles, begins, a, b, jaccard, threshold)
+    survivor, measured = choose_survivors(shingles, begins, a, b, jaccard, threshold, np.arange(len(sets)))
     for member, head in enumerate(survivor):
         assert survivor[head] == head <= member
         if head != member:
@@ -59,7 +59,7 @@ def test_a_chain_whose_ends_differ_keeps_both_ends() -> None:
     sets = [set(range(10)), set(range(1, 11)), set(range(2, 12))]  # neighbours 9/11, ends 8/12
     a, b = np.array([0, 1]), np.array([1, 2])
     shingles, begins = laid_out(sets)
-    survivor, _ = choose_survivors(shingles, begins, a, b, jaccard_of_pairs(shingles, begins, a, b, 0.5), 0.8)
+    survivor, _ = choose_survivors(shingles, begins, a, b, jaccard_of_pairs(shingles, begins, a, b, 0.5), 0.8, np.arange(3))
     assert survivor.tolist() == [0, 0, 2]
 
 
@@ -67,7 +67,9 @@ def test_a_member_is_compared_with_the_survivor_of_its_neighbour() -> None:
     sets = [set(range(10)), set(range(11)), set(range(12))]  # banding proposed 0-1 and 1-2, not 0-2
     a, b = np.array([0, 1]), np.array([1, 2])
     shingles, begins = laid_out(sets)
-    survivor, measured = choose_survivors(shingles, begins, a, b, jaccard_of_pairs(shingles, begins, a, b, 0.5), 0.8)
+    survivor, measured = choose_survivors(
+        shingles, begins, a, b, jaccard_of_pairs(shingles, begins, a, b, 0.5), 0.8, np.arange(3)
+    )
     assert survivor.tolist() == [0, 0, 0]
     assert measured[2] == 10 / 12
 
@@ -92,13 +94,24 @@ def test_small_buckets_give_all_their_pairs(rows: list[tuple[int, ...]]) -> None
         for i, j in itertools.combinations(range(len(rows)), 2)
         if rows[i][:2] == rows[j][:2] or rows[i][2:] == rows[j][2:]
     )
-    assert candidate_pairs(np.array(rows, np.uint32), 2, 2, 20).tolist() == expected
+    assert candidate_pairs(band_table(np.array(rows, np.uint32), [(2, 2)]), 20).tolist() == expected
 
 
-def test_a_large_bucket_gives_one_star() -> None:
-    signatures = np.ones((1000, 8), np.uint32)
-    assert candidate_pairs(signatures, 2, 4, 16).tolist() == list(range(1, 1000))
+def test_a_large_bucket_gives_the_pairs_of_its_first_documents_and_one_star() -> None:
+    bands = band_table(np.ones((1000, 8), np.uint32), [(2, 4)])
+    first = [(i << 32) | j for i, j in itertools.combinations(range(16), 2)]
+    assert candidate_pairs(bands, 16).tolist() == sorted(first + list(range(16, 1000)))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 4), min_size=1, max_size=30), st.integers(0, 30), st.integers(2, 5))
+def test_later_documents_change_no_pair_of_earlier_ones(rows: list[tuple[int, ...]], num_earlier: int, full: int) -> None:
+    bands = band_table(np.array(rows, np.uint32), [(2, 2)])
+    every = candidate_pairs(bands, full)
+    among_earlier = candidate_pairs(bands[:, :num_earlier], full)
+    later = candidate_pairs(bands, full, num_earlier)
+    assert sorted([*among_earlier.tolist(), *later.tolist()]) == every.tolist()
 
 
 def test_no_documents_give_no_pairs() -> None:
-    assert candidate_pairs(np.zeros((0, 8), np.uint32), 2, 4, 16).size == 0
+    assert candidate_pairs(band_table(np.zeros((0, 8), np.uint32), [(2, 4)]), 16).size == 0

@@ -1,0 +1,147 @@
+"""Did deduplication do right by pairs and groups that are known? `python -m tasks.benchmarks.dedup_truth INGEST DEDUP TRUTH`.
+
+Truth is a folder with `exact_dups.jsonl` ({"ids": [...]}: groups of texts that are equal up to case and white space) and
+`near_dup_pairs.jsonl` ({"a", "b", "j_word5", "j_char8"}: exact Jaccard similarities of 5-grams of what stands between blanks, and
+of 8-grams of characters), each perhaps with `.zst`. Ids are the records' own. Similarity is that of words, but of
+characters for documents declared to be Chinese, Japanese or Khmer, which have no words to speak of.
+
+Only documents that took part count. Three claims:
+
+* `exact_removed_frac`: of the copies that a group has beyond one, the share that is gone.
+* `near90_together_frac`: of pairs with similarity of at least 0.9, the share that has one survivor, or of which one at most is
+  kept. `near90_one_cluster_frac` counts the first alone: two documents that both go may go to different survivors.
+* `below50_wrong_removals`: pairs below 0.5, by words and by characters, of which one was removed for the other. Words between
+  blanks alone do not show that texts differ: a licence in comment lines shares few 5-grams with the same licence without
+  comment signs. `below50_by_words_removals` counts pairs that are below 0.5 by words.
+
+Shares come with their counts and 95 % intervals (Wilson 1927). A pair counts as one trial though a document may be in many.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
+from tasks.documentset import read_table
+
+CHARACTER_LANGUAGES = ("zh", "ja", "km")
+
+
+def check_dedup(ingest: Artifact, dedup: Artifact, truth: Path) -> dict[str, Any]:
+    """The three claims, with counts and intervals. Raises ArtifactMismatch where the truth speaks of no document here."""
+    documents = _judged_documents(ingest, dedup)
+    exact = _exact(documents, truth)
+    near = _near(documents, truth)
+    if not exact["exact_groups"] and not near["pairs"]:
+        raise ArtifactMismatch(f"{truth} names no two documents of {ingest.path}; give the truth of this corpus")
+    return exact | near
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float] | None:
+    """The interval of a share, None where there were no trials."""
+    if trials == 0:
+        return None
+    share = successes / trials
+    middle = share + z * z / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    # At the ends the formula gives 0 and 1 up to rounding.
+    low = (middle - spread) / scale if successes else 0.0
+    return low, (middle + spread) / scale if successes < trials else 1.0
+
+
+def _judged_documents(ingest: Artifact, dedup: Artifact) -> dict[str, dict[str, Any]]:
+    """{own id: {id, language, cluster_id, kept}} of the documents that took part."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in ingest.files("documents/part-*.parquet"):
+        documents = read_table(file, ["id", "source_id", "language"])
+        sidecar = read_table(dedup.file(file.name), ["id", "cluster_id", "kept"])
+        if not documents["id"].equals(sidecar["id"]):
+            raise ArtifactMismatch(f"{dedup.path / file.name} does not belong to {file}; give the parent of this artifact")
+        for document, judged in zip(documents.to_pylist(), sidecar.to_pylist(), strict=True):
+            if judged["cluster_id"] is not None:
+                found[document["source_id"]] = document | judged
+    return found
+
+
+def _exact(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
+    groups = copies = staying = 0
+    for record in _records(truth / "exact_dups.jsonl"):
+        here = [documents[name] for name in record["ids"] if name in documents]
+        groups += len(here) > 1
+        copies += max(0, len(here) - 1)
+        staying += max(0, sum(d["kept"] for d in here) - 1)
+    return {"exact_groups": groups, "exact_copies": copies} | _share("exact_removed", copies - staying, copies)
+
+
+def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
+    pairs = alike = together = one_cluster = different = wrong = by_words = by_words_wrong = 0
+    for record in _records(truth / "near_dup_pairs.jsonl"):
+        if record["a"] not in documents or record["b"] not in documents:
+            continue
+        a, b = documents[record["a"]], documents[record["b"]]
+        by_characters = str(a["language"] or "").split("-")[0] in CHARACTER_LANGUAGES
+        similarity = record["j_char8"] if by_characters else record["j_word5"]
+        pairs += 1
+        same = a["cluster_id"] == b["cluster_id"]
+        if similarity >= 0.9:
+            alike += 1
+            one_cluster += same
+            together += same or not (a["kept"] and b["kept"])
+        removed = a["cluster_id"] == b["id"] or b["cluster_id"] == a["id"]
+        by_words += similarity < 0.5
+        by_words_wrong += similarity < 0.5 and removed
+        different += max(similarity, record["j_char8"]) < 0.5
+        wrong += max(similarity, record["j_char8"]) < 0.5 and removed
+    return (
+        {"pairs": pairs}
+        | _share("near90_together", together, alike)
+        | _share("near90_one_cluster", one_cluster, alike)
+        | {"below50_pairs": different, "below50_wrong_removals": wrong}
+        | {"below50_wrong_interval": wilson_interval(wrong, different)}
+        | {"below50_by_words_pairs": by_words, "below50_by_words_removals": by_words_wrong}
+    )
+
+
+def _share(name: str, successes: int, trials: int) -> dict[str, Any]:
+    return {
+        f"{name}_frac": successes / trials if trials else None,
+        f"{name}_count": [successes, trials],
+        f"{name}_interval": wilson_interval(successes, trials),
+    }
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    packed = file.with_name(file.name + ".zst")
+    if file.exists():
+        with file.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+    elif packed.exists():
+        with packed.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
+            yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
+    else:
+        raise ArtifactMismatch(f"{file} is not there, nor with .zst; give the folder of the truth")
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 3:
+        print("give three folders: an ingest artifact, a dedup artifact made of it, and the truth", file=sys.stderr)
+        return 2
+    ingest, dedup = (load_artifact(Path(argument)) for argument in arguments[:2])
+    if ingest is None or dedup is None:
+        print(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store", file=sys.stderr)
+        return 2
+    print(json.dumps({"benchmark": "dedup_truth"} | check_dedup(ingest, dedup, Path(arguments[2]))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""Which published collections of rules are there, and what exactly does each ask?
+
+A preset is a set of rules; a rule drops a document whose feature is under (`min`) or over (`max`) its threshold, and the
+threshold itself passes. Rules of one name judge one feature on one side and share a bit of the verdict, whatever preset they come
+from; what they differ in is the threshold. Features: tasks.kernels.features, where the readings of each measure are pinned.
+
+gopher        quality and repetition, Rae et al. 2021, A.1.1 and Table A1 (also apart: gopher_quality, gopher_repetition). Stop
+              words are counted once each (DataTrove and DCLM can count repetitions).
+fineweb_paper Penedo et al. 2024, appendix E: a tenth of the characters in duplicate lines, and no rule on newlines.
+fineweb_code  the same as published in code (DataTrove): a hundredth, the number of its ablations, and newlines per word.
+c4_paper      Raffel et al. 2020, section 2.2: pages of 5 sentences, in lines of 3 words.
+c4_code       the same as published in code (tensorflow_datasets, c4_utils.py): 3 sentences, in lines of 5 words.
+fineweb2/LANG FineWeb-2's thresholds by language (tasks.quality_fineweb2).
+
+Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:
+
+* stop words are English words: only documents identified as `en`;
+* word lengths and the length of a short line mean little where a letter is a unit and 30 letters are a paragraph: not where half
+  of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, of words its tokenizers found, and no
+  short-line rule at all);
+* Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2 sets it to 0 for Thai).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tasks.quality_fineweb2 import FINEWEB2, LanguageLimits
+
+Scope = Literal["all", "segmented", "terminal"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One reason to drop a document, named after the defect. A threshold of None switches the rule off.
+
+    applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end sentences without a mark.
+    languages: labels it applies to; empty for all.
+    """
+
+    name: str
+    preset: str
+    feature: str
+    side: Literal["min", "max"]
+    threshold: float | None
+    applies_to: Scope = "all"
+    languages: tuple[str, ...] = ()
+
+
+_GOPHER_QUALITY = (
+    Rule("TOO_FEW_WORDS", "gopher_quality", "num_words", "min", 50),
+    Rule("TOO_MANY_WORDS", "gopher_quality", "num_words", "max", 100_000),
+    Rule("SHORT_WORDS", "gopher_quality", "mean_word_chars", "min", 3, "segmented"),
+    Rule("LONG_WORDS", "gopher_quality", "mean_word_chars", "max", 10, "segmented"),
+    Rule("TOO_MANY_HASHES", "gopher_quality", "hash_per_word", "max", 0.1),
+    Rule("TOO_MANY_ELLIPSES", "gopher_quality", "ellipsis_per_word", "max", 0.1),
+    Rule("TOO_MANY_BULLET_LINES", "gopher_quality", "bullet_line_frac", "max", 0.9),
+    Rule("TOO_MANY_ELLIPSIS_LINES", "gopher_quality", "ellipsis_line_frac", "max", 0.3),
+    Rule("TOO_FEW_ALPHABETIC_WORDS", "gopher_quality", "alphabetic_word_frac", "min", 0.8),
+    Rule("TOO_FEW_STOP_WORDS", "gopher_quality", "num_stop_words", "min", 2, languages=("en",)),
+)
+_GOPHER_REPETITION = (
+    Rule("DUPLICATE_LINES", "gopher_repetition", "dup_line_frac", "max", 0.30),
+    Rule("DUPLICATE_PARAGRAPHS", "gopher_repetition", "dup_paragraph_frac", "max", 0.30),
+    Rule("DUPLICATE_LINE_CHARS", "gopher_repetition", "dup_line_char_frac", "max", 0.20),
+    Rule("DUPLICATE_PARAGRAPH_CHARS", "gopher_repetition", "dup_paragraph_char_frac", "max", 0.20),
+    Rule("TOP_2GRAM", "gopher_repetition", "top_2gram_char_frac", "max", 0.20),
+    Rule("TOP_3GRAM", "gopher_repetition", "top_3gram_char_frac", "max", 0.18),
+    Rule("TOP_4GRAM", "gopher_repetition", "top_4gram_char_frac", "max", 0.16),
+    Rule("DUPLICATE_5GRAMS", "gopher_repetition", "dup_5gram_char_frac", "max", 0.15),
+    Rule("DUPLICATE_6GRAMS", "gopher_repetition", "dup_6gram_char_frac", "max", 0.14),
+    Rule("DUPLICATE_7GRAMS", "gopher_repetition", "dup_7gram_char_frac", "max", 0.13),
+    Rule("DUPLICATE_8GRAMS", "gopher_repetition", "dup_8gram_char_frac", "max", 0.12),
+    Rule("DUPLICATE_9GRAMS", "gopher_repetition", "dup_9gram_char_frac", "max", 0.11),
+    Rule("DUPLICATE_10GRAMS", "gopher_repetition", "dup_10gram_char_frac", "max", 0.10),
+)
+_FINEWEB_PAPER = (
+    Rule("TOO_FEW_PUNCTUATED_LINES", "fineweb_paper", "terminal_line_frac", "min", 0.12, "terminal"),
+    Rule("TOO_MANY_SHORT_LINES", "fineweb_paper", "short_line_frac", "max", 0.67, "segmented"),
+    Rule("ANY_DUPLICATE_LINE_CHARS", "fineweb_paper", "dup_line_char_frac", "max", 0.1),
+)
+_NEWLINES = Rule("TOO_MANY_NEWLINES", "fineweb_code", "newline_per_word", "max", 0.3)
+_C4_PAGES = (
+    Rule("C4_CURLY_BRACES", "c4_paper", "c4_num_curly_braces", "max", 0),
+    Rule("C4_LOREM_IPSUM", "c4_paper", "c4_num_lorem_ipsum_lines", "max", 0),
+)
+
+
+def _with(rules: Iterable[Rule], preset: str, thresholds: dict[str, float] | None = None) -> tuple[Rule, ...]:
+    """The rules as those of another preset, with its thresholds where they differ."""
+    return tuple(replace(r, preset=preset, threshold=(thresholds or {}).get(r.name, r.threshold)) for r in rules)
+
+
+def _fineweb2(preset: str, limits: LanguageLimits) -> tuple[Rule, ...]:
+    """Gopher's and FineWeb's rules with the numbers of one language; those that FineWeb-2 switches off are left out."""
+    off = {
+        "DUPLICATE_PARAGRAPHS",
+        "DUPLICATE_LINE_CHARS",
+        "DUPLICATE_PARAGRAPH_CHARS",
+        "TOO_MANY_SHORT_LINES",
+        "TOO_FEW_STOP_WORDS",
+    }
+    rules = (*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_PAPER, _NEWLINES)
+    return _with((r for r in rules if r.name not in off), preset, limits.thresholds())
+
+
+_FINEWEB_CODE = (*_with(_FINEWEB_PAPER, "fineweb_code", {"ANY_DUPLICATE_LINE_CHARS": 0.01}), _NEWLINES)
+
+PRESETS: dict[str, tuple[Rule, ...]] = {
+    "gopher": (*_GOPHER_QUALITY, *_GOPHER_REPETITION),
+    "gopher_quality": _GOPHER_QUALITY,
+    "gopher_repetition": _GOPHER_REPETITION,
+    "fineweb_paper": _FINEWEB_PAPER,
+    "fineweb_code": _FINEWEB_CODE,
+    "c4_paper": (Rule("C4_TOO_FEW_SENTENCES", "c4_paper", "c4_num_sentences", "min", 5), *_C4_PAGES),
+    "fineweb2/en": _with((*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_CODE), "fineweb2/en"),
+    **{f"fineweb2/{language}": _fineweb2(f"fineweb2/{language}", limits) for language, limits in FINEWEB2.items()},
+}
+
+RULE_NAMES: tuple[str, ...] = tuple(dict.fromkeys(rule.name for rules in PRESETS.values() for rule in rules))
+"""Every rule there is, in the order of bits in a verdict and of reasons: a dropped document counts for the first of its rules."""

@@ -1,0 +1,50 @@
+"""Which records does a file hold? Every format as one stream of records and faults, never a crash or a silence.
+
+A file is one stream of items, an archive one per member. Everything that is no record becomes a `Fault` with file
+position and error: one bad record costs that record, and a file that is damaged in the middle keeps what stands before. Memory
+is one block plus the longest record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tasks.readers.archives import read_members
+from tasks.readers.arrowtables import read_arrow, read_parquet
+from tasks.readers.delimited import read_csv, read_tsv
+from tasks.readers.formats import ARCHIVES, format_of
+from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
+from tasks.readers.jsonlines import read_json_lines
+from tasks.readers.warc import read_warc
+from tasks.readers.wholefiles import read_html, read_text
+
+READERS: Mapping[str, Reader] = {
+    "jsonl": read_json_lines,
+    "parquet": read_parquet,
+    "arrow": read_arrow,
+    "csv": read_csv,
+    "tsv": read_tsv,
+    "text": read_text,
+    "html": read_html,
+    "warc": read_warc,
+}
+
+__all__ = ["Columns", "Dropped", "Fault", "Item", "Record", "Skipped", "json_type", "read_streams"]
+
+
+def read_streams(path: Path, relative: str, columns: Columns) -> Iterator[tuple[str, Iterator[Item]]]:
+    """(name, items) of the file, or of each member where it is an archive. Items must be taken before the next stream is."""
+    form = format_of(relative)
+    assert form is not None, f"{relative} was listed but has no reader"
+    with path.open("rb") as stream:
+        if form.kind not in ARCHIVES:
+            yield relative, READERS[form.kind](stream, form.compression, relative, columns)
+            return
+        for member in read_members(stream, form.kind, form.compression):
+            if isinstance(member, (Fault, Skipped)):
+                yield relative, iter((member,))
+            else:
+                name, member_form, member_stream = member
+                inner = f"{relative}!{name}"
+                yield inner, READERS[member_form.kind](member_stream, member_form.compression, inner, columns)

@@ -1,0 +1,90 @@
+"""Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One record per row.
+
+Rows come a batch at a time. Arrow trusts the offsets in IPC buffers, so every batch is checked in full before a value of it
+is touched. A file that is unreadable from some batch on keeps the rows before it and becomes one fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.readers.items import Columns, Fault, Item, Record
+
+BATCH_ROWS = 256
+IPC_FILE_MAGIC = b"ARROW1"
+
+
+def read_parquet(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+    """Records at their row number."""
+    yield from _read_rows("Parquet", lambda: _parquet_batches(stream))
+
+
+def read_arrow(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+    """Records at their row number, from a file or a stream, whichever it is."""
+    yield from _read_rows("Arrow", lambda: _ipc_batches(stream))
+
+
+def _parquet_batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(stream) as file:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
+
+
+def _ipc_batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+    start = stream.read(len(IPC_FILE_MAGIC))
+    stream.seek(0)
+    if start == IPC_FILE_MAGIC:
+        with pa.ipc.open_file(stream) as file:
+            batches = (file.get_batch(i) for i in range(file.num_record_batches))
+            yield from _small(batches)
+    elif start:
+        with pa.ipc.open_stream(stream) as file:
+            yield from _small(file)
+
+
+def _small(batches: Any) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        batch.validate(full=True)
+        for begin in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(begin, BATCH_ROWS)
+
+
+def _read_rows(kind: str, batches: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[Item]:
+    row = 0
+    try:
+        for batch in batches():
+            for values in _rows(_in_microseconds(batch)):
+                if isinstance(values, str):
+                    yield Fault(row + 1, None, values)
+                else:
+                    yield Record(row, row + 1, None, values)
+                row += 1
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the file
+        yield Fault(row + 1, None, f"unreadable {kind}: from row {row + 1} on ({type(error).__name__})")
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Python has no nanoseconds: without this, what a row holds would depend on whether pandas is installed."""
+    coarser = {"timestamp[ns]": pa.timestamp("us"), "time64[ns]": pa.time64("us"), "duration[ns]": pa.duration("us")}
+    columns = []
+    for column in batch.columns:
+        kind = str(column.type).partition(",")[0].rstrip("]") + "]"
+        target = pa.timestamp("us", column.type.tz) if pa.types.is_timestamp(column.type) else coarser.get(kind)
+        columns.append(column.cast(target, safe=False) if kind in coarser and target else column)
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError as error:
+        if batch.num_rows == 1:
+            yield f"invalid UTF-8: byte 0x{error.object[error.start]:02x}"
+            return
+        for i in range(batch.num_rows):
+            yield from _rows(batch.slice(i, 1))

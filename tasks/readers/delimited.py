@@ -1,0 +1,88 @@
+"""Comma and tab separated values (RFC 4180): the first row names the columns, every other row is a record.
+
+Quoted fields may hold separators and line ends; blank lines are no rows. A row with another number of fields than the first is a
+fault. A quote that is never closed takes the rest of the file with it, as one fault. Memory is one block plus the longest row.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from functools import partial
+from typing import BinaryIO
+
+from tasks.readers.items import Columns, Fault, Item, Reader, Record
+from tasks.readers.jsonlines import BOM, split_lines
+
+MAX_FIELD_CHARS = 1 << 30
+"""Bounds what a quote that is never closed can hold; the library's own limit is 131,072."""
+
+
+def _read(stream: BinaryIO, compression: str, name: str, columns: Columns, delimiter: str) -> Iterator[Item]:
+    """Records at the byte offset of their first line."""
+    csv.field_size_limit(MAX_FIELD_CHARS)
+    lines = _Lines(stream, compression)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        number, offset = lines.number, lines.offset
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            yield Fault(number, offset, f"broken CSV: {error}")
+            if lines.ended:
+                break
+            continue
+        if row is None:
+            break
+        if not row:
+            continue
+        wrong = _fault_of(row, header)
+        if wrong:
+            yield Fault(number, offset, wrong)
+            if header is None:
+                return
+        elif header is None:
+            header = row
+        else:
+            yield Record(offset, number, offset, dict(zip(header, row, strict=True)))
+    if lines.damage:
+        yield Fault(lines.number, lines.offset, lines.damage)
+
+
+read_csv: Reader = partial(_read, delimiter=",")
+read_tsv: Reader = partial(_read, delimiter="\t")
+
+
+class _Lines:
+    """Lines as text, bytes that are no UTF-8 as surrogates; knows where the next one begins."""
+
+    def __init__(self, stream: BinaryIO, compression: str) -> None:
+        self._lines = split_lines(stream, compression)
+        self.number, self.offset = 1, 0
+        self.ended = False
+        self.damage: str | None = None
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        number, offset, line = next(self._lines, (self.number, self.offset, None))
+        if not isinstance(line, bytes):
+            self.ended, self.damage = True, line
+            raise StopIteration
+        self.number, self.offset = number + 1, offset + len(line) + 1
+        text = line.removeprefix(BOM) if number == 1 else line
+        return text.decode("utf-8", "surrogateescape") + "\n"
+
+
+def _fault_of(row: list[str], header: list[str] | None) -> str | None:
+    for field in row:
+        if not field.isascii() and any("\ud800" <= c <= "\udfff" for c in field):
+            bad = next(c for c in field if "\ud800" <= c <= "\udfff")
+            return f"invalid UTF-8: byte 0x{ord(bad) - 0xDC00:02x}"
+    if header is None:
+        return "broken CSV: a column is named twice" if len(set(row)) < len(row) else None
+    if len(row) != len(header):
+        return f"broken CSV: the row has {len(row)} fields, the first row {len(header)}"
+    return None

@@ -1,0 +1,69 @@
+"""What does the name of a file say about what it holds?
+
+`pages.warc.gz` is a web archive in gzip, `texts.tar.zst` an archive of files in zstd; the format of a member of an archive is
+read off its own name. Config and planning need this before anything is opened, so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
+
+FORMATS: Mapping[str, str] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "text",
+    ".md": "text",
+    ".markdown": "text",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".warc": "warc",
+    ".wet": "warc",
+    ".zip": "zip",
+    ".tar": "tar",
+}
+SHORT_NAMES: Mapping[str, tuple[str, str]] = {
+    ".tgz": (".tar", ".gz"),
+    ".tzst": (".tar", ".zst"),
+    ".tbz2": (".tar", ".bz2"),
+    ".txz": (".tar", ".xz"),
+}
+ARCHIVES = ("zip", "tar")
+SEEKING = ("parquet", "arrow", "zip")
+"""Formats that are read from several places of a file; compressed as a whole, they would have to be unpacked first."""
+
+
+class Format(NamedTuple):
+    """`compression` is a suffix, or empty."""
+
+    kind: str
+    compression: str
+
+
+def format_of(name: str) -> Format | None:
+    """The format of a file by its name; None for names without a reader."""
+    suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes[-2:]]
+    if suffixes and suffixes[-1] in SHORT_NAMES:
+        suffixes[-1:] = SHORT_NAMES[suffixes[-1]]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    kind = FORMATS.get(suffixes[-1]) if suffixes else None
+    if kind is None or (compression and kind in SEEKING):
+        return None
+    return Format(kind, compression)
+
+
+def known_formats() -> str:
+    """For messages: every suffix with a reader."""
+    return f"{', '.join(FORMATS)}, most also with {', '.join(COMPRESSIONS)}"

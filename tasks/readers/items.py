@@ -1,0 +1,79 @@
+"""What can a reader come across? Records, and three kinds of things that are none.
+
+`read` counts records, faults and drops; what is skipped was never meant as a document (a request in a web archive, a
+picture in a zip file) and is counted beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+
+@dataclass(slots=True)
+class Record:
+    """One record. `position` names it for ever: a byte offset in the uncompressed stream, or a row number."""
+
+    position: int
+    line: int
+    byte_offset: int | None
+    values: dict[str, Any]
+    repaired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What could not be read, and where. The error is `kind: details`, and never quotes the input."""
+
+    line: int
+    byte_offset: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A record that its reader can tell to be no text."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that is no record at all."""
+
+    kind: str
+
+
+Item = Record | Fault | Dropped | Skipped
+
+
+class Columns(NamedTuple):
+    """What the source calls the columns that a format without column names fills."""
+
+    text: str
+    id: str | None
+    url: str | None
+    added: str | None
+
+    def values(self, text: Any, **known: str | None) -> dict[str, Any]:
+        """{column: value} of what is known, under the names of the source; a column that is null is left out."""
+        named = {getattr(self, name): value for name, value in known.items()}
+        return {column: value for column, value in named.items() if column and value is not None} | {self.text: text}
+
+
+Reader = Callable[[BinaryIO, str, str, Columns], Iterator[Item]]
+"""(stream, its compression, name of the file, columns) -> items in file order."""
+
+
+def json_type(value: Any) -> str:
+    """What JSON calls the type of a value."""
+    if value is None:
+        return "null"
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)
+
+
+def damaged(error: object) -> str:
+    """What a fault says of a stream that ended early; the same in every reader."""
+    return f"damaged file: {error}"

@@ -1,0 +1,125 @@
+"""JSON lines: one record per line that is not blank; one bad line costs that line.
+
+JSON is parsed by orjson. What it refuses is parsed again by the standard library, which tells three things apart:
+broken JSON (a fault), NaN and infinities (not JSON, but common in dumps of data frames; they become null), and
+lone surrogates (become U+FFFD, and the record says so). Integers beyond 64 bits, which orjson rounds, keep
+their digits the same way. Memory is one block plus the longest line. Left out: JSON arrays over many lines.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import orjson
+
+from tasks.bytestreams import DamagedStream, read_blocks
+from tasks.readers.items import Columns, Fault, Item, Record, damaged, json_type
+
+BOM = b"\xef\xbb\xbf"
+LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+    """Records at the byte offset of their line."""
+    loads, number, offset = orjson.loads, 1, 0
+    # One loop over the lines of a block: a generator for each line would cost as much as parsing a short one.
+    for lines in line_blocks(stream, compression):
+        if isinstance(lines, str):
+            yield Fault(number, offset, lines)
+            return
+        for line in lines:
+            try:
+                values = loads(line)
+            except orjson.JSONDecodeError:
+                if line.removeprefix(BOM).strip():
+                    yield _read_odd_line(line, number, offset)
+            else:
+                if type(values) is not dict:
+                    yield Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
+                else:
+                    for value in values.values():
+                        if type(value) is float and abs(value) >= 2**63:
+                            yield _read_odd_line(line, number, offset)
+                            break
+                    else:
+                        yield Record(offset, number, offset, values)
+            number, offset = number + 1, offset + len(line) + 1
+
+
+def line_blocks(stream: BinaryIO, compression: str) -> Iterator[list[bytes] | str]:
+    """Lists of whole lines without their ends; at last the error, as text, where the stream is damaged."""
+    held: list[bytes] = []  # the beginning of a line that goes on in the next block
+    try:
+        for block in read_blocks(stream, compression):
+            lines = block.split(b"\n")
+            held.append(lines[0])
+            if len(lines) > 1:
+                lines[0] = b"".join(held)
+                held = [lines.pop()]
+                yield lines
+    except DamagedStream as error:
+        yield damaged(error)
+        return
+    if any(held):
+        yield [b"".join(held)]
+
+
+def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, bytes | str]]:
+    """(line number from 1, byte offset, line); the line is the error, as text, where a stream is damaged."""
+    number, offset = 1, 0
+    for lines in line_blocks(stream, compression):
+        if isinstance(lines, str):
+            yield number, offset, lines
+            return
+        for line in lines:
+            yield number, offset, line
+            number, offset = number + 1, offset + len(line) + 1
+
+
+def parse_json(line: bytes) -> tuple[Any, bool]:
+    """The value of a JSON text, and whether lone surrogates were replaced in it. Raises ValueError, RecursionError."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return _repaired(json.loads(line.decode("utf-8")))
+    if isinstance(value, dict) and any(isinstance(v, float) and abs(v) >= 2**63 for v in value.values()):
+        value = json.loads(line)
+    return value, False
+
+
+def _read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
+    """The slow and thorough way, for what orjson refuses or rounds."""
+    repaired: tuple[str, ...] = ()
+    if line.startswith(BOM):
+        line, repaired = line.removeprefix(BOM), ("BOM",)
+    try:
+        values, surrogates = parse_json(line)
+    except UnicodeDecodeError as error:
+        return Fault(number, offset, f"invalid UTF-8: byte 0x{line[error.start]:02x} at byte {error.start} of the line")
+    except json.JSONDecodeError as error:
+        return Fault(number, offset, f"broken JSON: {error.msg} at character {error.pos}")
+    except (ValueError, RecursionError) as error:
+        return Fault(number, offset, f"broken JSON: {type(error).__name__}")
+    if not isinstance(values, dict):
+        return Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
+    return Record(offset, number, offset, values, repaired + (("LONE_SURROGATE",) if surrogates else ()))
+
+
+def _repaired(value: Any) -> tuple[Any, bool]:
+    """A JSON value without NaN, infinities (null) and lone surrogates (U+FFFD), and whether it had any of the last."""
+    if isinstance(value, str):
+        repaired, count = LONE_SURROGATES.subn("\ufffd", value)
+        return repaired, count > 0
+    if isinstance(value, list):
+        items = [_repaired(item) for item in value]
+        return [item for item, _ in items], any(changed for _, changed in items)
+    if isinstance(value, dict):
+        pairs = [(_repaired(k), _repaired(v)) for k, v in value.items()]
+        return {k[0]: v[0] for k, v in pairs}, any(k[1] or v[1] for k, v in pairs)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None, False
+    return value, False

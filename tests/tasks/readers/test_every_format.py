@@ -1,0 +1,119 @@
+"""Every format gives the same records, and no file, however broken, crashes a reader or loses a record in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.readers import Dropped, Fault, Item, Record, Skipped
+from tests.tasks.readers.input_files import COMPRESS, RECORDS, as_tar, as_zip, every_format, read_items
+
+FILES = every_format()
+WANTED = [(r["id"], r["text"], r["url"]) for r in RECORDS]
+FUZZED = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def found(items: list[Item]) -> list[tuple[str, str, str]]:
+    return [(i.values.get("id"), i.values.get("text"), i.values.get("url")) for i in items if isinstance(i, Record)]
+
+
+def faults(items: list[Item]) -> list[Fault]:
+    return [item for item in items if isinstance(item, Fault)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_same_records_in_every_format(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    items = read_items(tmp_path / name)
+    assert found(items) == WANTED
+    assert faults(items) == []
+    positions = [item.position for item in items if isinstance(item, Record)]
+    assert "tar" in name or "zip" in name or "tgz" in name or positions == sorted(set(positions))
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("r.jsonl.", "r.csv.", "r.warc.wet.", "r.tar."))])
+def test_identity_does_not_depend_on_compression(name: str, tmp_path: Path) -> None:
+    plain = name.rpartition(".")[0]
+    for one in (name, plain):
+        (tmp_path / one).write_bytes(FILES[one])
+    compressed, uncompressed = (
+        [(i.position, i.line) for i in read_items(tmp_path / one) if isinstance(i, Record)] for one in (name, plain)
+    )
+    assert compressed == uncompressed
+
+
+@pytest.mark.parametrize("name", FILES)
+@FUZZED
+@given(st.floats(0, 1, exclude_max=True))
+def test_cut_off_file_keeps_its_whole_records_in_order(name: str, tmp_path: Path, frac: float) -> None:
+    data = FILES[name][: int(len(FILES[name]) * frac)]
+    (tmp_path / name).write_bytes(data)
+    items = read_items(tmp_path / name)
+    got = found(items)
+    if name in ("r.csv", "r.tsv") and not data.endswith(b"\n"):
+        got = got[:-1]  # the last row needs no line end, so its last field may be short
+    assert got == WANTED[: len(got)]
+    # Only where a line or a record ends can a file end unnoticed.
+    at_an_end = not data or name in ("r.csv", "r.tsv", "r.arrows") or data.endswith(b"\n") or name.startswith("r.warc.wet.")
+    assert len(got) == len(WANTED) or faults(items) or at_an_end
+
+
+@pytest.mark.parametrize("name", FILES)
+@FUZZED
+@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=8))
+def test_flipped_bits_are_survived(name: str, tmp_path: Path, flips: list[tuple[float, int]]) -> None:
+    data = bytearray(FILES[name])
+    for frac, bit in flips:
+        data[int(len(data) * frac)] ^= 1 << bit
+    (tmp_path / name).write_bytes(data)
+    items = read_items(tmp_path / name)
+    assert all(isinstance(item, (Record, Fault, Dropped, Skipped)) for item in items)
+
+
+@pytest.mark.parametrize("name", FILES)
+@FUZZED
+@given(st.binary(max_size=400))
+def test_bytes_that_are_no_file_are_faults_and_no_records(name: str, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    items = read_items(tmp_path / name)
+    if name not in ("r.csv", "r.tsv"):  # there, anything is a row
+        assert found(items) == []
+    assert faults(items) or not data.strip(b"\0 \t\r\n\x0b\x0c") or name in ("r.csv", "r.tsv") or name.startswith("r.warc.wet")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
+def test_garbage_after_a_compressed_stream_costs_nothing_but_a_fault(suffix: str, tmp_path: Path) -> None:
+    (tmp_path / f"r.jsonl{suffix}").write_bytes(COMPRESS[suffix](FILES["r.jsonl"]) + b"garbage that is no stream")
+    items = read_items(tmp_path / f"r.jsonl{suffix}")
+    assert found(items) == WANTED
+    assert [f.error.partition(":")[0] for f in faults(items)] == ["damaged file"]
+
+
+def test_members_without_a_reader_are_skipped_and_members_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    line = b'{"text": "a"}\n'
+    members = {"a.txt": b"plain", "b.exe": b"MZ", ".hidden.txt": b"", "inner.zip": as_zip({"c.jsonl": line}), "d.jsonl": line}
+    for name, data in (("m.zip", as_zip(members)), ("m.tar", as_tar(members))):
+        (tmp_path / name).write_bytes(data)
+        items = read_items(tmp_path / name)
+        assert [i.values["text"] for i in items if isinstance(i, Record)] == ["plain", "a"]
+        assert [i.kind for i in items if isinstance(i, Skipped)] == ["archive_member"] * 3
+    twice = as_tar({"d.jsonl": line})[:1024] * 2 + b"\0" * 1024
+    (tmp_path / "twice.tar").write_bytes(twice)
+    from tasks.readers import read_streams
+    from tests.tasks.readers.input_files import COLUMNS
+
+    names = [name for name, items in read_streams(tmp_path / "twice.tar", "twice.tar", COLUMNS) if list(items)]
+    assert names == ["twice.tar!d.jsonl", "twice.tar!d.jsonl#2"]
+
+
+def test_damaged_member_is_a_fault_and_the_others_are_read(tmp_path: Path) -> None:
+    members = {f"{i}.jsonl": FILES["r.jsonl"] for i in range(3)}
+    data = bytearray(as_zip(members))
+    data[data.find(b"1.jsonl") + 60] ^= 0xFF
+    (tmp_path / "m.zip").write_bytes(data)
+    items = read_items(tmp_path / "m.zip")
+    assert len(found(items)) >= 2 * len(WANTED) and found(items)[-len(WANTED) :] == WANTED
+    assert any("broken zip" in fault.error for fault in faults(items))

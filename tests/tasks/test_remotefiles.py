@@ -1,0 +1,228 @@
+"""Files elsewhere: listed, fetched once, gone on with after a fault, explained in one line. Against real servers on loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_core.config import ConfigError
+from tasks import remotefiles
+from tasks.artifact import digest_file
+from tasks.ingest import ingest
+from tasks.sourcefiles import list_files
+from tasks.sources import SourceConfig
+from tests.tasks.make_artifacts import empty_dir, read_documents, write_jsonl
+
+
+class Server(SimpleHTTPRequestHandler):
+    """Files of a folder with ETag and ranges; counts what is asked for, and fails when told to."""
+
+    asked: list[str]
+    failures: list[int]
+    ranges = True
+
+    def do_GET(self) -> None:
+        self.asked.append(f"GET {self.path} {self.headers.get('Range', '')}".strip())
+        if self.failures:
+            status = self.failures.pop(0)
+            if status:
+                self.send_error(status)
+            else:
+                self.connection.close()  # in the middle of the conversation
+            return
+        path = Path(self.translate_path(self.path))
+        wanted = self.headers.get("Range")
+        if not wanted or not self.ranges or not path.is_file():
+            super().do_GET()
+            return
+        begin, _, end = wanted.removeprefix("bytes=").partition("-")
+        data = path.read_bytes()[int(begin) : int(end) + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Range", f"bytes {begin}-{end}/{path.stat().st_size}")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_HEAD(self) -> None:
+        self.asked.append(f"HEAD {self.path}")
+        super().do_HEAD()
+
+    def end_headers(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if path.is_file():
+            self.send_header("ETag", f'"{digest_file(path)}"')
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path, type[Server]]]:
+    """(address, folder that is served, its server's class)."""
+    folder = empty_dir(tmp_path / "site")
+    handler = type("Handler", (Server,), {"asked": [], "failures": []})
+    monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(remotefiles, "PIECE_BYTES", 1000)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", folder, handler
+    server.shutdown()
+    server.server_close()
+
+
+def fetches(handler: type[Server]) -> list[str]:
+    return [line.split()[1] for line in handler.asked if line.startswith("GET") and not line.split()[1].endswith("/")]
+
+
+def test_files_of_a_site_are_read_like_files_here(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+    address, folder, _ = site
+    write_jsonl(folder / "data" / "a.jsonl", [{"text": "first"}])
+    write_jsonl(folder / "data" / "b c.jsonl", [{"text": "second"}])
+    (folder / "data" / "notes.pdf").write_bytes(b"%PDF")
+    by_glob = SourceConfig(name="s", paths=(f"{address}/data/*.jsonl",), cache=tmp_path / "cache")
+    by_folder = SourceConfig(name="s", paths=(f"{address}/data/",), cache=tmp_path / "cache")
+    here = SourceConfig(name="s", paths=(str(folder / "data"),))
+    artifacts = [ingest(empty_dir(tmp_path / f"out{i}"), c) for i, c in enumerate((by_glob, by_folder, here))]
+    rows = [read_documents(artifact) for artifact in artifacts]
+    assert [r["text"] for r in rows[0]] == ["first", "second"] and rows[0] == rows[1] == rows[2]
+
+
+def test_unchanged_file_is_fetched_once_and_a_changed_one_again(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+    address, folder, handler = site
+    write_jsonl(folder / "a.jsonl", [{"text": "old"}])
+    (first,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
+    asked = fetches(handler)
+    assert asked == ["/a.jsonl"] and first.read_bytes() == (folder / "a.jsonl").read_bytes()
+    (again,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
+    assert again == first and fetches(handler) == asked
+    write_jsonl(folder / "a.jsonl", [{"text": "new"}])
+    (changed,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
+    assert changed != first and "new" in changed.read_text() and len(fetches(handler)) == 2
+
+
+def test_fetch_goes_on_where_it_was_cut_off(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+    address, folder, handler = site
+    (folder / "a.txt").write_bytes(bytes(range(256)) * 20)
+    handler.failures[:] = [503] * 40
+    with pytest.raises(ConfigError, match="HTTP status 503"):
+        list_files([f"{address}/a.txt"], None, tmp_path / "cache")
+    handler.failures.clear()
+    (part,) = (tmp_path / "cache").glob("*.part")
+    part.write_bytes((folder / "a.txt").read_bytes()[:2500])
+    handler.asked.clear()
+    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    assert file.read_bytes() == (folder / "a.txt").read_bytes()
+    assert [line.split("=")[1] for line in handler.asked if "bytes=" in line] == ["2500-3499", "3500-4499", "4500-5119"]
+    assert list((tmp_path / "cache").iterdir()) == [file]
+
+
+def test_trouble_that_passes_is_waited_for(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+    address, folder, handler = site
+    (folder / "a.txt").write_bytes(b"x" * 2500)
+    handler.failures[:] = [500, 0]
+    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    assert file.stat().st_size == 2500
+
+
+def test_server_without_ranges_is_read_too(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+    address, folder, handler = site
+    handler.ranges = False
+    (folder / "a.txt").write_bytes(bytes(range(256)) * 20)
+    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    assert file.read_bytes() == (folder / "a.txt").read_bytes()
+
+
+def test_names_are_relative_to_what_the_addresses_have_in_common(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+    address, folder, _ = site
+    write_jsonl(folder / "x" / "a.jsonl", [{"text": "a"}])
+    write_jsonl(folder / "y" / "a.jsonl", [{"text": "b"}])
+    names = list_files([f"{address}/y/a.jsonl", f"{address}/x/*.jsonl"], None, tmp_path / "cache")
+    assert list(names) == ["x/a.jsonl", "y/a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("{site}/nowhere.jsonl", ["nowhere.jsonl cannot be read", "HTTP status 404"]),
+        ("{site}/empty/*.jsonl", ["names no file with a reader"]),
+        ("{site}/a.pdf", ["a.pdf has no reader"]),
+        ("http://127.0.0.1:9/a.jsonl", ["127.0.0.1:9/a.jsonl cannot be read", "run again"]),
+        ("http://me:secret@127.0.0.1:9/a.jsonl", ["http://127.0.0.1/a.jsonl comes with a user"]),
+        ("https://127.0.0.1:9/a.jsonl?sig=secret", ["https://127.0.0.1/a.jsonl comes with a user, a password or a query"]),
+        ("ftp://127.0.0.1/a.jsonl", ["ftp:// is not a place to read from", "s3://"]),
+        ("gs://bucket/a.jsonl", ["pip install 'textmill[gs]'"]),
+    ],
+)
+def test_address_that_cannot_be_read_is_one_line_without_secrets(
+    path: str, words: list[str], site: tuple[str, Path, type[Server]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    original = fsspec.filesystem
+
+    def without_gcsfs(scheme: str, **options: Any) -> Any:
+        if scheme == "gs":
+            raise ImportError("Please install gcsfs to access Google Storage")
+        return original(scheme, **options)
+
+    monkeypatch.setattr(fsspec, "filesystem", without_gcsfs)
+    (site[1] / "a.pdf").touch()
+    empty_dir(site[1] / "empty")
+    with pytest.raises(ConfigError) as caught:
+        list_files([path.format(site=site[0])], None, tmp_path / "cache")
+    said = str(caught.value)
+    assert said.startswith("source.paths: ") and "\n" not in said and "secret" not in said
+    assert all(word in said for word in words), said
+
+
+def test_files_here_and_elsewhere_are_two_sources(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"make two of source\.sources"):
+        list_files(["https://x.example/a.jsonl", "b.jsonl"], None, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Any]:
+    """A bucket of a real S3 server, in this process."""
+    server_module = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    patch = pytest.MonkeyPatch()
+    server = server_module.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "hidden-key", "DEFAULT_REGION": "us-east-1"}.items():
+        patch.setenv(f"AWS_{name}", value)
+    patch.setenv("AWS_ENDPOINT_URL", endpoint)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="texts")
+    yield client
+    server.stop()
+    patch.undo()
+
+
+def test_bucket_is_listed_fetched_and_kept(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remotefiles, "PIECE_BYTES", 1000)
+    data = {f"crawl/{i}/part.jsonl": b'{"text": "%d"}\n' % i * 100 for i in range(3)}
+    for key, body in {**data, "crawl/readme.pdf": b"%PDF"}.items():
+        bucket.put_object(Bucket="texts", Key=key, Body=body)
+    found = list_files(["s3://texts/crawl/*/*.jsonl"], None, tmp_path / "cache")
+    assert {name: file.read_bytes() for name, file in found.items()} == {k.removeprefix("crawl/"): v for k, v in data.items()}
+    assert list_files(["s3://texts/crawl/"], None, tmp_path / "cache") == found
+    bucket.put_object(Bucket="texts", Key="crawl/1/part.jsonl", Body=b'{"text": "new"}\n')
+    changed = list_files(["s3://texts/crawl/"], None, tmp_path / "cache")
+    assert [name for name in found if found[name] != changed[name]] == ["1/part.jsonl"]
+    assert changed["1/part.jsonl"].read_bytes() == b'{"text": "new"}\n'
+
+
+@pytest.mark.parametrize(("path", "words"), [("s3://texts/nowhere.jsonl", "it is not there"), ("s3://no-bucket/*.jsonl", "no")])
+def test_bucket_that_cannot_be_read_is_one_line(bucket: Any, path: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        list_files([path], None, tmp_path)
+    assert words in str(caught.value) and path in str(caught.value) and "hidden-key" not in str(caught.value)

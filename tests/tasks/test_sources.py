@@ -1,0 +1,184 @@
+"""Several sources in one run, pages that cost too much, and how much may be lost: ingest as a stage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_core.config import ConfigError, build, to_plain
+from tasks import ingest as stage
+from tasks.artifact import Artifact
+from tasks.ingest import ingest, require_budget
+from tasks.keys import canonical_json, key_config
+from tasks.parts import PartRunner, process_executor, thread_executor
+from tasks.sources import HtmlConfig, InputConfig, SourceConfig
+from tasks.stage import StageFailure
+from tests.tasks.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
+from tests.tasks.readers.input_files import http_response, warc_record
+
+
+def quarantine(artifact: Artifact) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in artifact.file("quarantine.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> dict[str, Any]:
+    write_jsonl(tmp_path / "crawl" / "a.jsonl", [{"text": "from the web"}, {"text": None}])
+    write_jsonl(tmp_path / "wiki" / "a.jsonl", [{"body": "from a wiki", "key": 7, "part": "talk"}, {"body": "x", "part": "x"}])
+    return {
+        "web": {"paths": [str(tmp_path / "crawl")]},
+        "wiki": {
+            "paths": [str(tmp_path / "wiki" / "*.jsonl")],
+            "text_column": "body",
+            "id_column": "key",
+            "include": {"part": ["talk"]},
+        },
+    }
+
+
+def test_every_document_carries_the_name_of_its_source(two: dict[str, Any], tmp_path: Path) -> None:
+    config = build(SourceConfig, {"name": "mix", "sources": two})
+    artifact = ingest(empty_dir(tmp_path / "out"), config)
+    assert [(r["source"], r["text"], r["source_id"]) for r in read_documents(artifact)] == [
+        ("web", "from the web", None),
+        ("wiki", "from a wiki", "7"),
+    ]
+    assert list(config.input_files()) == ["web/a.jsonl", "wiki/a.jsonl"]
+    assert [q["file"] for q in quarantine(artifact)] == ["web/a.jsonl"]
+    assert artifact.metrics["by_source"] == {"web": {"documents": 1, "bytes": 12}, "wiki": {"documents": 1, "bytes": 11}}
+    assert artifact.counters["dropped"]["EXCLUDED"] == 1
+
+
+def test_documents_have_the_same_identities_alone_and_among_others(two: dict[str, Any], tmp_path: Path) -> None:
+    together = ingest(empty_dir(tmp_path / "together"), build(SourceConfig, {"sources": two}))
+    alone = [
+        ingest(empty_dir(tmp_path / f"out-{name}"), build(SourceConfig, {"name": name, **settings}))
+        for name, settings in two.items()
+    ]
+    assert [r["id"] for r in read_documents(together)] == [r["id"] for a in alone for r in read_documents(a)]
+
+
+def test_key_holds_the_mapping_of_every_source_and_no_path(two: dict[str, Any], tmp_path: Path) -> None:
+    config = build(SourceConfig, {"sources": two})
+    text = canonical_json(key_config(config))
+    assert '"text_column":"body"' in text and str(tmp_path) not in text
+    assert build(SourceConfig, to_plain(config)) == config
+    other = build(SourceConfig, {"sources": two | {"wiki": {**two["wiki"], "text_column": "key2"}}})
+    assert canonical_json(key_config(other)) != text
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"paths": ["a"], "sources": {"x": {"paths": ["b"]}}}, "exclude each other"),
+        ({"sources": {"a/b": {"paths": ["b"]}}}, "name ('a/b')"),
+        ({"name": ""}, "name ('')"),
+        ({"sources": {"x": {"path": ["b"]}}}, "source.sources.x.path is not a known setting; did you mean paths?"),
+        ({"max_bad_frac": 1.5}, "max_bad_frac (1.5)"),
+        ({"html": {"timeout_s": 0}}, "source.html: timeout_s (0)"),
+        ({"html": {"max_memory_bytes": 1}}, "max_memory_bytes (1)"),
+        ({"text_kind": "pdf"}, "text_kind (pdf) is not a choice"),
+    ],
+)
+def test_config_says_what_is_wrong(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(SourceConfig, config, "source")
+    assert words in str(caught.value)
+
+
+def test_source_without_paths_is_named(two: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"source\.sources\.web\.paths is empty"):
+        build(SourceConfig, {"sources": two | {"web": {}}}).input_files()
+
+
+PAGE = b"<html><body><main><p>Words of page %d, and more of them, so that it is a text.</main>"
+
+
+def write_pages(folder: Path) -> None:
+    """Web archives, HTML files and tables of pages; some are bad ones (fake_pages)."""
+    responses = [PAGE % i for i in range(6)]
+    responses[2], responses[4] = b"hang", b"eat"
+    blocks = [http_response(r, "Content-Type: text/html") for r in responses]
+    named = [warc_record("response", b, WARC_Record_ID=f"<{i}>", Content_Type="application/http") for i, b in enumerate(blocks)]
+    empty_dir(folder)
+    (folder / "a.warc").write_bytes(warc_record("request", b"GET /") + b"".join(named))
+    (folder / "b.html").write_bytes(PAGE % 7)
+    write_jsonl(folder / "c.jsonl", [{"text": (PAGE % 8).decode(), "id": "c"}, {"text": "hang"}, {"text": 5}])
+
+
+def test_bad_page_is_quarantined_and_the_rest_goes_on_the_same_for_all_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "READ_PAGE", "tests.tasks.fake_pages:read_page")
+    write_pages(tmp_path / "in")
+    config = SourceConfig(
+        name="s", paths=(str(tmp_path / "in"),), text_kind="html", html=HtmlConfig(timeout_s=0.3, max_memory_bytes=300_000_000)
+    )
+    runners = [PartRunner(), PartRunner(make_executor=thread_executor(3))]
+    artifacts = [ingest(empty_dir(tmp_path / f"out{i}"), config, runner) for i, runner in enumerate(runners)]
+    assert [r["source_id"] for r in read_documents(artifacts[0])] == ["0", "1", "3", "5", "b.html", "c"]
+    assert [(q["file"], q["line"], q["error"]) for q in quarantine(artifacts[0])] == [
+        ("a.warc", 4, "page out of bounds: took longer than 0.3 s"),
+        ("a.warc", 6, "page out of bounds: took more memory than it may"),
+        ("c.jsonl", 2, "page out of bounds: took longer than 0.3 s"),
+        ("c.jsonl", 3, "wrong type: column text is a number, not text"),
+    ]
+    assert artifacts[0].counters["quarantined_by"] == {"page out of bounds": 3, "wrong type": 1}
+    assert artifacts[0].counters["skipped"] == {"warc_request": 1}
+    for file in artifacts[0].files("**/*.*"):
+        assert file.read_bytes() == (artifacts[1].path / file.relative_to(artifacts[0].path)).read_bytes()
+    assert artifacts[0].counters == artifacts[1].counters
+
+
+def test_pages_keep_their_title_and_encoding_as_metadata(tmp_path: Path) -> None:
+    page = "<title>Ein Titel</title><meta charset=latin1><p>Größe und Maß, und noch einige Worte mehr als das."
+    (tmp_path / "a.html").write_bytes(page.encode("latin-1"))
+    artifact = ingest_files(tmp_path, "out", [tmp_path / "a.html"], html=HtmlConfig(main_content=False))
+    (row,) = read_documents(artifact)
+    assert row["text"] == "Größe und Maß, und noch einige Worte mehr als das."
+    assert json.loads(row["metadata"]) == {"encoding": "cp1252", "title": "Ein Titel"}
+
+
+def with_bad(tmp_path: Path, bad: int, good: int, **config: Any) -> tuple[Artifact, SourceConfig]:
+    lines = ['{"text": "good"}'] * good + ["{broken"] * (bad - 1) + ['{"text": 1}'] * min(bad, 1)
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    settings = SourceConfig(name="s", paths=(str(tmp_path / "a.jsonl"),), **config)
+    return ingest(empty_dir(tmp_path / "out"), settings), settings
+
+
+def test_more_faults_than_the_budget_are_refused_with_their_kinds_and_places(tmp_path: Path) -> None:
+    artifact, config = with_bad(tmp_path, 6, 94)
+    with pytest.raises(StageFailure) as caught:
+        require_budget(artifact, config)
+    said = str(caught.value)
+    assert "6 of 100 records (6.0%)" in said and "(broken JSON 5, wrong type 1)" in said and "source.max_bad_frac" in said
+    assert [f"a.jsonl line {n}" in said for n in (95, 96, 97, 98)] == [True, True, True, False]
+    assert str(artifact.path / "quarantine.jsonl") in said and "\n" not in said
+
+
+@pytest.mark.parametrize(("bad", "budget"), [(5, 0.05), (6, 0.06), (0, 0.0)])
+def test_faults_within_the_budget_are_accepted(tmp_path: Path, bad: int, budget: float) -> None:
+    require_budget(*with_bad(tmp_path, bad, 100 - bad, max_bad_frac=budget))
+
+
+def test_budget_is_in_no_key() -> None:
+    keys = [canonical_json(key_config(SourceConfig(name="s", max_bad_frac=frac))) for frac in (0.0, 1.0)]
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.slow
+def test_pages_of_a_source_are_read_in_processes_too(tmp_path: Path) -> None:
+    for i in range(2):
+        (tmp_path / "in" / f"{i}.html").parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{i}.html").write_bytes(PAGE % i)
+    config = SourceConfig(name="s", paths=(str(tmp_path / "in"),))
+    artifact = ingest(empty_dir(tmp_path / "out"), config, PartRunner(make_executor=process_executor(2)))
+    assert [r["text"][:15] for r in read_documents(artifact)] == ["Words of page 0", "Words of page 1"]
+
+
+def test_input_config_maps_a_column_once() -> None:
+    with pytest.raises(ConfigError, match="mapped twice"):
+        InputConfig(text_column="id")
