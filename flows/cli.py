@@ -35,6 +35,7 @@ from flows.services import (
 from flows.tracking import open_sweep
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch
+from tasks.keys import digest
 from tasks.plan import plan_rows
 from tasks.stage import StageFailure
 from tasks.store import Store
@@ -54,6 +55,7 @@ FLOWS = {
     "run": FlowEntry("flows.pipeline", "pipeline", "report", "everything, from raw text to the report"),
     "refresh": FlowEntry("flows.refresh", "refresh", "shards", "the data half: new input to token shards"),
     "train": FlowEntry("flows.train", "train", "train", "a trained model, with the data it still needs"),
+    "tokenizer": FlowEntry("flows.tokenizer", "tokenizer", "tokenizer", "a tokenizer, trained and measured; -m compares several"),
     "evaluate": FlowEntry("flows.evaluate", "evaluate", "evaluate", "quality of the trained model"),
     "bench": FlowEntry("flows.bench", "bench", "bench", "speed of the trained model on this machine"),
 }
@@ -128,7 +130,29 @@ def _flow(name: str, arguments: list[str]) -> int:
     with open_sweep(configs[0].tracking, configs[0].state, overrides) as link:
         _hydra_application(["-m", *settable(overrides)], job)
         say(f"sweep: {len(codes)} runs, {sum(map(bool, codes))} failed; MLflow: {link()}")
+    if name == "tokenizer":
+        _compare_tokenizers([config for config, code in zip(configs, codes, strict=True) if code == 0])
     return max(codes, default=0)
+
+
+def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
+    """A page over the tokenizers of a sweep, and which of them suits the model."""
+    from tasks.tokenizer_sweep import candidates, recommend, write_sweep
+
+    made = []
+    for config in configs:
+        store, plan = decide(config, "tokenizer")
+        if (artifact := store.find("tokenizer", plan["tokenizer"].node.key)) is not None:
+            made.append(artifact)
+    if not made:
+        return
+    model, seq_len = configs[0].model, configs[0].train.seq_len
+    found = candidates(made, model, seq_len)
+    best = recommend(found)
+    file = configs[0].state / "sweeps" / f"tokenizers-{digest([c.key for c in found])}.html"
+    page = write_sweep(found, model, seq_len, file)
+    say(f"tokenizers: {best.name} takes the least compute per byte, or nearly; page {page}")
+    print(json.dumps({"recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}, "page": str(page)}))
 
 
 def _run(name: str, overrides: Sequence[str], config: RunConfig) -> int:

@@ -147,7 +147,7 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
         writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
     write_json(folder / "dataset_info.json", info)
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": name}],
         "_fingerprint": hashlib.blake2b(f"{shards.tokenizer_digest} {shards.split} {count}".encode(), digest_size=8).hexdigest(),
         "_format_columns": None,
