@@ -128,7 +128,7 @@ def _fetch_into(system: Any, address: str, info: Mapping[str, Any], part: Path) 
         while (begin := stream.tell()) < size:
             end = min(begin + PIECE_BYTES, size)
             piece = system.cat_file(address, start=begin, end=end)
-            if False:  # the server knows no ranges and has sent everything
+            if len(piece) > end - begin:  # the server knows no ranges and has sent everything
                 stream.truncate(0)
                 stream.seek(0)
             elif len(piece) < end - begin:
