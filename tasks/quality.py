@@ -39,6 +39,7 @@ from tasks.keys import digest
 from tasks.language_labels import check_label
 from tasks.parts import Part, RunParts, serial
 from tasks.quality_features import COUNTS, FEATURES
+from tasks.quality_fineweb2 import FINEWEB2
 from tasks.quality_rules import Limit, RuleBook, RuleOverlay, check_names, judge
 from tasks.score_labels import DIMENSIONS, LABELS_FOLDER
 from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
@@ -116,8 +117,8 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     labels, scores = read_table(part.payload["language"], ["id", "language"]), read_table(part.payload["scores"])
     check_aligned(documents, labels, "the language sidecar")
     check_aligned(documents, scores, "the scores sidecar")
-    features = measure_features(documents["text"])
     languages = np.asarray(labels["language"].to_pylist(), dtype=object)
+    features = measure_features(documents["text"], languages)
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
     score_columns, judged = judged_scores(documents["id"].to_pylist(), scores, config)
@@ -134,11 +135,17 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     return counts
 
 
-def measure_features(texts: pa.ChunkedArray | pa.Array) -> dict[str, np.ndarray]:
-    """{feature: values} of a column of texts, counts as int64 and ratios as float64."""
-    from tasks.kernels.features import measure_texts
+def measure_features(texts: pa.ChunkedArray | pa.Array, languages: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """{feature: values} of a column of texts, counts as int64 and ratios as float64.
 
-    rows = measure_texts(*text_buffers(texts))
+    languages: labels, which choose the list of stop words; without them, or without a list, English ones are counted.
+    """
+    from tasks.kernels.features import STOP_WORDS, measure_texts
+
+    listed = [language for language, limits in FINEWEB2.items() if limits.stop_words]
+    numbers = {language: i for i, language in enumerate(listed, start=1)}
+    lists = None if languages is None else np.array([numbers.get(language, 0) for language in languages], np.int64)
+    rows = measure_texts(*text_buffers(texts), [STOP_WORDS, *(FINEWEB2[language].stop_words for language in listed)], lists)
     return {name: rows[:, i].astype(np.int64) if name in COUNTS else rows[:, i].copy() for i, name in enumerate(FEATURES)}
 
 

@@ -252,7 +252,10 @@ def _rules_of(choice: RuleOverlay, where: str) -> dict[str, tuple[Rule, bool]]:
         for rule in (rule for name in names for rule in PRESETS[name]):
             if rule.name in choice.thresholds:
                 rule = replace(rule, threshold=choice.thresholds[rule.name])
-            first, _ = rules.setdefault(rule.name, (rule, drops))
+            first, dropping = rules.setdefault(rule.name, (rule, drops))
+            if first.languages != rule.languages:
+                both = tuple(dict.fromkeys((*first.languages, *rule.languages)))
+                rules[rule.name] = (replace(first, languages=both), dropping)
             if first.threshold != rule.threshold:
                 raise ConfigError(
                     f"{first.preset} and {rule.preset}{where} give {rule.name} two thresholds, {first.threshold:g} and "
