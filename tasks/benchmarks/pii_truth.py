@@ -1,13 +1,14 @@
 """How much of the personal data that is known was found, and how much of what was found is any?
 
-`python -m tasks.benchmarks.pii_truth INGEST PII TRUTH`. Truth is `pii.jsonl` (or `.jsonl.zst`, or the folder that holds it): lines
-{"id": a record's own id, "spans": [[kind, start, end], …]} with offsets in code points, kinds email, ip, phone, name. A span is found
-where one span of its type covers it. Addresses that every machine has (127.x, 0.x, ::1) are nobody's and not counted as
-missed; how many there are is told. Truth known from the structure of documents is not complete: it says nothing of precision.
+`python -m tasks.benchmarks.pii_truth INGEST PII TRUTH`. Truth is `pii.jsonl` (or `.jsonl.zst`, or the folder that holds it):
+lines {"id": a record's own id, "spans": [[kind, start, end], …]} with offsets in code points, kinds email, ip, phone, name. A
+span is found where one span of its type covers it. Addresses that every machine has (127.x, 0.x, ::1) are nobody's and not
+counted as missed; how many there are is told. Truth known from the structure of documents is not complete: it says nothing of
+precision.
 
 Precision is measured on labels: spans found once and judged by eye, {"id", "start", "end", "type", "right"} with UTF-8 byte
-offsets and without the value; it is that of the labelled spans which are still found. Intervals are Wilson's, of 95 %, as
-if spans were independent: spans of one document are alike, so the true ones are wider.
+offsets and without the value; it is that of the labelled spans which are still found. Intervals are Wilson's, of 95 %, as if
+spans were independent: spans of one document are alike, so the true ones are wider.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -30,8 +31,6 @@ def _key(monkeypatch) -> None:
 
 
 def _scrubbed(text: str, config: PiiConfig) -> str:
-    import numpy as np
-
     data = text.encode()
     values = np.frombuffer(data, np.uint8)
     spans = find_all_spans(values, np.array([0, len(data)]), config)
