@@ -20,6 +20,7 @@ from typing import Any
 
 from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, sweep_points
 from flows.console import say, set_up_console, table
+from flows.questions import explain, replay
 from flows.records import remove, unused
 from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
 from flows.services import (
@@ -316,6 +317,8 @@ def _export_shards(arguments: list[str]) -> int:
 
 _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plan": (_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
+    "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
+    "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),
     "generate": (_generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
     "export-shards": (_export_shards, "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]"),
     "up": (_up, "start a local Prefect server and worker, and leave them running"),

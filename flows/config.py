@@ -30,6 +30,7 @@ from llm_core.fingerprint import num_processors
 from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
 from tasks.analysis import AnalysisConfig
 from tasks.bench import BenchConfig
+from tasks.contamination import ContaminationConfig
 from tasks.dedup import DedupConfig
 from tasks.documents import DocumentsConfig
 from tasks.evaluate import EvaluateConfig
@@ -38,6 +39,8 @@ from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
 from tasks.report import ReportConfig
+from tasks.score_limits import check_scores
+from tasks.scores import ScoresConfig
 from tasks.shards import ShardsConfig
 from tasks.sources import SourceConfig
 from tasks.stage import StageConfigs
@@ -56,9 +59,11 @@ class RunConfig:
 
     source: SourceConfig
     language: LanguageConfig
+    scores: ScoresConfig
     quality: QualityConfig
     dedup: DedupConfig
     pii: PiiConfig
+    contamination: ContaminationConfig
     documents: DocumentsConfig
     analysis: AnalysisConfig
     tokenizer: TokenizerConfig
@@ -104,6 +109,7 @@ class RunConfig:
         if self.runner_address and not on_cluster:
             raise ConfigError(f"runner_address ({self.runner_address}) is for clusters; add runner=ray or runner=dask")
         _ = self.train_stage  # its rules hold between groups
+        check_scores(self.quality, self.scores.names)
 
     @property
     def train_stage(self) -> TrainStageConfig:
@@ -115,9 +121,11 @@ class RunConfig:
         return {
             "ingest": self.source,
             "language": self.language,
+            "scores": self.scores,
             "quality": self.quality,
             "dedup": self.dedup.in_store(self.store),
             "pii": self.pii,
+            "contamination": self.contamination,
             "documents": self.documents,
             "analysis": self.analysis,
             "tokenizer": self.tokenizer,

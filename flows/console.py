@@ -36,14 +36,15 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def set_up_console() -> None:
-    """Show what `say` and `warn` are told, as it is, on stderr. Called by the command line only."""
-    if not any(isinstance(handler, _Console) for handler in logger.handlers):
-        handler = _Console()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    # Prefect's log handler takes over what is propagated; the console has been served.
-    logger.propagate = False
+    """Show what `say` and `warn` are told, and what tasks say by themselves, as it is, on stderr. For the command line only."""
+    for speaker in (logger, logging.getLogger("tasks")):
+        if not any(isinstance(handler, _Console) for handler in speaker.handlers):
+            handler = _Console()
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            speaker.addHandler(handler)
+        speaker.setLevel(logging.INFO)
+        # Prefect's log handler takes over what is propagated; the console has been served.
+        speaker.propagate = False
 
 
 class Progress:

@@ -23,10 +23,12 @@ def stages(run: Run) -> None:
     """Every stage, in order, with what it takes. The nouns say what state the data is in."""
     raw = run.stage("ingest")
     labelled = run.stage("language", raw)
-    judged = run.stage("quality", raw, labelled)
+    scored = run.stage("scores", raw, labelled)
+    judged = run.stage("quality", raw, labelled, scored)
     unique = run.stage("dedup", raw, judged)
     private = run.stage("pii", raw)
-    documents = run.stage("documents", raw, labelled, judged, unique, private)
+    clean = run.stage("contamination", raw)
+    documents = run.stage("documents", raw, labelled, judged, unique, private, clean)
     analysis = run.stage("analysis", raw, labelled, judged, unique, documents)
 
     tokenizer = run.stage("tokenizer", documents)
@@ -35,4 +37,5 @@ def stages(run: Run) -> None:
 
     quality = run.stage("evaluate", documents, tokenizer, shards, model)
     speed = run.stage("bench", model)
-    run.stage("report", raw, labelled, judged, unique, private, documents, analysis, tokenizer, shards, model, quality, speed)
+    judges = (raw, labelled, scored, judged, unique, private, clean)
+    run.stage("report", *judges, documents, analysis, tokenizer, shards, model, quality, speed)

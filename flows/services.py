@@ -47,7 +47,7 @@ def environment(state: Path) -> dict[str, str]:
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "flows",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         **tracking.ENVIRONMENT,

@@ -23,6 +23,9 @@ T = TypeVar("T")
 NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
 """Dataclass field metadata for settings that change how a result is made, never what it is."""
 
+NOT_IN_PART_KEY: Mapping[str, Any] = {"in_part_key": False}
+"""Dataclass field metadata for settings that every part carries in its own digest as far as they concern it."""
+
 
 class ConfigError(ValueError):
     """A configuration a user can mend: the message names the value, the rule and the way out."""

@@ -29,9 +29,9 @@ REASONS = (None, "SAME_URL", "EXACT_DUPLICATE", "NEAR_DUPLICATE", "NOTHING_LEFT"
 class Clusters:
     """One entry per row in every array; the first `num_earlier` rows are those of the index.
 
-    by_url, by_text, near: where the three steps take a row. survivor, family: rows. size: documents of this and earlier runs
-    that go to a row. pairs: a, b, jaccard and whether b went because of a. all_sets: the shingle sets of all members, where the
-    index is kept. lsh: what the report tells of the search.
+    by_url, by_text: where the first two steps take a row. survivor: where all three do. family: its smallest row. size: documents
+    of this and earlier runs that go to a row. members: rows that were compared by shingles. a, b, jaccard: pairs of rows whose
+    similarity is at least the family threshold, and whether b was removed because of a. metrics: what is told of the search.
     """
 
     num_earlier: int

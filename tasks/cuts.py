@@ -123,22 +123,13 @@ def disjoint(
     document: np.ndarray, start: np.ndarray, end: np.ndarray, reason: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The same bytes in ordered, disjoint ranges: pieces are disjoint already and stay whole, runs fill the rest."""
-    kept = [np.zeros((0, 4), np.int64)]
-    order = np.lexsort((start, document))
-    ranges = np.stack([document, start, end, reason], axis=1)[order]
-    breaks = np.flatnonzero(np.diff(ranges[:, 0])) + 1
-    for some in np.split(ranges, breaks):
-        pieces, runs = some[some[:, 3] < 2], some[some[:, 3] == 2]
-        kept.append(pieces)
-        if len(pieces) == 0 or len(runs) == 0:
-            kept.append(runs)
-            continue
-        for number, begin, stop, code in runs:
-            gaps = np.concatenate([[begin], pieces[:, 2]]), np.concatenate([pieces[:, 1], [stop]])
-            left, right = np.maximum(gaps[0], begin), np.minimum(gaps[1], stop)
-            rest = np.flatnonzero(left < right)
-            kept.append(np.stack([np.full(len(rest), number), left[rest], right[rest], np.full(len(rest), code)], axis=1))
-    ranges = np.concatenate(kept)
+    from tasks.kernels.pieces import subtract
+
+    ranges = np.stack([document, start, end, reason], axis=1)[np.lexsort((start, document))]
+    is_run = ranges[:, 3] == CUT_REASONS.index("REPEATED_SUBSTRING")
+    pieces = ranges[~is_run]
+    runs = subtract(ranges[is_run, :3].copy(), pieces[:, :3].copy())
+    ranges = np.concatenate([pieces, np.insert(runs, 3, CUT_REASONS.index("REPEATED_SUBSTRING"), axis=1)])
     document, start, end, reason = ranges[np.lexsort((ranges[:, 1], ranges[:, 0]))].T.copy()
     return document, start, end, reason
 

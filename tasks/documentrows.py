@@ -46,7 +46,13 @@ class RowReader:
     def __init__(self, source: str, config: InputConfig, html: HtmlConfig, sandbox: Sandbox) -> None:
         self._source, self._config, self._html, self._sandbox = source, config, html, sandbox
         # A column that is null has no name that a record could use.
-        columns = (config.source_column, config.id_column, config.url_column, config.language_column, config.added_column)
+        columns: tuple[Any, ...] = (
+            config.source_column,
+            config.id_column,
+            config.url_column,
+            config.language_column,
+            config.added_column,
+        )
         self._columns = columns
 
     def read(self, record: Record) -> Row | str | Fault:

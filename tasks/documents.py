@@ -72,6 +72,7 @@ def write_documents(
     quality: Artifact,
     dedup: Artifact,
     pii: Artifact,
+    contamination: Artifact,
     out_dir: Path,
     config: DocumentsConfig,
     run_parts: RunParts = serial,
@@ -82,12 +83,12 @@ def write_documents(
     belongs to other documents. Deterministic for equal parents, whatever the number of workers.
     """
     rules = [str(rule["name"]) for rule in quality.metrics["rules"]]
-    parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii)
+    parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii, contamination=contamination)
     measured = run_parts(measure_part, _told(parts, "measure", {"rules": rules}), config, out_dir)
     groups = pa.concat_tables([read_table(result.path / SIDECAR_FILE) for result in measured]).combine_chunks()
     families = groups.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")])
     if not families.num_rows:
-        raise StageFailure(_nothing_kept(ingest, quality, dedup))
+        raise StageFailure(_nothing_kept(ingest, quality, dedup, contamination))
     names = families["family_id"].combine_chunks()
     rule = choose_split(
         dict(zip(names.to_pylist(), families["bytes_sum"].to_pylist(), strict=True)), config.validation_frac, config.seed
@@ -264,9 +265,9 @@ def _told(parts: Sequence[Part], purpose: str, payload: Mapping[str, Any]) -> li
     return [Part(part.name, digest([part.digest, all_told]), {**part.payload, **payload}) for part in parts]
 
 
-def _nothing_kept(ingest: Artifact, quality: Artifact, dedup: Artifact) -> str:
+def _nothing_kept(ingest: Artifact, *judges: Artifact) -> str:
     reasons: Counter[str] = Counter({"quarantined": ingest.counters.get("quarantined", 0)})
-    for artifact in (ingest, quality, dedup):
+    for artifact in (ingest, *judges):
         reasons.update({f"{artifact.stage} {k}": v for k, v in artifact.counters.get("dropped", {}).items()})
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3) if count)
     return f"no document is left of {ingest.counters['read']} ({took}); loosen these rules or add documents"

@@ -23,10 +23,10 @@ from tasks.artifact import Artifact, check_accounting, digest_file, link_file
 from tasks.documentrows import Row, RowReader
 from tasks.documentset import sum_counters
 from tasks.documentwriter import DocumentWriter
-from tasks.keys import digest
+from tasks.keys import digest, key_config
 from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
-from tasks.readers import Columns, Dropped, Fault, Record, Skipped, read_streams
+from tasks.readers import Columns, Dropped, Fault, Item, Record, Skipped, read_streams
 from tasks.sandbox import Sandbox
 from tasks.sources import SourceConfig, input_name
 from tasks.stage import StageFailure
@@ -80,11 +80,13 @@ def list_parts(config: SourceConfig) -> list[Part]:
     """One part per file. Raises StageFailure where a source has none."""
     parts = []
     for source, files in config.source_files().items():
+        # One of several sources brings its own settings, so that another one beside it changes nothing here.
+        settings = key_config(config.inputs[source]) if config.sources else {}
         if not files:
             paths = ", ".join(config.inputs[source].paths)
             raise StageFailure(f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz or .txt there")
         for relative, path in files.items():
-            identity = {"file": relative, "content": digest_file(path), "source": source}
+            identity = {"file": relative, "content": digest_file(path), "source": source, "settings": settings}
             payload = {"path": str(path), "source": source, "relative": relative}
             parts.append(Part(input_name(source, relative, bool(config.sources)), digest(identity), payload))
     return sorted(parts, key=lambda part: part.name)
@@ -105,15 +107,14 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             for item in items:
-                if type(item) is Record:
+                outcome: Row | str | Item = item
+                if isinstance(item, Record):
                     outcome = rows.read(item)
-                    if type(outcome) is Row:
+                    if isinstance(outcome, Row):
                         document_id = identity.copy()
                         document_id.update(b"%d" % item.position)
                         writer.add(document_id.digest(), outcome)
                         continue
-                else:
-                    outcome = item
                 if isinstance(outcome, Fault):
                     shown = input_name(source, name, bool(config.sources))
                     entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
@@ -122,7 +123,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                 elif isinstance(outcome, Skipped):
                     counts.skipped[outcome.kind] += 1
                 else:
-                    counts.dropped[outcome.reason if isinstance(outcome, Dropped) else outcome] += 1
+                    counts.dropped[outcome.reason if isinstance(outcome, Dropped) else str(outcome)] += 1
     writer.close()
     return counts.counters()
 

@@ -32,11 +32,14 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(canonical_json(value).encode(), digest_size=8).hexdigest()
 
 
-def key_config(config: Any) -> dict[str, Any]:
-    """The part of a config dataclass that belongs in a key, as plain values."""
+def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
+    """The part of a config dataclass that belongs in a key, as plain values.
+
+    of_parts: without what parts have in their own digests, so that it can grow and leave finished parts good.
+    """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config):
-        if field.metadata.get("in_key", True):
+        if field.metadata.get("in_key", True) and not (of_parts and not field.metadata.get("in_part_key", True)):
             values[field.name] = _key_value(getattr(config, field.name))
     return values
 

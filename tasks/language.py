@@ -5,9 +5,14 @@ fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classi
 Runs of white space, newlines among them, become one space: the model reads one line, and words that only a newline parts must
 stay apart.
 
-In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or `und`), `score` float32 (probability
-of the best label, kept also where it is too low to name it). Nothing is dropped here; quality rules and mixtures use the label.
-`und`: a score under `min_score`, or a prefix without a single letter.
+A label whose language is not written in the script of most letters (tasks.scripts) is contradicted: the best label of the
+model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its Wikipedia
+seldom writes: with them Arabic reads as Mazanderani (mzn).
+
+In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or `und`), `score` float32
+(probability of the label, kept also where it is too low to name it; the share of letters in its script where the script alone
+decides). Nothing is dropped here; quality rules and mixtures use the label. `und`: a score under `min_score`, or a prefix
+without a single letter.
 Cost: the model call, a constant per document by the prefix bound. fastText holds the GIL, so only processes run in parallel.
 Leaves out: several languages in one document, and what follows the prefix.
 """
@@ -16,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +32,27 @@ import pyarrow.compute as pc
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, check_accounting, digest_file
-from tasks.documentset import ID, SIDECAR_FILE, document_parts, link_sidecars, read_table, sum_counters, write_table
+from tasks.documentset import (
+    ID,
+    SIDECAR_FILE,
+    document_parts,
+    link_sidecars,
+    read_table,
+    sum_counters,
+    text_buffers,
+    write_table,
+)
 from tasks.keys import digest
+from tasks.language_labels import UNDETERMINED
 from tasks.parts import Part, RunParts, serial
+from tasks.scripts import SCRIPTS, only_language_of, scripts_of
 from tasks.tally import tally_documents
 
-UNDETERMINED = "und"
+LEAST_LETTERS = 10
+"""Letters of one script from which they can contradict a label; a name or a unit in another alphabet is no language."""
+MOST_CANDIDATES = 20
+_ARABIC_MARKS = dict.fromkeys([*range(0x64B, 0x660), 0x670, 0x640])
+"""Vowel marks and the stroke that stretches words."""
 LANGUAGE_SCHEMA = pa.schema([("id", ID), ("language", pa.string()), ("score", pa.float32())])
 
 
@@ -83,34 +103,59 @@ def identify_languages(ingest: Artifact, out_dir: Path, config: LanguageConfig, 
     read = totals.get("read", 0)
     counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
     check_accounting("language", counters)
-    return Artifact(out_dir, "language", counters, {"languages": totals.get("languages", {})})
+    corrected = totals.get("corrected_by_script", 0)
+    return Artifact(out_dir, "language", counters, {"languages": totals.get("languages", {}), "corrected_by_script": corrected})
 
 
 def _identify_part(part: Part, directory: Path, config: LanguageConfig) -> Mapping[str, Any]:
     documents = read_table(part.payload["documents"], ["id", "text"])
-    labels, scores = label_texts(documents["text"], Path(part.payload["lid_model"]), config)
+    labels, scores, corrected = label_texts(documents["text"], Path(part.payload["lid_model"]), config)
     table = pa.table([documents["id"], pa.array(labels, pa.string()), pa.array(scores)], schema=LANGUAGE_SCHEMA)
     write_table(table, directory / SIDECAR_FILE)
     sizes = pc.binary_length(documents["text"]).to_pylist()
-    return {"read": len(labels), "languages": tally_documents(labels, sizes)}
+    return {"read": len(labels), "languages": tally_documents(labels, sizes), "corrected_by_script": corrected}
 
 
-def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: LanguageConfig) -> tuple[list[str], np.ndarray]:
-    """The label and the best score (float32) of each text."""
+def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: LanguageConfig) -> tuple[list[str], np.ndarray, int]:
+    """The label and the score (float32) of each text, and how many labels their script contradicted."""
+    from tasks.kernels.scripts import count_scripts
+
     predict = _load_predict(model)
-    labels, scores = [], np.zeros(len(texts), np.float32)
-    for i, prefix in enumerate(pc.utf8_slice_codeunits(texts, 0, config.prefix_chars).to_pylist()):
+    prefixes = pc.utf8_slice_codeunits(texts, 0, config.prefix_chars)
+    letters = count_scripts(*text_buffers(prefixes), config.prefix_chars)[:, 1:]  # 0 is no script
+    totals, mains = letters.sum(axis=1).tolist(), (letters.argmax(axis=1) + 1).tolist()
+    most = letters.max(axis=1, initial=0).tolist()
+    labels, scores, corrected = [], np.zeros(len(texts), np.float32), 0
+    for i, prefix in enumerate(prefixes.to_pylist()):
         # "</s>" as a word of its own is fastText's end of line: what follows would not be read.
         line = " ".join(prefix.lower().replace("</s>", " ").split())
-        best = predict(line + "\n", 1, 0.0, "strict") if any(map(str.isalpha, line)) else []
-        label = UNDETERMINED
-        if best:
-            # The low-level call gives (probability, label) and works on every NumPy; softmax sums can pass 1 by rounding.
-            scores[i] = min(best[0][0], 1.0)
-            if scores[i] >= np.float32(config.min_score):
-                label = best[0][1].removeprefix("__label__")
-        labels.append(label)
-    return labels, scores
+        # The counts are of the text itself, where the mark has a letter.
+        if (not totals[i] or "</s>" in prefix) and not any(map(str.isalpha, line)):
+            labels.append(UNDETERMINED)
+            continue
+        script = SCRIPTS[mains[i]] if most[i] >= LEAST_LETTERS and 2 * most[i] > totals[i] else None
+        if script == "ARABIC":
+            line = line.translate(_ARABIC_MARKS)
+        label, score = _best(predict(line + "\n", 1, 0.0, "strict"))
+        if script and label != UNDETERMINED and script not in scripts_of(label):
+            corrected += 1
+            candidates = predict(line + "\n", MOST_CANDIDATES, 0.0, "strict")
+            label, score = _best([pair for pair in candidates if script in scripts_of(_name(pair[1]))])
+            only = only_language_of(script)
+            if only and score < config.min_score:
+                label, score = only, most[i] / totals[i]
+        scores[i] = score
+        labels.append(label if scores[i] >= np.float32(config.min_score) else UNDETERMINED)
+    return labels, scores, corrected
+
+
+def _best(predictions: Sequence[tuple[float, str]]) -> tuple[str, float]:
+    # The low-level call gives (probability, label) and works on every NumPy; softmax sums can pass 1 by rounding.
+    return (_name(predictions[0][1]), min(predictions[0][0], 1.0)) if predictions else (UNDETERMINED, 0.0)
+
+
+def _name(label: str) -> str:
+    return label.removeprefix("__label__")
 
 
 @functools.lru_cache(maxsize=2)

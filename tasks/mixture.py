@@ -51,7 +51,7 @@ class MixtureConfig:
     max_repeats: float = 8.0
     """No document is read more often in one epoch."""
     target_bytes: int | None = None
-    """Training bytes of one epoch; null: as many as there are, copies included."""
+    """Training bytes of one epoch; null: as many as there are, copies included, of what is not left out."""
     seed: int = 0
     """Another seed repeats other documents where repeats are fractions."""
 
@@ -131,7 +131,7 @@ def plan_mixture(cells: Sequence[Cell], config: MixtureConfig) -> Mixture:
     cell_shares = {
         (s, lang): wanted[i, j] for i, s in enumerate(sources) for j, lang in enumerate(languages) if (s, lang) in groups
     }
-    total = float(config.target_bytes or mass.sum())
+    total = float(config.target_bytes or mass[wanted > 0].sum())
     planned = _fill(cell_shares, capacity, total)
     rates = {group: _rate(groups[group], planned[group], config.max_repeats) for group in sorted(groups)}
     return Mixture(rates, planned)

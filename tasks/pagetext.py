@@ -131,7 +131,8 @@ def _inflate(data: bytes, window_bits: int) -> bytes:
 
 def _join_chunks(data: bytes) -> bytes:
     """A chunked body (RFC 9112, 7.1). Crawlers often store it joined but leave the header: then it is as it is."""
-    chunks, position = [], 0
+    chunks: list[bytes] = []
+    position = 0
     while True:
         end = data.find(b"\r\n", position)
         size = data[position : end if end >= 0 else len(data)].partition(b";")[0].strip()

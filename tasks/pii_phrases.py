@@ -21,9 +21,9 @@ MAX_PHRASE_BYTES = 160
 Row = tuple[int, int, int, int, int]
 """Document, start, end, kind, value, as the kernel gives them."""
 
-_KEY_BEGIN = b"-----BEGIN "
+_KEY_WORDS = b"PRIVATE KEY"
 _KEY_LABEL = re.compile(rb"-----BEGIN ([A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?)-----")
-_KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\:,.()-]*")
+_KEY_BODY = re.compile(rb"(?:[A-Za-z0-9+/=\s\\:,.()]|-(?!-))*")
 _KEY_BASE64 = re.compile(rb"[A-Za-z0-9+/=\s\\]*")
 _KEY_MATTER = re.compile(rb"[A-Za-z0-9+/]{24}")
 
@@ -47,25 +47,19 @@ _AFTER_ADDRESS = re.compile(rb"[<*]*>? ?\((" + _NAME + rb")\)")
 
 def private_keys(text: bytes, begins: np.ndarray) -> Iterator[Row]:
     """Key blocks in a buffer of documents. What is masked around one cannot make another, so one search is enough."""
-    position = text.find(_KEY_BEGIN)
-    while position >= 0:
-        document = int(np.searchsorted(begins, position, "right")) - 1
+    for label in _KEY_LABEL.finditer(text) if _KEY_WORDS in text else ():
+        document = int(np.searchsorted(begins, label.start(), "right")) - 1
         high = int(begins[document + 1])
-        end = _key_end(text, position, min(high, position + MAX_KEY_BYTES))
+        end = _key_end(text, label, min(high, label.end() + MAX_KEY_BYTES)) if label.end() <= high else -1
         if end > 0:
-            yield document, position, end, kinds.PRIVATE_KEY, 0
-        position = text.find(_KEY_BEGIN, max(end, position + 1))
+            yield document, label.start(), end, kinds.PRIVATE_KEY, 0
 
 
-def _key_end(text: bytes, start: int, high: int) -> int:
-    label = _KEY_LABEL.match(text, start, high)
-    if label is None:
-        return -1
-    body = _KEY_BODY.match(text, label.end(), high)
+def _key_end(text: bytes, label: re.Match[bytes], high: int) -> int:
+    body, closing = _KEY_BODY.match(text, label.end(), high), b"-----END " + label[1] + b"-----"
     assert body is not None
-    closing = text.find(b"-----END " + label[1] + b"-----", label.end(), high)
-    if 0 <= closing <= body.end():
-        end = closing + len(label[1]) + 14
+    if text.startswith(closing, body.end(), high):
+        end = body.end() + len(closing)
     else:  # cut off
         base64 = _KEY_BASE64.match(text, label.end(), high)
         assert base64 is not None

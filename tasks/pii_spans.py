@@ -60,22 +60,34 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
     keys = np.array(list(private_keys(values.tobytes(), begins)) if "PRIVATE_KEY" in config.types else [], np.int64)
     while len(windows[0]):
         candidates = _candidates(masked, begins, windows, config, checks.phone_shapes)
-        rows = np.concatenate([keys.reshape(-1, ROW), candidates, _phrases(masked, begins, windows, config, candidates)])
-        rows = rows[checks.passed(masked, rows)]
+        rows = _joined([keys.reshape(-1, ROW), candidates, _phrases(masked, begins, windows, config, candidates)])
+        rows = _chosen(rows, checks.passed(masked, rows))
         if not len(rows):
             break
         if masked is values:
             masked = values.copy()
-        types = TYPE_OF_KIND[rows[:, 3]]
-        order = np.argsort(types, kind="stable")
-        rows, types = rows[order], types[order]
-        rows = rows[take(masked, np.ascontiguousarray(rows[:, 1]), np.ascontiguousarray(rows[:, 2]), marks[types])]
-        rows = rows[np.argsort(rows[:, 1], kind="stable")]
+        rows = _in_order(rows, TYPE_OF_KIND[rows[:, 3]])
+        rows = _chosen(rows, take(masked, rows, marks[TYPE_OF_KIND[rows[:, 3]]]))
+        rows = _in_order(rows, rows[:, 1])
         found.append(rows)
         windows, keys = _around(rows, begins), keys[:0]
-    rows = np.concatenate(found) if found else np.zeros((0, ROW), np.int64)
-    rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    rows = _joined(found) if found else np.zeros((0, ROW), np.int64)
+    rows = _in_order(rows, rows[:, 1])
     return Spans(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
+
+
+# Most rows are in order, of one kind, and taken as they are: then nothing is copied.
+def _joined(tables: list[np.ndarray]) -> np.ndarray:
+    filled = [table for table in tables if len(table)]
+    return filled[0] if len(filled) == 1 else np.concatenate(tables)
+
+
+def _chosen(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    return rows if chosen.all() else rows[chosen]
+
+
+def _in_order(rows: np.ndarray, by: np.ndarray) -> np.ndarray:
+    return rows if (by[1:] >= by[:-1]).all() else rows[np.argsort(by, kind="stable")]
 
 
 Windows = tuple[np.ndarray, np.ndarray, np.ndarray]

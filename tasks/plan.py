@@ -57,7 +57,8 @@ def make_nodes(target: str, configs: StageConfigs, digests: InputDigests, device
         } | ({"device": device} if stage.measured else {})
         inputs = digests.of(configs[name].input_files()) if stage.reads_inputs else {}
         identity = own | {"parents": {p: nodes[p].key for p in stage.parents}, "inputs": inputs}
-        nodes[name] = Node(name, digest(identity), digest(own), identity, config)
+        of_parts = own | {"config": key_config(configs[name], of_parts=True)}
+        nodes[name] = Node(name, digest(identity), digest(of_parts), identity, config)
     return nodes
 
 

@@ -5,10 +5,11 @@ Published collections of rules by name (tasks.quality_presets) and limits of one
 document and nothing exits early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or
 thresholds can be judged without reading a text again.
 
-In: id, text, source; language. Out: a sidecar `id`, `num_bytes`, one column per feature, `verdict` uint64 (bit i: rule i of
-metrics["rules"] is broken), `drops` uint64 (those of the broken rules that drop this document), `kept` (there are none). A
-dropped document counts for the first of its rules. Deterministic and independent of parts: a document's row depends on its text,
-source and label alone. Leaves out: models of quality, word lists, removal of single lines.
+In: id, text, source; language; scores, which are features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`,
+one column per feature and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of the
+broken rules that drop this document), `kept` (there are none). A dropped document counts for the first of its rules.
+Deterministic and independent of parts but for shares of scores, which are of all documents. Leaves out: word lists, removal of
+single lines.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from llm_core.config import to_plain
 from tasks.artifact import Artifact, check_accounting
 from tasks.documentset import (
     SIDECAR_FILE,
@@ -33,10 +35,14 @@ from tasks.documentset import (
     text_buffers,
     write_table,
 )
+from tasks.keys import digest
 from tasks.language_labels import check_label
 from tasks.parts import Part, RunParts, serial
 from tasks.quality_features import COUNTS, FEATURES
+from tasks.quality_fineweb2 import FINEWEB2
 from tasks.quality_rules import Limit, RuleBook, RuleOverlay, check_names, judge
+from tasks.score_labels import DIMENSIONS, LABELS_FOLDER
+from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
 from tasks.stage import StageFailure
 from tasks.tally import OTHER, largest
 
@@ -76,10 +82,22 @@ class QualityConfig:
 
 
 def filter_quality(
-    ingest: Artifact, language: Artifact, out_dir: Path, config: QualityConfig, run_parts: RunParts = serial
+    ingest: Artifact, language: Artifact, scores: Artifact, out_dir: Path, config: QualityConfig, run_parts: RunParts = serial
 ) -> Artifact:
-    """Measure every document and keep those that break none of the dropping rules. Raises StageFailure where none is left."""
-    results = run_parts(_judge_part, document_parts(ingest, language=language), config, out_dir)
+    """Measure every document and keep those that break none of the dropping rules.
+
+    Raises StageFailure where none is left, ConfigError for a limit on no feature and no score.
+    """
+    check_scores(config, list(scores.metrics["scores"]))
+    parts = document_parts(ingest, language=language, scores=scores)
+    config = resolve_limits(config, scores, parts)
+    # What is cut at depends on all parts: a part judged by other bounds is another one.
+    bounds = digest({name: to_plain(limit) for name, limit in config.limits.items()})
+    labels = {part.name: str(scores.file(f"{LABELS_FOLDER}/{part.name}")) for part in parts if limited_scores(config)}
+    parts = [
+        Part(p.name, digest({"part": p.digest, "limits": bounds}), {**p.payload, "labels": labels.get(p.name)}) for p in parts
+    ]
+    results = run_parts(_judge_part, parts, config, out_dir)
     link_sidecars(results, out_dir)
     totals = sum_counters([result.counters for result in results])
     counters = {
@@ -96,26 +114,38 @@ def filter_quality(
 
 def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[str, Any]:
     documents = read_table(part.payload["documents"], ["id", "text", "source"])
-    labels = read_table(part.payload["language"], ["id", "language"])
+    labels, scores = read_table(part.payload["language"], ["id", "language"]), read_table(part.payload["scores"])
     check_aligned(documents, labels, "the language sidecar")
-    features = measure_features(documents["text"])
+    check_aligned(documents, scores, "the scores sidecar")
     languages = np.asarray(labels["language"].to_pylist(), dtype=object)
+    features = measure_features(documents["text"], languages)
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
-    verdicts, drops = judge(book, features, sources, languages)
+    score_columns, judged = judged_scores(documents["id"].to_pylist(), scores, config)
+    verdicts, drops = judge(book, features | judged, sources, languages)
     num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
-    columns = {"id": documents["id"], "num_bytes": num_bytes, **features, "verdict": verdicts, "drops": drops, "kept": drops == 0}
+    measured = {"num_bytes": num_bytes, **features, **score_columns}
+    columns = {"id": documents["id"], **measured, "verdict": verdicts, "drops": drops, "kept": drops == 0}
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )
-    return _count(book, verdicts, drops, sources, languages)
+    counts = _count(book, verdicts, drops, sources, languages)
+    if part.payload["labels"]:
+        counts["score_rules"] = _count_by_label(book, verdicts, judged, read_table(part.payload["labels"]))
+    return counts
 
 
-def measure_features(texts: pa.ChunkedArray | pa.Array) -> dict[str, np.ndarray]:
-    """{feature: values} of a column of texts, counts as int64 and ratios as float64."""
-    from tasks.kernels.features import measure_texts
+def measure_features(texts: pa.ChunkedArray | pa.Array, languages: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """{feature: values} of a column of texts, counts as int64 and ratios as float64.
 
-    rows = measure_texts(*text_buffers(texts))
+    languages: labels, which choose the list of stop words; without them, or without a list, English ones are counted.
+    """
+    from tasks.kernels.features import STOP_WORDS, measure_texts
+
+    listed = [language for language, limits in FINEWEB2.items() if limits.stop_words]
+    numbers = {language: i for i, language in enumerate(listed, start=1)}
+    lists = None if languages is None else np.array([numbers.get(language, 0) for language in languages], np.int64)
+    rows = measure_texts(*text_buffers(texts), [STOP_WORDS, *(FINEWEB2[language].stop_words for language in listed)], lists)
     return {name: rows[:, i].astype(np.int64) if name in COUNTS else rows[:, i].copy() for i, name in enumerate(FEATURES)}
 
 
@@ -138,6 +168,27 @@ def _count(book: RuleBook, verdicts: np.ndarray, drops: np.ndarray, sources: np.
         "by_source": _drop_table(book, sources, dropped, reasons),
         "by_language": _drop_table(book, languages, dropped, reasons),
     }
+
+
+def _count_by_label(book: RuleBook, verdicts: np.ndarray, judged: Mapping[str, np.ndarray], labels: pa.Table) -> dict[str, Any]:
+    """{rule on a score: {dimension: {label: documents and bytes, scored and broken}}}, whatever other rules say."""
+    features = {j.rule.name: j.rule.feature for place in book.places() for j in book.judgements(*place)}
+    sizes = labels["bytes"].to_numpy()
+    counts: dict[str, Any] = {}
+    for bit, name in enumerate(book.names):
+        if features[name] not in judged:
+            continue
+        broken = ((verdicts >> np.uint64(bit)) & np.uint64(1)).astype(np.int64)
+        scored = ~np.isnan(judged[features[name]])
+        counts[name] = {}
+        for dimension in DIMENSIONS:
+            values, places = np.unique(np.array(labels[dimension].to_pylist(), object).astype(str), return_inverse=True)
+            table = {"documents": np.bincount(places), "bytes": np.bincount(places, sizes), "scored": np.bincount(places, scored)}
+            table |= {"removed": np.bincount(places, broken), "removed_bytes": np.bincount(places, broken * sizes)}
+            counts[name][dimension] = {
+                str(value): {column: int(numbers[i]) for column, numbers in table.items()} for i, value in enumerate(values)
+            }
+    return counts
 
 
 def _drop_table(book: RuleBook, labels: np.ndarray, dropped: np.ndarray, reasons: np.ndarray) -> dict[str, Any]:
@@ -170,6 +221,10 @@ def _metrics(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
         "dropped_by_language": {
             label: row["read"] - row["kept"] for label, row in totals["by_language"].items() if row["read"] > row["kept"]
         },
+        "score_rules": {
+            rule: {dimension: largest(table) for dimension, table in tables.items()}
+            for rule, tables in totals.get("score_rules", {}).items()
+        },
     }
 
 
@@ -185,7 +240,7 @@ def _describe(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
             "language": language,
             "preset": j.rule.preset if j else None,
             "threshold": j.rule.threshold if j else None,
-            "drops": bool(j and j.drops and j.rule.threshold is not None),
+            "drops": bool(j and j.drops and j.rule.is_on),
         }
         for (source, language), j in found.items()
         if (source, language) != (None, None) and j != here
@@ -196,9 +251,10 @@ def _describe(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
         "preset": rule.preset,
         "feature": rule.feature,
         "threshold": here.rule.threshold if here else None,
+        "cuts": dict(here.rule.cuts) if here else {},
         "side": rule.side,
         "applies_to": ", ".join(rule.languages) or rule.applies_to,
-        "drops": any(j.drops and j.rule.threshold is not None for j in found.values() if j),
+        "drops": any(j.drops and j.rule.is_on for j in found.values() if j),
         "elsewhere": elsewhere,
     }
 

@@ -15,6 +15,11 @@ COUNTS = (
     "c4_num_sentences",
     "c4_num_curly_braces",
     "c4_num_lorem_ipsum_lines",
+    "c4_code_num_sentences",
+    "c4_code_num_forbidden_lines",
+    "c4_fineweb_num_sentences",
+    "c4_fineweb_num_forbidden_lines",
+    "num_stop_word_occurrences",
 )
 FRACTIONS = (
     "mean_word_chars",
@@ -32,6 +37,8 @@ FRACTIONS = (
     "dup_paragraph_frac",
     "dup_paragraph_char_frac",
     "c4_kept_line_frac",
+    "c4_code_kept_line_frac",
+    "c4_fineweb_kept_line_frac",
     *(f"top_{n}gram_char_frac" for n in range(2, 5)),
     *(f"dup_{n}gram_char_frac" for n in range(5, 11)),
 )

@@ -8,13 +8,17 @@ gopher        quality and repetition, Rae et al. 2021, A.1.1 and Table A1 (also 
               words are counted once each (DataTrove and DCLM can count repetitions).
 fineweb_paper Penedo et al. 2024, appendix E: a tenth of the characters in duplicate lines, and no rule on newlines.
 fineweb_code  the same as published in code (DataTrove): a hundredth, the number of its ablations, and newlines per word.
+refinedweb    Gopher's rules with repetitions of stop words counted, as DCLM reproduces Penedo et al. 2023; their correction of
+              single lines (capitals, counters, navigation) is left out.
 c4_paper      Raffel et al. 2020, section 2.2: pages of 5 sentences, in lines of 3 words.
 c4_code       the same as published in code (tensorflow_datasets, c4_utils.py): 3 sentences, in lines of 5 words.
+c4_fineweb    the same without its rule on ends of lines, as FineWeb ran it: 5 sentences, in lines of 3 words.
+              Not in scripts without spaces: C4 is English. Its readings: tasks.kernels.c4.
 fineweb2/LANG FineWeb-2's thresholds by language (tasks.quality_fineweb2).
 
 Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:
 
-* stop words are English words: only documents identified as `en`;
+* stop words are asked only where there is a list: of documents identified as `en`, or with FineWeb-2's list of their language;
 * word lengths and the length of a short line mean little where a letter is a unit and 30 letters are a paragraph: not where half
   of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, of words its tokenizers found, and no
   short-line rule at all);
@@ -38,6 +42,7 @@ class Rule:
 
     applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end sentences without a mark.
     languages: labels it applies to; empty for all.
+    cuts: (language, threshold) where languages have thresholds of their own; `threshold` is that of all others.
     """
 
     name: str
@@ -47,6 +52,11 @@ class Rule:
     threshold: float | None
     applies_to: Scope = "all"
     languages: tuple[str, ...] = ()
+    cuts: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        return self.threshold is not None or bool(self.cuts)
 
 
 _GOPHER_QUALITY = (
@@ -82,9 +92,21 @@ _FINEWEB_PAPER = (
     Rule("ANY_DUPLICATE_LINE_CHARS", "fineweb_paper", "dup_line_char_frac", "max", 0.1),
 )
 _NEWLINES = Rule("TOO_MANY_NEWLINES", "fineweb_code", "newline_per_word", "max", 0.3)
-_C4_PAGES = (
-    Rule("C4_CURLY_BRACES", "c4_paper", "c4_num_curly_braces", "max", 0),
-    Rule("C4_LOREM_IPSUM", "c4_paper", "c4_num_lorem_ipsum_lines", "max", 0),
+_C4_PAPER = (
+    Rule("C4_TOO_FEW_SENTENCES", "c4_paper", "c4_num_sentences", "min", 5, "segmented"),
+    Rule("C4_CURLY_BRACES", "c4_paper", "c4_num_curly_braces", "max", 0, "segmented"),
+    Rule("C4_LOREM_IPSUM", "c4_paper", "c4_num_lorem_ipsum_lines", "max", 0, "segmented"),
+)
+_C4_CODE = (
+    Rule("C4_CODE_TOO_FEW_SENTENCES", "c4_code", "c4_code_num_sentences", "min", 3, "segmented"),
+    Rule("C4_CODE_FORBIDDEN_LINES", "c4_code", "c4_code_num_forbidden_lines", "max", 0, "segmented"),
+)
+_C4_FINEWEB = (
+    Rule("C4_FINEWEB_TOO_FEW_SENTENCES", "c4_fineweb", "c4_fineweb_num_sentences", "min", 5, "segmented"),
+    Rule("C4_FINEWEB_FORBIDDEN_LINES", "c4_fineweb", "c4_fineweb_num_forbidden_lines", "max", 0, "segmented"),
+)
+_STOP_WORD_OCCURRENCES = Rule(
+    "TOO_FEW_STOP_WORD_OCCURRENCES", "refinedweb", "num_stop_word_occurrences", "min", 2, languages=("en",)
 )
 
 
@@ -93,17 +115,19 @@ def _with(rules: Iterable[Rule], preset: str, thresholds: dict[str, float] | Non
     return tuple(replace(r, preset=preset, threshold=(thresholds or {}).get(r.name, r.threshold)) for r in rules)
 
 
-def _fineweb2(preset: str, limits: LanguageLimits) -> tuple[Rule, ...]:
+def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
     """Gopher's and FineWeb's rules with the numbers of one language; those that FineWeb-2 switches off are left out."""
     off = {
         "DUPLICATE_PARAGRAPHS",
         "DUPLICATE_LINE_CHARS",
         "DUPLICATE_PARAGRAPH_CHARS",
         "TOO_MANY_SHORT_LINES",
-        "TOO_FEW_STOP_WORDS",
     }
-    rules = (*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_PAPER, _NEWLINES)
-    return _with((r for r in rules if r.name not in off), preset, limits.thresholds())
+    if not limits.stop_words:
+        off.add("TOO_FEW_STOP_WORDS")
+    kept = [r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_PAPER, _NEWLINES) if r.name not in off]
+    kept = [replace(r, languages=(language,)) if r.languages else r for r in kept]
+    return _with(kept, f"fineweb2/{language}", limits.thresholds())
 
 
 _FINEWEB_CODE = (*_with(_FINEWEB_PAPER, "fineweb_code", {"ANY_DUPLICATE_LINE_CHARS": 0.01}), _NEWLINES)
@@ -114,9 +138,15 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
     "gopher_repetition": _GOPHER_REPETITION,
     "fineweb_paper": _FINEWEB_PAPER,
     "fineweb_code": _FINEWEB_CODE,
-    "c4_paper": (Rule("C4_TOO_FEW_SENTENCES", "c4_paper", "c4_num_sentences", "min", 5), *_C4_PAGES),
+    "refinedweb": (
+        *_with((r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION) if r.name != "TOO_FEW_STOP_WORDS"), "refinedweb"),
+        _STOP_WORD_OCCURRENCES,
+    ),
+    "c4_paper": _C4_PAPER,
+    "c4_code": _C4_CODE,
+    "c4_fineweb": _C4_FINEWEB,
     "fineweb2/en": _with((*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_CODE), "fineweb2/en"),
-    **{f"fineweb2/{language}": _fineweb2(f"fineweb2/{language}", limits) for language, limits in FINEWEB2.items()},
+    **{f"fineweb2/{language}": _fineweb2(language, limits) for language, limits in FINEWEB2.items()},
 }
 
 RULE_NAMES: tuple[str, ...] = tuple(dict.fromkeys(rule.name for rules in PRESETS.values() for rule in rules))

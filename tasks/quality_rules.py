@@ -11,6 +11,7 @@ hold both answers: that is an error at the start, and the way out is one number 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,10 +30,37 @@ UNSEGMENTED_FROM = 0.5
 
 @dataclass(frozen=True)
 class Limit:
-    """Bounds of one feature; the bounds themselves pass."""
+    """Bounds of one feature or score; the bounds themselves pass, and so does a document without the score.
+
+    Shares, quantiles and draws are for scores only (`tasks.score_limits`): other features are measured in the same pass.
+    """
 
     min: float | None = None
     max: float | None = None
+
+    min_by_language: dict[str, float] = field(default_factory=dict)
+    """Lower bounds of languages, by label; `min` holds for the others."""
+
+    max_by_language: dict[str, float] = field(default_factory=dict)
+    """Upper bounds of languages, by label; `max` holds for the others."""
+
+    keep_frac: float | None = None
+    """Share of the scored documents that is kept, the best ones."""
+
+    min_quantile: float | None = None
+    """Documents under this quantile of the score go."""
+
+    max_quantile: float | None = None
+    """Documents over this quantile of the score go."""
+
+    each_language: bool | None = None
+    """Whether shares and quantiles are of each language for itself; null: where the score does not compare across languages."""
+
+    pareto: float | None = None
+    """Keep by chance, the better the likelier: where a Pareto variate of this shape, drawn from the id, is over 1 - score."""
+
+    spare_frac: float = 0.0
+    """Share of documents, drawn from their ids, that the limit spares."""
 
     languages: tuple[str, ...] = ()
     """Labels the limit applies to; empty for all."""
@@ -41,12 +69,29 @@ class Limit:
     """False records which documents pass the limit, and drops none."""
 
     def __post_init__(self) -> None:
-        if self.min is None and self.max is None:
-            raise ConfigError("a limit without min and max limits nothing; give one of them")
+        bounds = (self.min, self.max, self.keep_frac, self.min_quantile, self.max_quantile, self.pareto)
+        if all(bound is None for bound in bounds) and not self.min_by_language and not self.max_by_language:
+            raise ConfigError("a limit without min, max, keep_frac, a quantile or pareto limits nothing; give one of them")
+        for name in ("keep_frac", "min_quantile", "max_quantile"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise ConfigError(f"{name} ({value:g}) must be between 0 and 1, e.g. {name}=0.1")
+        if self.keep_frac is not None and (self.min_quantile is not None or self.max_quantile is not None):
+            raise ConfigError("keep_frac and quantiles exclude each other; a quantile says from which end it cuts")
+        if self.is_share and (self.min is not None or self.max is not None or self.min_by_language or self.max_by_language):
+            raise ConfigError("keep_frac and quantiles exclude min and max: they become the bounds; give one of the two")
+        if self.pareto is not None and self.pareto <= 0:
+            raise ConfigError(f"pareto ({self.pareto:g}) must be positive; GPT-3's filter had 9")
+        if not 0 <= self.spare_frac < 1:
+            raise ConfigError(f"spare_frac ({self.spare_frac:g}) must be at least 0 and under 1; 0 spares none")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ConfigError(f"min ({self.min:g}) must not be over max ({self.max:g}): no document would pass")
-        for label in self.languages:
+        for label in (*self.languages, *self.min_by_language, *self.max_by_language):
             check_label(label, "languages")
+
+    @property
+    def is_share(self) -> bool:
+        return self.keep_frac is not None or self.min_quantile is not None or self.max_quantile is not None
 
 
 @dataclass(frozen=True)
@@ -153,9 +198,13 @@ def judge(
 def breaks(rule: Rule, features: Mapping[str, np.ndarray], languages: np.ndarray) -> np.ndarray:
     """Which documents are on the wrong side of the threshold, in the languages the rule knows."""
     values = features[rule.feature]
-    if rule.threshold is None:
+    if not rule.is_on:
         return np.zeros(len(values), bool)
-    broken = np.asarray(values < rule.threshold if rule.side == "min" else values > rule.threshold, bool)
+    # NaN is the threshold of languages without one: no value is under or over it.
+    threshold = np.full(len(values), np.nan if rule.threshold is None else rule.threshold)
+    for language, cut in rule.cuts:
+        threshold[languages == language] = cut
+    broken = np.asarray(values < threshold if rule.side == "min" else values > threshold, bool)
     return broken & np.isin(languages.astype(str), rule.languages) if rule.languages else broken
 
 
@@ -174,9 +223,16 @@ def check_names(
     for name in thresholds:
         if name not in RULE_NAMES:
             raise ConfigError(f"thresholds names {name}, which is no rule; {nearest(name, list(RULE_NAMES))}")
-    for name in limits:
-        if name not in FEATURES:
-            raise ConfigError(f"limits names {name}, which is no feature; {nearest(name, list(FEATURES))}")
+    for name, limit in limits.items():
+        if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            raise ConfigError(f"limits names {name}, which is no feature and no score; {nearest(name, list(FEATURES))}")
+        if name in FEATURES and (limit.is_share or limit.pareto is not None):
+            raise ConfigError(f"limits.{name}: shares, quantiles and draws are for scores; a feature has min and max")
+
+
+def drawn_feature(score: str) -> str:
+    """Column of how far a score is over what was drawn for the document."""
+    return f"{score}_over_draw"
 
 
 def _lay_over(choice: RuleOverlay, overlay: RuleOverlay) -> RuleOverlay:
@@ -196,15 +252,23 @@ def _rules_of(choice: RuleOverlay, where: str) -> dict[str, tuple[Rule, bool]]:
         for rule in (rule for name in names for rule in PRESETS[name]):
             if rule.name in choice.thresholds:
                 rule = replace(rule, threshold=choice.thresholds[rule.name])
-            first, _ = rules.setdefault(rule.name, (rule, drops))
+            first, dropping = rules.setdefault(rule.name, (rule, drops))
+            if first.languages != rule.languages:
+                both = tuple(dict.fromkeys((*first.languages, *rule.languages)))
+                rules[rule.name] = (replace(first, languages=both), dropping)
             if first.threshold != rule.threshold:
                 raise ConfigError(
                     f"{first.preset} and {rule.preset}{where} give {rule.name} two thresholds, {first.threshold:g} and "
                     f"{rule.threshold:g}; leave one of them out, or set thresholds.{rule.name}"
                 )
     for feature, limit in choice.limits.items():
-        for side, bound in (("min", limit.min), ("max", limit.max)):
-            if bound is not None:
+        for side, bound, cuts in (("min", limit.min, limit.min_by_language), ("max", limit.max, limit.max_by_language)):
+            if bound is not None or cuts:
                 name = f"{feature.upper()}_{'UNDER_MIN' if side == 'min' else 'OVER_MAX'}"
-                rules[name] = (Rule(name, "limits", feature, side, bound, languages=limit.languages), limit.drops)  # type: ignore[arg-type]
+                by_language = tuple(sorted(cuts.items()))
+                rule = Rule(name, "limits", feature, side, bound, languages=limit.languages, cuts=by_language)  # type: ignore[arg-type]
+                rules[name] = (rule, limit.drops)
+        if limit.pareto is not None:
+            name = f"{feature.upper()}_NOT_DRAWN"
+            rules[name] = (Rule(name, "limits", drawn_feature(feature), "min", 0.0, languages=limit.languages), limit.drops)
     return rules

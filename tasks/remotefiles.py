@@ -12,6 +12,7 @@ HF_TOKEN, FSSPEC_S3_ENDPOINT_URL …). Addresses get into records, so those that
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 import time
@@ -24,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 from llm_core.config import ConfigError
 from tasks.readers.formats import format_of, known_formats
 
+logger = logging.getLogger("tasks.remotefiles")
 T = TypeVar("T")
 
 EXTRAS: Mapping[str, str] = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
@@ -102,8 +104,9 @@ def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
         return target
     cache.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    _patiently(lambda: _fetch_into(system, file.address, info, part), file.address, where)
     size = info.get("size")
+    logger.info("fetching %s%s", file.address, f", {size / 1e6:,.1f} MB" if size is not None else "")
+    _patiently(lambda: _fetch_into(system, file.address, info, part), file.address, where)
     if size is not None and part.stat().st_size != size:
         part.unlink()
         raise ConfigError(f"{where}.paths: {file.address} has not the {size} bytes that its server says; run again")

@@ -39,9 +39,11 @@ class ReportConfig:
 def write_report(
     ingest: Artifact,
     language: Artifact,
+    scores: Artifact,
     quality: Artifact,
     dedup: Artifact,
     pii: Artifact,
+    contamination: Artifact,
     documents: Artifact,
     analysis: Artifact,
     tokenizer: Artifact,
@@ -58,7 +60,8 @@ def write_report(
     Metrics of the result: the headline numbers, and the warnings the page begins with.
     Deterministic for equal artifacts; `run_parts` is not used, there is nothing to divide.
     """
-    artifacts = (ingest, language, quality, dedup, pii, documents, analysis, tokenizer, shards, train, evaluate, bench)
+    judges = (ingest, language, scores, quality, dedup, pii, contamination)
+    artifacts = (*judges, documents, analysis, tokenizer, shards, train, evaluate, bench)
     run = Run({artifact.stage: artifact for artifact in artifacts})
     html = render(run, config.title)
     # Lone surrogates were made visible by the markup; what is left is valid UTF-8 by construction.

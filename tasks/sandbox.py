@@ -37,7 +37,9 @@ START_LIMIT_S = 60.0
 PATIENCE = 10
 CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
-LENGTH = struct.Struct("<qQ")
+HEAD = struct.Struct("<qQd")
+"""Code, length, and the processor time that the sender has used so far."""
+
 READY, DONE, NO_MEMORY = 0, 1, 2
 
 
@@ -55,7 +57,7 @@ class Sandbox:
         self._function, self._timeout_s, self._max_memory_bytes = function, timeout_s, max_memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._calls = 0
+        self._calls, self._used_s = 0, 0.0
 
     def __enter__(self) -> Sandbox:
         return self
@@ -83,11 +85,11 @@ class Sandbox:
             self._start()
         assert self._socket is not None and self._process is not None
         self._calls += 1
-        limit = Limit(self._timeout_s, self._process.pid)
+        limit = Limit(self._timeout_s, self._process.pid, self._used_s)
         try:
             self._socket.settimeout(PATIENCE * self._timeout_s)
-            self._socket.sendall(LENGTH.pack(DONE, len(data)) + data)
-            code, result = _receive(self._socket, limit.left_s)
+            self._socket.sendall(HEAD.pack(DONE, len(data), 0.0) + data)
+            code, result, self._used_s = _receive(self._socket, limit.left_s)
         except TimeoutError as error:
             raise OutOfBounds(f"took longer than {self._timeout_s:g} s") from error
         except OSError as error:  # it went away while it was written to
@@ -113,7 +115,7 @@ class Sandbox:
             )
         self._socket, self._calls = ours, 0
         try:
-            code, _ = _receive(ours, Limit(START_LIMIT_S, self._process.pid).left_s)
+            code, _, self._used_s = _receive(ours, Limit(START_LIMIT_S, self._process.pid, 0.0).left_s)
         except (OSError, EOFError) as error:
             self._stop()
             raise RuntimeError(f"the process for {self._function} did not start") from error
@@ -141,9 +143,10 @@ def _cause(code: int) -> str:
 class Limit:
     """How long a process may still take, from now on."""
 
-    def __init__(self, timeout_s: float, pid: int) -> None:
-        self._timeout_s, self._pid = timeout_s, pid
-        self._began, self._began_cpu_s = time.monotonic(), _processor_s(pid)
+    def __init__(self, timeout_s: float, pid: int, used_s: float) -> None:
+        """used_s: processor time that the process had used before."""
+        self._timeout_s, self._pid, self._used_s = timeout_s, pid, used_s
+        self._began = time.monotonic()
 
     def left_s(self) -> float:
         """Seconds to wait before asking again. Raises TimeoutError when there are none."""
@@ -151,9 +154,9 @@ class Limit:
         if waited_s < self._timeout_s:
             return self._timeout_s - waited_s
         now_s = _processor_s(self._pid)
-        if now_s is None or self._began_cpu_s is None or waited_s > PATIENCE * self._timeout_s:
+        if now_s is None or waited_s > PATIENCE * self._timeout_s:
             raise TimeoutError
-        left_s = self._timeout_s - (now_s - self._began_cpu_s)
+        left_s = self._timeout_s - (now_s - self._used_s)
         if left_s <= 0:
             raise TimeoutError
         return max(left_s, CLOCK_TICK_S)
@@ -168,9 +171,9 @@ def _processor_s(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) * CLOCK_TICK_S
 
 
-def _receive(connection: socket.socket, left_s: Callable[[], float] | None = None) -> tuple[int, bytes]:
-    code, length = LENGTH.unpack(_receive_exactly(connection, LENGTH.size, left_s))
-    return code, _receive_exactly(connection, length, left_s)
+def _receive(connection: socket.socket, left_s: Callable[[], float] | None = None) -> tuple[int, bytes, float]:
+    code, length, used_s = HEAD.unpack(_receive_exactly(connection, HEAD.size, left_s))
+    return code, _receive_exactly(connection, length, left_s), used_s
 
 
 def _receive_exactly(connection: socket.socket, length: int, left_s: Callable[[], float] | None) -> bytes:
@@ -198,17 +201,17 @@ def serve(function: str, max_memory_bytes: int, parent: int) -> None:
     work = getattr(importlib.import_module(module), name)
     connection = socket.socket(fileno=os.dup(0))
     _limit_memory(max_memory_bytes)
-    connection.sendall(LENGTH.pack(READY, 0))
+    connection.sendall(HEAD.pack(READY, 0, time.process_time()))
     while True:
         try:
-            _, data = _receive(connection)
+            _, data, _ = _receive(connection)
         except EOFError:
             return
         try:
             code, result = DONE, work(data)
         except MemoryError:
             code, result = NO_MEMORY, b""
-        connection.sendall(LENGTH.pack(code, len(result)) + result)
+        connection.sendall(HEAD.pack(code, len(result), time.process_time()) + result)
 
 
 def _limit_memory(max_memory_bytes: int) -> None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from llm_core.config import ConfigError
 from tasks.readers.formats import format_of, known_formats
 from tasks.remotefiles import base_of, fetch, is_remote, list_remote
+
+FETCHES_AT_ONCE = 8
 
 
 def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str = "source") -> dict[str, Path]:
@@ -36,7 +39,13 @@ def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str 
         raise ConfigError(f"{where}.paths: {remote[0]} and {here} have no root in common; make two of source.sources of them")
     top = Path(os.path.commonpath([base_of(path) for path in remote]))
     found = {file.place.relative_to(top).as_posix(): file for path in remote for file in list_remote(path, where)}
-    return {relative: fetch(found[relative], cache, where) for relative in sorted(found)}
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        fetches = {relative: pool.submit(fetch, found[relative], cache, where) for relative in sorted(found)}
+        try:
+            return {relative: future.result() for relative, future in fetches.items()}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _list_local(paths: Sequence[str], root: Path | None, where: str) -> dict[str, Path]:

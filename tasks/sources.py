@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
 from tasks.sourcefiles import list_files
 
 
@@ -72,7 +72,7 @@ class SourceConfig(InputConfig):
 
     name: str = "files"
     """What the source is called; part of every document's identity."""
-    sources: dict[str, InputConfig] = field(default_factory=dict)
+    sources: dict[str, InputConfig] = field(default_factory=dict, metadata=NOT_IN_PART_KEY)
     """{name: paths and columns} for several sources; `paths` and the column mapping beside it are then those of none."""
     html: HtmlConfig = field(default_factory=HtmlConfig)
     max_bad_frac: float = field(default=0.05, metadata=NOT_IN_KEY)
@@ -94,8 +94,10 @@ class SourceConfig(InputConfig):
                 f"paths ({', '.join(self.paths)}) and sources ({', '.join(self.sources)}) exclude each other; "
                 "put the paths into one of the sources"
             )
-        if self.max_text_bytes_per_file < 1:
-            raise ConfigError(f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive; try 32000000")
+        if not 1 <= self.max_text_bytes_per_file <= 1 << 30:
+            raise ConfigError(
+                f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive and at most {1 << 30}; try 32000000"
+            )
         if not 0 <= self.max_bad_frac <= 1:
             raise ConfigError(f"max_bad_frac ({self.max_bad_frac:g}) must be a fraction from 0 to 1; try 0.05")
 

@@ -1,9 +1,19 @@
-"""What C4 asks of a line (Raffel et al. 2020, section 2.2): phrases that mark boilerplate, and sentences.
+"""What C4 asks of a line and of a page (Raffel et al. 2020, section 2.2), in three published readings.
 
-A line survives with 3 words or more (the paper's number; the published code has 5), none over 1000 characters, an end
-in . ? ! or " but not `...`, and neither `javascript` nor one of six policy phrases. Sentences are a proxy: runs of . ? ! with
-closing quotes and brackets, before white space or the end, where C4 ran a trained sentence splitter.
-Left out: citation marks, the bad-word list, langdetect, repeated three-sentence spans.
+A line survives with enough words, no word over 1000 characters, an end in . ? ! or " but not `...`, and neither `javascript`
+nor one of six policy phrases; citation marks (`[12]`, `[edit]`, `[citation needed]`) are taken out first. A page needs
+sentences enough in the surviving lines, and neither `lorem ipsum` nor a curly brace.
+
+paper     3 words a line, 5 sentences a page; a brace or lorem ipsum anywhere (the paper does not say where it looked).
+code      5 words, 3 sentences (tensorflow_datasets, c4_utils.py); braces and lorem ipsum only in lines that came so far: a page
+          keeps its braces where their lines are dropped anyway.
+fineweb   the paper's numbers without the rule on ends of lines (DataTrove's filter_no_terminal_punct=False, as FineWeb ran it);
+          braces and lorem ipsum looked for as in code.
+
+Words are what white space parts, as in the codes; the longest is measured before citations go. Case is ignored in ASCII.
+Sentences are a proxy, where C4 ran a trained splitter: a run of . ? ! with closing quotes and brackets before white space parts
+two, and what is left at the end of a line is one too.
+Left out: bad words, langdetect, repeated three-sentence spans.
 """
 
 from __future__ import annotations
@@ -11,91 +21,195 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
-from tasks.kernels.chars import SPACE, decode
+from tasks.kernels import inner
+from tasks.kernels.chars import decode
 from tasks.kernels.lines import ends_in_dots
 
 LONG_WORD_CHARS = 1000
-LEAST_LINE_WORDS = 3
+IS_SPACE = 16
+"""The flag of white space in tasks.kernels.scan.char_flags."""
+PAPER_LINE_WORDS, CODE_LINE_WORDS = 3, 5
 BOILERPLATE = ("javascript", "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 PHRASES = (*BOILERPLATE, "lorem ipsum")
-# Byte values as numbers: `ord` inside a kernel would compile all of Numba's string support.
-_DOT, _QUESTION, _EXCLAMATION, _QUOTE, _APOSTROPHE, _ROUND, _SQUARE = b".?!\"')]"
-_A, _Z = b"AZ"
+MEASURES = 9
+"""Numbers in `totals`: paper kept lines, sentences; code and fineweb kept lines, sentences, forbidden lines; lorem ipsum."""
+
 _BOILERPLATE_BITS = (1 << len(BOILERPLATE)) - 1
-LOREM_IPSUM_BIT = 1 << len(BOILERPLATE)
+_JAVASCRIPT_BIT, _LOREM_IPSUM_BIT = 1, 1 << len(BOILERPLATE)
+# Byte values as numbers: `ord` inside a kernel would compile all of Numba's string support.
+_A, _Z, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE, _SMALL_J = b'AZ"[]09j'
+# What a byte can mean, most of them nothing.
+_NOTHING, _BLANK, _WIDE, _END, _CLOSING, _BRACE, _J = range(7)
+_MAX_CITATION = 64
+"""Longest `[12]` taken for a citation; a longer run of digits is none."""
 
 
 @lru_cache(maxsize=1)
-def phrase_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """PHRASES as bytes with offsets; [0, b] and [1, b]: bits of the phrases whose first, second byte is b in either case."""
-    data = np.frombuffer("".join(PHRASES).encode(), np.uint8)
+def c4_tables() -> tuple[np.ndarray, ...]:
+    """(kinds, phrases, offsets, spaces, heads, citations).
+
+    kinds: what each byte can mean. phrases: PHRASES as bytes with offsets, the place of the first space in each (or 0), and
+    heads: for [0, b] and [1, b] the bits of the phrases whose byte before and after that space is b in either case.
+    """
+    kinds = np.zeros(256, np.uint8)
+    kinds[[0xC2, 0xE1, 0xE2, 0xE3]] = _WIDE  # lead bytes of all white space beyond ASCII
+    for chars, kind in ((" \t\x0b\x0c\r\x1c\x1d\x1e\x1f", _BLANK), (".?!", _END), ("\"')]", _CLOSING)):
+        kinds[[ord(char) for char in chars]] = kind
+    kinds[ord("{")], kinds[[ord("j"), ord("J")]] = _BRACE, _J
+    phrases = np.frombuffer("".join(PHRASES).encode(), np.uint8)
     offsets = np.cumsum([0, *map(len, PHRASES)]).astype(np.int64)
+    spaces = np.array([max(phrase.find(" "), 0) for phrase in PHRASES], np.int64)
     heads = np.zeros((2, 256), np.int64)
     for i, phrase in enumerate(PHRASES):
-        for place in (0, 1):
-            for char in (phrase[place], phrase[place].upper()):
-                heads[place, ord(char)] |= 1 << i
-    return data, offsets, heads
+        if spaces[i]:
+            for row, char in ((0, phrase[spaces[i] - 1]), (1, phrase[spaces[i] + 1])):
+                heads[row, [ord(char), ord(char.upper())]] |= 1 << i
+    return kinds, phrases, offsets, spaces, heads, np.frombuffer(b"[edit][citation needed]", np.uint8)
 
 
-@njit(cache=True, nogil=True)
-def find_phrases(buf, start, stop, phrases):  # type: ignore[no-untyped-def]
-    """Bits of the phrases in buf[start:stop], ASCII case ignored."""
-    data, offsets, heads = phrases
+@inner
+def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals):  # type: ignore[no-untyped-def]
+    """Add a line to `totals` (MEASURES numbers).
+
+    words, longest: with the citations. clean_words, sentences, found (bits of PHRASES), brace, ends_well: without them.
+    """
+    lorem = found & _LOREM_IPSUM_BIT != 0
+    totals[8] += lorem
+    if longest > LONG_WORD_CHARS:
+        return
+    boilerplate = found & _BOILERPLATE_BITS != 0
+    # Lorem ipsum is looked for before javascript, braces after it.
+    forbidden = lorem or (brace and not found & _JAVASCRIPT_BIT)
+    paper = ends_well & (clean_words >= PAPER_LINE_WORDS)
+    code = ends_well & (clean_words >= CODE_LINE_WORDS)
+    fineweb = words >= PAPER_LINE_WORDS
+    totals[4] += code & forbidden
+    totals[7] += fineweb & forbidden
+    if not boilerplate:
+        totals[0] += paper
+        totals[1] += sentences * paper
+        totals[2] += code
+        totals[3] += sentences * code
+        totals[5] += fineweb
+        totals[6] += sentences * fineweb
+
+
+@inner
+def judge_cited_line(buf, start, stop, words, longest, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
+    """The same for a line with a bracket: its citations are taken out, and what is left is measured by itself."""
+    length = _strip_citations(buf, start, stop, tables[5], stripped)
+    clean_words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
+    last = stripped[max(length - 1, 0)] if length else np.uint8(0)
+    ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(stripped, 0, length)
+    judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals)
+
+
+@inner
+def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-def]
+    """(words, sentences, bits of phrases found, has a curly brace) of buf[:stop], by the rules of tasks.kernels.scan."""
+    kinds, heads = tables[0], tables[4]
+    words, sentences, found, brace = 0, 0, 0, False
+    word_start, content_stop, ended_at = 0, 0, -1
+    pos = 0
+    while pos < stop:
+        kind, after = kinds[buf[pos]], pos + 1
+        if kind == _WIDE:
+            char, wide_after = decode(buf, pos, stop)
+            if flags[char] & IS_SPACE:
+                kind, after = _BLANK, wide_after
+        if kind == _BLANK:
+            if pos > word_start:
+                words += 1
+                content_stop = pos
+                sentences += ended_at == pos
+            if pos > 0 and pos + 1 < stop:
+                found |= phrases_at(buf, 0, stop, pos, heads[0, buf[pos - 1]] & heads[1, buf[pos + 1]], tables)
+            word_start = after
+        elif kind == _END:
+            ended_at = after
+        elif kind == _CLOSING:
+            if ended_at == pos:
+                ended_at = after
+        elif kind == _BRACE:
+            brace = True
+        elif kind == _J and _matches(buf, pos, stop, tables, 0):
+            found |= _JAVASCRIPT_BIT
+        pos = after
+    words += stop > word_start
+    # What follows the last end of a sentence is one more; an end before white space was counted there.
+    sentences += stop > word_start or (words > 0 and ended_at != content_stop)
+    return words, sentences, found, brace
+
+
+@inner
+def find_javascript(buf, start, stop, tables):  # type: ignore[no-untyped-def]
+    """The bit of `javascript` if buf[start:stop] has it."""
+    for pos in range(start, stop):
+        if buf[pos] | 0x20 == _SMALL_J and _matches(buf, pos, stop, tables, 0):
+            return _JAVASCRIPT_BIT
+    return 0
+
+
+@inner
+def phrases_at(buf, start, stop, space, candidates, tables):  # type: ignore[no-untyped-def]
+    """Bits of those candidates that stand around their first space, at `space`."""
+    spaces = tables[3]
     found = np.int64(0)
-    for pos in range(start, stop - 1):
-        candidates = heads[0, buf[pos]] & heads[1, buf[pos + 1]] & ~found
-        phrase = 0
-        while candidates:
-            if candidates & 1:
-                begin, length = offsets[phrase], offsets[phrase + 1] - offsets[phrase]
-                same = pos + length <= stop
-                i = 2
-                while same and i < length:
-                    byte = np.int64(buf[pos + i])
-                    if byte >= _A and byte <= _Z:
-                        byte |= 0x20
-                    same = byte == data[begin + i]
-                    i += 1
-                if same:
-                    found |= np.int64(1) << phrase
-            candidates >>= 1
-            phrase += 1
+    phrase = 0
+    while candidates:
+        if candidates & 1 and space - spaces[phrase] >= start and _matches(buf, space - spaces[phrase], stop, tables, phrase):
+            found |= np.int64(1) << phrase
+        candidates >>= 1
+        phrase += 1
     return found
 
 
-@njit(cache=True, nogil=True)
-def count_sentences(buf, start, stop, classes):  # type: ignore[no-untyped-def]
-    """Ends of sentences in a line, as the module docstring defines them."""
-    count = 0
+@inner
+def _matches(buf, pos, stop, tables, phrase):  # type: ignore[no-untyped-def]
+    data, offsets = tables[1], tables[2]
+    begin, length = offsets[phrase], offsets[phrase + 1] - offsets[phrase]
+    if pos + length > stop:
+        return False
+    for i in range(length):
+        byte = np.int64(buf[pos + i])
+        if byte >= _A and byte <= _Z:
+            byte |= 0x20
+        if byte != data[begin + i]:
+            return False
+    return True
+
+
+@inner
+def _strip_citations(buf, start, stop, citations, stripped):  # type: ignore[no-untyped-def]
+    """Copy buf[start:stop] without its citation marks; returns the length of the copy."""
+    length = 0
     pos = start
     while pos < stop:
-        if not _ends_sentence(buf[pos]):
-            pos += 1
-            continue
-        while pos < stop and (_ends_sentence(buf[pos]) or _closes(buf[pos])):
-            pos += 1
-        if pos == stop or classes[decode(buf, pos, stop)[0]] == SPACE:
-            count += 1
-    return count
+        if buf[pos] == _OPEN:
+            after = _citation_end(buf, pos, stop, citations)
+            if after:
+                pos = after
+                continue
+        stripped[length] = buf[pos]
+        length += 1
+        pos += 1
+    return length
 
 
-@njit(cache=True, nogil=True)
-def survives(buf, start, stop, num_words, longest_word_chars, found):  # type: ignore[no-untyped-def]
-    """Whether C4 would keep this trimmed line, given its words and the phrases found in it."""
-    if num_words < LEAST_LINE_WORDS or longest_word_chars > LONG_WORD_CHARS or found & _BOILERPLATE_BITS:
-        return False
-    last = buf[stop - 1]
-    return (_ends_sentence(last) or last == _QUOTE) and not ends_in_dots(buf, start, stop)
-
-
-@njit(cache=True, nogil=True)
-def _ends_sentence(byte):  # type: ignore[no-untyped-def]
-    return byte in (_DOT, _QUESTION, _EXCLAMATION)
-
-
-@njit(cache=True, nogil=True)
-def _closes(byte):  # type: ignore[no-untyped-def]
-    return byte in (_QUOTE, _APOSTROPHE, _ROUND, _SQUARE)
+@inner
+def _citation_end(buf, pos, stop, citations):  # type: ignore[no-untyped-def]
+    """Where the citation mark at `pos` ends, or 0 where there is none."""
+    after = pos + 1
+    while after < min(stop, pos + _MAX_CITATION) and buf[after] >= _ZERO and buf[after] <= _NINE:
+        after += 1
+    if after < stop and buf[after] == _CLOSE:
+        return after + 1
+    for first, last in ((0, 6), (6, len(citations))):
+        if pos + last - first <= stop:
+            same = True
+            for i in range(first, last):
+                same = same and buf[pos + i - first] == citations[i]
+            if same:
+                return pos + last - first
+    return 0

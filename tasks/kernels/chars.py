@@ -93,7 +93,7 @@ def fold_table() -> np.ndarray:
     return table
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def decode(buf, pos, end):  # type: ignore[no-untyped-def]
     """(code point, next position) of valid UTF-8 at `pos` < `end`; a cut or impossible sequence is U+FFFD, one byte long."""
     lead = np.int64(buf[pos])

@@ -19,6 +19,7 @@ from numba import njit, uint8
 from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
 
 KEY_BYTES = 16
+_SCRATCH_BYTES = 1 << 18
 _LAST_LOOKED_UP = 0x20000
 _COMPATIBILITY_HAN = 0x2F800  # these decompose; the Han between fold to themselves
 _CONTEXTUAL = 0xFFFFFFFF
@@ -27,14 +28,21 @@ _CONTEXTUAL = 0xFFFFFFFF
 def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[bytes | None]:
     """The key of each document in `rows`, None for one that is blank: blank texts are not copies of each other."""
     forms = exact_forms()
-    # A folded character may be one byte longer than a two-byte original.
-    scratch = np.empty(int(np.diff(begins).max(initial=0)) * 3 // 2 + 4, np.uint8)
+    ends = begins[1:]
+    longest = int((ends[rows] - begins[rows]).max(initial=0))
+    scratch = np.empty(max(_SCRATCH_BYTES, _room_for(longest)), np.uint8)
+    places = np.empty((len(rows), 2), np.int64)
+    view = scratch.data
     keys: list[bytes | None] = []
-    for row in rows:
-        begin, end = begins[row], begins[row + 1]
-        size = _fold_plain(buf, begin, end, forms, scratch)
-        folded = scratch[:size].data if size >= 0 else fold_text(buf[begin:end].tobytes().decode("utf-8"))
-        keys.append(hashlib.blake2b(folded, digest_size=KEY_BYTES).digest() if len(folded) else None)
+    while len(keys) < len(rows):
+        first = len(keys)
+        done = _fold_rows(buf, begins, rows, first, forms, scratch, places)
+        for row, (start, stop) in zip(rows[first:done], places[first:done].tolist(), strict=True):
+            if start < 0:
+                folded = fold_text(buf[begins[row] : ends[row]].tobytes().decode("utf-8"))
+            else:
+                folded = view[start:stop]
+            keys.append(hashlib.blake2b(folded, digest_size=KEY_BYTES).digest() if len(folded) else None)
     return keys
 
 
@@ -64,10 +72,36 @@ def exact_forms() -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _fold_plain(buf, begin, end, forms, out):  # type: ignore[no-untyped-def]
-    """Write the folded text to `out` and return its size, or -1 where a character is contextual."""
-    size = 0
-    blank = False
+def _room_for(num_bytes):  # type: ignore[no-untyped-def]
+    """A folded character may be one byte longer than a two-byte original; one more byte is written before it is given up."""
+    return num_bytes * 3 // 2 + 4
+
+
+@njit(cache=True, nogil=True)
+def _fold_rows(buf, begins, rows, first, forms, out, places):  # type: ignore[no-untyped-def]
+    """Fold texts from rows[first] on, while there is room in `out`, where `places` says; (-1, -1) for contextual ones.
+
+    Returns the first row that is not done.
+    """
+    at = 0
+    for i in range(first, rows.size):
+        begin, end = begins[rows[i]], begins[rows[i] + 1]
+        if at + _room_for(end - begin) > out.size:
+            return i
+        stop = _fold_plain(buf, begin, end, forms, out, at)
+        places[i, 0], places[i, 1] = (at, stop) if stop >= 0 else (-1, -1)
+        at = max(at, stop)
+    return rows.size
+
+
+@njit(cache=True, nogil=True)
+def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-def]
+    """Write the folded text to `out` from `start` on and return where it ends, or -1 where a character is contextual.
+
+    Every character is written; a blank after a blank is written over.
+    """
+    size = start
+    before = np.int64(0x20)  # blanks at the beginning go
     pos = begin
     while pos < end:
         c = np.int64(buf[pos])
@@ -76,19 +110,14 @@ def _fold_plain(buf, begin, end, forms, out):  # type: ignore[no-untyped-def]
             c, after = decode(buf, pos, end)
         pos = after
         c = np.int64(forms[c])
-        if c == 0x20:
-            blank = size > 0
+        if c < 0x80:
+            out[size] = c
+            size += (c != 0x20) | (before != 0x20)
+            before = c
             continue
         if c == _CONTEXTUAL:
             return -1
-        if blank:
-            out[size] = 0x20
-            size += 1
-            blank = False
-        if c < 0x80:
-            out[size] = c
-            size += 1
-            continue
+        before = c
         if c < 0x800:
             out[size] = 0xC0 | (c >> 6)
             size += 1
@@ -104,4 +133,4 @@ def _fold_plain(buf, begin, end, forms, out):  # type: ignore[no-untyped-def]
             size += 1
         out[size] = 0x80 | (c & 0x3F)
         size += 1
-    return size
+    return size - 1 if size > start and before == 0x20 else size

@@ -1,100 +1,164 @@
 """Small numbers for equal things: byte spans and pairs of numbers, exactly, in time linear in their count.
 
-Open addressing with linear probing over a table of three arrays: `stamps` (which generation filled a slot), `keys` and `ids`. A
-new generation empties the table without touching it, so one table serves millions of small documents; a mask smaller than the
-table keeps a small document in a small, cached region of it. The key of a pair or of a span under 8 bytes is its content; longer
-spans of equal hash are compared byte by byte. So equal ids mean equal content: collisions cost time, never truth.
+Open addressing with linear probing. A slot is two numbers side by side, so that a look-up touches one cache line: the key, and a
+tag of generation and id. A new generation empties the table without touching it, so one table serves millions of small
+documents; a mask smaller than the table keeps a small document in a small, cached region of it. The key of a pair or of a span
+under 8 bytes is its content; longer spans of equal hash are compared byte by byte. So equal ids mean equal content: collisions
+cost time, never truth.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
-from tasks.kernels.chars import mix64
-
-_HASH_SEED = np.uint64(0xCBF29CE484222325)
-_HASH_PRIME = np.uint64(0x100000001B3)
+SMALLEST_MASK = 255
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+_PRIME = np.uint64(0xD6E8FEB86659FD93)
 _LONG = np.uint64(1 << 63)
+_HALF = np.uint64(32)
+_ID_BITS = np.uint64((1 << 32) - 1)
+
+
+@intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """How many of the lowest bits of a number are 0; 64 where all are."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
+    """The eight bytes at buf[pos] as one number; nothing is checked, and `pos` needs no alignment."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        word = builder.load(place)
+        word.align = 1
+        return word
+
+    return types.uint64(buf, types.int64), generate
 
 
 @njit(cache=True, nogil=True)
 def make_table(num_items):  # type: ignore[no-untyped-def]
     """An empty table for up to `num_items` of one generation; generation 0 is "never filled"."""
-    size = table_mask(num_items) + 1
-    return np.zeros(size, np.int32), np.empty(size, np.uint64), np.empty(size, np.int32)
+    return np.zeros(2 * (table_mask(num_items) + 1), np.uint64)
 
 
 @njit(cache=True, nogil=True)
 def table_mask(num_items):  # type: ignore[no-untyped-def]
     """Slot mask for a table at most half full with `num_items` in it."""
-    size = 16
+    size = 256
     while size < 2 * num_items:
         size *= 2
     return size - 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of them with the top bit set."""
-    if stop - start < 8:
-        key = np.uint64(stop - start)
-        for i in range(start, stop):
-            key = (key << np.uint64(8)) | np.uint64(buf[i])
-        return key
-    key = _HASH_SEED ^ np.uint64(stop - start)
+    length = stop - start
+    if length < 8:
+        if start + 8 <= len(buf):
+            word = load_word(buf, start) & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1))
+        else:
+            word = np.uint64(0)
+            for i in range(length):
+                word |= np.uint64(buf[start + i]) << np.uint64(8 * i)
+        return word | (np.uint64(length) << np.uint64(56))
+    key = _SEED ^ np.uint64(length)
     pos = start
     while pos < stop:
         # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
         pos = min(pos, stop - 8)
-        word = np.uint64(0)
-        for i in range(8):
-            word |= np.uint64(buf[pos + i]) << np.uint64(8 * i)
-        key = (key ^ word) * _HASH_PRIME
+        key = (key ^ load_word(buf, pos)) * _PRIME
         key ^= key >> np.uint64(29)
         pos += 8
     return key | _LONG
 
 
-@njit(cache=True, nogil=True)
-def intern_span(buf, start, stop, spans, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """The id of buf[start:stop] among the spans of this generation; it is `count` where the span is new.
+@njit(cache=True, nogil=True, forceinline=True)
+def intern_span(buf, start, stop, key, starts, stops, keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
+    """The id of buf[start:stop], whose `span_key` is `key`, among the spans of this generation; it is `count` where it is new.
 
-    `spans` are two arrays, starts and stops by id; a new span is added there, and the caller raises `count`.
+    starts, stops, keys: of each id; those of a new span are added. The caller then raises `count`, and lets the table `grow` when
+    more than half the slots of `mask` are filled.
     """
-    span_starts, span_stops = spans
-    stamps, keys, ids = table
-    key = span_key(buf, start, stop)
-    slot = np.int64(mix64(key) & np.uint64(mask))
-    while stamps[slot] == generation:
-        if keys[slot] == key:
-            known = np.int64(ids[slot])
-            begin = span_starts[known]
-            if key < _LONG or (span_stops[known] - begin == stop - start and _same_bytes(buf, begin, start, stop - start)):
+    slot = _first_slot(key, mask)
+    while True:
+        tag = table[2 * slot + 1]
+        if tag >> _HALF != np.uint64(generation):
+            table[2 * slot] = key
+            table[2 * slot + 1] = (np.uint64(generation) << _HALF) | np.uint64(count)
+            starts[count], stops[count], keys[count] = start, stop, key
+            return np.int64(count)
+        if table[2 * slot] == key:
+            known = np.int64(tag & _ID_BITS)
+            if key < _LONG:
+                return known
+            begin = starts[known]
+            if stops[known] - begin == stop - start and _same_bytes(buf, begin, start, stop - start):
                 return known
         slot = (slot + 1) & mask
-    stamps[slot], keys[slot], ids[slot] = generation, key, count
-    span_starts[count], span_stops[count] = start, stop
-    return np.int64(count)
+
+
+@njit(cache=True, nogil=True)
+def grow(keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
+    """Fill the table anew, as `generation` and under `mask`, with the first `count` keys, all of different spans."""
+    for known in range(count):
+        slot = _first_slot(keys[known], mask)
+        while table[2 * slot + 1] >> _HALF == np.uint64(generation):
+            slot = (slot + 1) & mask
+        table[2 * slot] = keys[known]
+        table[2 * slot + 1] = (np.uint64(generation) << _HALF) | np.uint64(known)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def intern_pair(key, count, table, generation, mask):  # type: ignore[no-untyped-def]
+    """The id of a pair of numbers below 2**32 (`pair_key`) in this generation; it is `count` where the pair is new."""
+    tagged = np.uint64(generation) << _HALF
+    slot = _first_slot(key, mask)
+    # Whether a pair is new nobody can foresee: both cases take the same way through, and a known pair is written over itself.
+    while True:
+        tag = table[2 * slot + 1]
+        fresh = tag >> _HALF != np.uint64(generation)
+        if fresh | (table[2 * slot] == key):
+            break
+        slot = (slot + 1) & mask
+    found = np.uint64(count) if fresh else tag & _ID_BITS
+    table[2 * slot] = key
+    table[2 * slot + 1] = tagged | found
+    return np.int64(found)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def pair_key(first, second):  # type: ignore[no-untyped-def]
+    """Two numbers below 2**32 as one."""
+    return (np.uint64(first) << _HALF) | np.uint64(second)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _first_slot(key, mask):  # type: ignore[no-untyped-def]
+    # Both halves of the key reach the upper half of the product, and the upper half is what is taken.
+    return np.int64(((key ^ (key >> _HALF)) * _PRIME) >> _HALF) & np.int64(mask)
 
 
 @njit(cache=True, nogil=True)
 def _same_bytes(buf, first, second, length):  # type: ignore[no-untyped-def]
-    i = 0
-    while i < length and buf[first + i] == buf[second + i]:
-        i += 1
-    return i == length
-
-
-@njit(cache=True, nogil=True)
-def intern_pair(first, second, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """The id of a pair of numbers below 2**32 in this generation; it is `count` where the pair is new."""
-    stamps, keys, ids = table
-    key = (np.uint64(first) << np.uint64(32)) | np.uint64(second)
-    slot = np.int64(mix64(key) & np.uint64(mask))
-    while stamps[slot] == generation:
-        if keys[slot] == key:
-            return np.int64(ids[slot])
-        slot = (slot + 1) & mask
-    stamps[slot], keys[slot], ids[slot] = generation, key, count
-    return np.int64(count)
+    # Called for 8 bytes or more: the last eight overlap the ones before.
+    pos = 0
+    while pos < length:
+        pos = min(pos, length - 8)
+        if load_word(buf, first + pos) != load_word(buf, second + pos):
+            return False
+        pos += 8
+    return True

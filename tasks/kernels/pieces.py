@@ -9,10 +9,29 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tasks.kernels.chars import MARK, decode, next_unit
-from tasks.kernels.lines import trim
+from tasks.kernels import inner
+from tasks.kernels.chars import MARK, SPACE, decode, next_unit
 
 _NEWLINE = ord("\n")
+
+
+@inner
+def _trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
+    """A span without the white space around it; empty where it is blank."""
+    while start < stop:
+        character, after = decode(buf, start, stop)
+        if classes[character] != SPACE:
+            break
+        start = after
+    while stop > start:
+        before = stop - 1
+        while before > start and (buf[before] & 0xC0) == 0x80:
+            before -= 1
+        character, _ = decode(buf, before, stop)
+        if classes[character] != SPACE:
+            break
+        stop = before
+    return start, stop
 
 
 @njit(cache=True, nogil=True)
@@ -35,7 +54,7 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
             line_end = pos
             while line_end < end and buf[line_end] != _NEWLINE:
                 line_end += 1
-            start, stop, _, _ = trim(buf, pos, line_end, classes)
+            start, stop = _trim(buf, pos, line_end, classes)
             pos = line_end + 1
             if start == stop:
                 open_piece = False
@@ -93,6 +112,28 @@ def has_rest(buf, begins, rows, starts, ends, firsts, classes):  # type: ignore[
                 break
             pos = begins[row] + ends[cut]
     return rest
+
+
+@njit(cache=True, nogil=True)
+def subtract(ranges, holes):  # type: ignore[no-untyped-def]
+    """What is left of `ranges` outside of `holes`: int64[n, 3] of (document, start, end), ordered and disjoint, all three."""
+    left = np.empty((len(ranges) + len(holes), 3), np.int64)
+    count, hole = 0, 0
+    for i in range(len(ranges)):
+        document, start, end = ranges[i]
+        while hole < len(holes) and (holes[hole, 0] < document or (holes[hole, 0] == document and holes[hole, 2] <= start)):
+            hole += 1
+        at = hole  # a hole may reach into the next range too
+        while at < len(holes) and holes[at, 0] == document and holes[at, 1] < end:
+            if holes[at, 1] > start:
+                left[count, 0], left[count, 1], left[count, 2] = document, start, holes[at, 1]
+                count += 1
+            start = max(start, holes[at, 2])
+            at += 1
+        if start < end:
+            left[count, 0], left[count, 1], left[count, 2] = document, start, end
+            count += 1
+    return left[:count].copy()
 
 
 @njit(cache=True, nogil=True)

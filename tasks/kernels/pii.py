@@ -16,12 +16,13 @@ import numpy as np
 
 from tasks.kernels import pii_kinds as kinds
 from tasks.kernels.pii_addresses import ip4, ip6, mac
-from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, TOKEN, UPPER, helper, is_any
+from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, is_any
 from tasks.kernels.pii_emails import email
 from tasks.kernels.pii_numbers import (
     DIGITS,
     DOT,
     END,
+    FORM_SHAPES,
     GROUP_COLUMNS,
     HYPHEN,
     MAX_GROUPS,
@@ -36,11 +37,11 @@ from tasks.kernels.pii_numbers import (
     iban_end,
     is_codice_fiscale,
     local_phone_start,
+    may_begin,
     national_id,
-    phone_shape,
     phone_start,
     read_groups,
-    row_follows,
+    shape_number,
 )
 from tasks.kernels.pii_tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
 
@@ -69,57 +70,89 @@ def find_candidates(
     `ROW` numbers a candidate, of each range first the words, then the rest, in order of triggers; alternatives of
     one trigger longest first.
     """
-    found = np.empty(1024, np.int64)
+    found = np.empty(1024 * ROW, np.int64)
     groups = np.empty((MAX_GROUPS, GROUP_COLUMNS), np.int64)
     letters = np.zeros(128, np.int64)
-    count = 0
-    for r in range(len(lo)):
-        low, high = lo[r], hi[r]
-        i = _next_word(values, low, high, scan_lo[r] - 1, scan_hi[r]) if wanted & _TOKEN_KINDS else high
-        while i < high:
-            start, end = i, i + MIN_TOKEN_BYTES
-            while end < high and is_any(values[end], TOKEN):
-                end += 1
-            if end - start <= MAX_TOKEN_BYTES:
-                stop, kind, value = token_kind(values, low, high, start, end, letters)
-                if stop > 0:
+    count, r = 0, 0
+    while r < len(lo):
+        low, high, end = lo[r], hi[r], scan_hi[r]
+        if wanted & _TOKEN_KINDS:
+            i = _next_word(values, low, high, scan_lo[r] - 1, end)
+            while i < high:
+                i, count = _scan_words(values, low, high, i, end, wanted, r, found, count, letters)
+                if i < high:
                     found = _grown(found, count)
-                    count = _put(found, count, wanted, r, start, stop, kind, value)
-            i = _next_word(values, low, high, end, scan_hi[r])
-        i = _next_trigger(values, scan_lo[r], scan_hi[r])
-        while i < scan_hi[r]:
-            c = values[i]
-            if c == 64:
+        i = _next_trigger(values, scan_lo[r], end)
+        while i < end:
+            i, count = _scan_triggers(values, low, high, i, end, wanted, r, found, count, groups, phone_shapes)
+            if i < end:
                 found = _grown(found, count)
-                start, end = email(values, low, high, i)
-                count = _put(found, count, wanted, r, start, end, kinds.EMAIL, 0)
-            elif c == 58 or c == 45:
-                if i + 3 < high and values[i + 3] == c and i > low and is_any(values[i - 1], HEX):
-                    found = _grown(found, count)
-                    start, end = mac(values, low, high, i)
-                    count = _put(found, count, wanted, r, start, end, kinds.MAC, 0)
-                if c == 58 and i + 1 < high and (values[i + 1] == 58 or is_any(values[i + 1], HEX)):
-                    found = _grown(found, count)
-                    start, end = ip6(values, low, high, i)
-                    count = _put(found, count, wanted, r, start, end, kinds.IP6, 0)
-            else:
-                end = i
-                while end < high and is_any(values[end], DIGIT):
-                    end += 1
-                before = np.uint8(32) if i == low else values[i - 1]
-                if is_any(before, UPPER):
-                    found = _grown(found, count)
-                    count = _after_letters(found, count, wanted, r, values, low, high, i, end)
-                elif (
-                    not is_any(before, ALNUM) and before != 95 and (end - i > 7 or before == 43 or row_follows(values, end, high))
-                ):
-                    found = _grown(found, count)
-                    num_groups = read_groups(values, i, high, groups)
-                    if num_groups > 0:
-                        count = _digits(found, count, wanted, r, values, low, high, i, groups, num_groups, phone_shapes)
-                i = end - 1
-            i = _next_trigger(values, i + 1, scan_hi[r])
+        r += 1
     return found[:count]
+
+
+@helper
+def _scan_words(
+    v: np.ndarray, low: int, high: int, i: int, stop: int, wanted: int, r: int, found: np.ndarray, count: int, letters: np.ndarray
+) -> tuple[int, int]:
+    """Judge long words from the one at i until none is left or `found` is full: (place of the next word, count)."""
+    full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
+    while i < high and count < full:
+        end = i + MIN_TOKEN_BYTES
+        while end < high and is_any(v[end], TOKEN):
+            end += 1
+        if end - i <= MAX_TOKEN_BYTES:
+            last, kind, value = token_kind(v, low, high, i, end, letters)
+            count = _put(found, count, wanted, r, i, last, kind, value)
+        i = _next_word(v, low, high, end, stop)
+    return i, count
+
+
+@helper
+def _scan_triggers(
+    v: np.ndarray,
+    low: int,
+    high: int,
+    i: int,
+    stop: int,
+    wanted: int,
+    r: int,
+    found: np.ndarray,
+    count: int,
+    groups: np.ndarray,
+    phone_shapes: np.ndarray,
+) -> tuple[int, int]:
+    """Judge triggers from the one at i until none is left or `found` is full: (place of the next trigger, count)."""
+    full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
+    while i < stop and count < full:
+        c = v[i]
+        if c == 64:
+            start, end = email(v, low, high, i)
+            count = _put(found, count, wanted, r, start, end, kinds.EMAIL, 0)
+        elif c == 58 or c == 45:
+            if i + 3 < high and v[i + 3] == c and i > low and is_any(v[i - 1], HEX):
+                start, end = mac(v, low, high, i)
+                count = _put(found, count, wanted, r, start, end, kinds.MAC, 0)
+            if c == 58 and i + 1 < high and (v[i + 1] == 58 or is_any(v[i + 1], HEX)):
+                start, end = ip6(v, low, high, i)
+                count = _put(found, count, wanted, r, start, end, kinds.IP6, 0)
+        else:
+            end = i
+            while end < high and is_any(v[end], DIGIT):
+                end += 1
+            before = np.uint8(32) if i == low else v[i - 1]
+            if is_any(before, UPPER):
+                count = _after_letters(found, count, wanted, r, v, low, high, i, end)
+            elif not is_any(before, ALNUM | INNER):
+                if end < high and v[end] == 46 and end - i <= 3:
+                    count = _put(found, count, wanted, r, i, ip4(v, low, high, i), kinds.IP4, 0)
+                if may_begin(v, low, high, i, end):
+                    num_groups = read_groups(v, i, high, groups)
+                    if num_groups > 0 and groups[num_groups - 1, DIGITS] > 6:
+                        count = _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, phone_shapes)
+            i = end - 1
+        i = _next_trigger(v, i + 1, stop)
+    return i, count
 
 
 _TOKEN_KINDS = 1 << kinds.API_KEY | 1 << kinds.BASE58_ADDRESS | 1 << kinds.BECH32_ADDRESS | 1 << kinds.ETHER_ADDRESS
@@ -190,14 +223,13 @@ def _digits(
     phone_shapes: np.ndarray,
 ) -> int:
     """Numbers that begin with the digit i."""
-    if groups[0, DIGITS] <= 3 and num_groups > 3:
-        count = _put(found, count, wanted, r, i, ip4(v, low, high, i), kinds.IP4, 0)
-    if groups[num_groups - 1, DIGITS] < 7:
-        return count
     count = _put(found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0)
-    for nth in range(NUM_FORMS):
-        end, kind, value = national_id(v, low, high, i, groups, num_groups, wanted, nth)
-        count = _put(found, count, wanted, r, i, end, kind, value)
+    for k in range(num_groups):
+        nth = shape_number(FORM_SHAPES, groups[k, SHAPE]) if groups[k, DIGITS] > 7 else NUM_FORMS
+        while 0 <= nth < NUM_FORMS and FORM_SHAPES[nth] == groups[k, SHAPE]:
+            end, kind, value = national_id(v, low, high, i, groups, k, nth)
+            count = _put(found, count, wanted, r, i, end, kind, value)
+            nth += 1
     if i > low and v[i - 1] == 43:
         start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, 15
     else:
@@ -207,7 +239,7 @@ def _digits(
         if not fewest <= groups[k, DIGITS] <= most or not ends_a_phone(v, high, end):
             continue
         if kind == kinds.LOCAL_PHONE:
-            shape, signs = phone_shape(phone_shapes, groups[k, SHAPE]), groups[k, SIGNS]
+            shape, signs = shape_number(phone_shapes, groups[k, SHAPE]), groups[k, SIGNS]
             # 252.227-7014 is a clause of some law.
             if k == 0 or shape < 0 or goes_on(v, high, end, signs) or (signs & DOT and signs & HYPHEN):
                 continue
@@ -226,9 +258,6 @@ def _put(found: np.ndarray, count: int, wanted: int, number: int, start: int, en
 
 @helper
 def _grown(found: np.ndarray, count: int) -> np.ndarray:
-    """Room for the rows of one more trigger."""
-    if count + MAX_ROWS_OF_A_TRIGGER * ROW <= len(found):
-        return found
     # By element: assigning slices would compile the formatting of shape errors, for seconds.
     grown = np.empty(2 * len(found), np.int64)
     for i in range(count):
@@ -237,15 +266,15 @@ def _grown(found: np.ndarray, count: int) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def take(masked: np.ndarray, starts: np.ndarray, ends: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Overwrite spans with their marks, in the order given, where no byte of them is a mark already; which ones were."""
-    taken = np.zeros(len(starts), np.bool_)
-    for r in range(len(starts)):
-        free = True
-        for i in range(starts[r], ends[r]):
+def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """Overwrite the spans of rows with their marks, in order, where no byte of them is a mark already; which ones were."""
+    taken = np.zeros(len(rows), np.bool_)
+    for r in range(len(rows)):
+        start, end, free = rows[r, 1], rows[r, 2], True
+        for i in range(start, end):
             free &= masked[i] != 60 and masked[i] != 42
         if free:
-            for i in range(starts[r], ends[r]):
+            for i in range(start, end):
                 masked[i] = marks[r]
         taken[r] = free
     return taken

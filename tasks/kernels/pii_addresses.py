@@ -8,40 +8,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, helper, is_any
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, contains, helper, is_any, pack, packed
 from tasks.kernels.pii_context import is_numbering
+
+_NOBODY = packed("127 255")
 
 
 @helper
 def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the IPv4 address that begins at the digit i, or -1."""
+    if i - 1 > lo and is_any(v[i - 2], ALNUM):
+        c = v[i - 1]
+        if c == 47 or ((c == 45 or c == 43 or c == 126) and not _quad_before(v, lo, i - 1)):
+            return -1
     end = _octets(v, i, hi)
     if end < 0:
         return -1
     # 0.x, 127.x and 255.x are places on every machine and masks: they say nothing about anybody.
-    if v[i + 1] == 46 and v[i] == 48:
-        return -1
-    if v[i + 3] == 46 and (
-        (v[i] == 49 and v[i + 1] == 50 and v[i + 2] == 55) or (v[i] == 50 and v[i + 1] == 53 and v[i + 2] == 53)
-    ):
+    first = pack(v, i, i + 3)
+    if (v[i + 1] == 46 and v[i] == 48) or (v[i + 3] == 46 and contains(_NOBODY, first)):
         return -1
     if end < hi:
         c = v[end]
         if is_any(c, ALPHA) or c == 95 or (end + 1 < hi and c == 46 and is_any(v[end + 1], DIGIT)):
             return -1
         joined = c == 45 or c == 43 or c == 126
-        if joined and end + 1 < hi and is_any(v[end + 1], DIGIT | ALPHA) and not (c == 45 and _octets(v, end + 1, hi) > 0):
+        if joined and end + 1 < hi and is_any(v[end + 1], ALNUM) and not (c == 45 and _octets(v, end + 1, hi) > 0):
             return -1
-    if i > lo:
-        c = v[i - 1]
-        if is_any(c, ALPHA | DIGIT) or c == 46 or c == 95:
-            return -1
-        if i - 1 > lo:
-            b = v[i - 2]
-            if (c == 45 or c == 43 or c == 126) and is_any(b, ALPHA | DIGIT) and not _quad_before(v, lo, i - 1):
-                return -1
-            if c == 47 and is_any(b, ALPHA | DIGIT):
-                return -1
     return -1 if is_numbering(v, lo, i) else end
 
 
@@ -106,7 +99,11 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
 def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The six pairs of hexadecimal digits whose first separator is at i, as (start, end), or (-1, -1)."""
     start, end, separator = i - 2, i + 15, v[i]
-    if start < lo or end > hi or v[i + 3] != separator:
+    if (
+        start < lo
+        or end > hi
+        or (start > lo and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95 or v[start - 1] == separator))
+    ):
         return -1, -1
     letters, zeros, ones = 0, 0, 0
     for k in range(start, end):
@@ -123,7 +120,5 @@ def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     if zeros == 12 or ones == 12 or (separator == 45 and letters == 0):
         return -1, -1
     if end < hi and (is_any(v[end], ALNUM) or v[end] == 95 or v[end] == separator):
-        return -1, -1
-    if start > lo and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95 or v[start - 1] == separator):
         return -1, -1
     return start, end

@@ -10,7 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
-DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, BECH32 = (1 << i for i in range(8))
+DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, INNER = (1 << i for i in range(8))
 ALNUM = DIGIT | ALPHA
 
 
@@ -26,7 +26,7 @@ def _classes() -> np.ndarray:
         (UPPER, upper),
         (TOKEN, digits + lower + upper + b"_-"),
         (BASE58, bytes(set(digits + lower + upper) - set(b"0OIl"))),
-        (BECH32, bytes(set(digits + lower) - set(b"1bio"))),
+        (INNER, b"._"),  # before a digit: it is no beginning
     ):
         table[list(members)] |= mask
     return table

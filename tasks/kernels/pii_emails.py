@@ -27,6 +27,11 @@ _COMMON_TLD = packed(
 def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     """The e-mail address around the @ at `at`, as (start, end), or (-1, -1)."""
     none = (-1, -1)
+    # A quick look first: @@ and decorators are many.
+    if at == lo or at + 3 >= hi or not (is_any(v[at - 1], LOCAL) or v[at - 1] >= 128):
+        return none
+    if not (is_any(v[at + 1], ALPHA | DIGIT) or v[at + 1] >= 128):
+        return none
     start = _local_part(v, lo, at)
     if start == at or v[at - 1] == 46 or _in_url(v, lo, start):
         return none
@@ -59,7 +64,7 @@ def _local_part(v: np.ndarray, lo: int, at: int) -> int:
     limit = max(lo, at - MAX_LOCAL_BYTES)
     i = at
     # Wide letters (CJK and the like), where words run together, only in addresses that have them next to the @.
-    wide = at > lo and at - _letter_before(v, at, limit) == 3
+    wide = v[at - 1] >= 128 and at - _letter_before(v, at, limit) == 3
     while i > limit:
         if v[i - 1] < 128:
             if not is_any(v[i - 1], LOCAL) or (v[i - 1] == 46 and i < at and v[i] == 46):

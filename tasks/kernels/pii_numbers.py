@@ -17,6 +17,8 @@ MAX_PHONE_BYTES = 40
 MAX_GROUPS = 8
 MAX_DIGITS = 19
 SIZE_BITS = 5
+MAX_ONES = 3
+"""More groups of one digit are no number but a row of them."""
 
 END, DIGITS, VALUE, SHAPE, SEPARATOR, SIGNS = range(6)
 """Columns of a row of groups, a line per group: where it ends; digits, number and sizes so far (five bits each); the code of the
@@ -37,7 +39,7 @@ def shape_of(*sizes: int) -> int:
     return code
 
 
-_FORMS: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
+_UNSORTED_FORMS: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
     ((18,), 0, kinds.CN_RIC, False),
     ((17,), 0, kinds.CN_RIC, False),  # and X
     ((3, 2, 4), HYPHEN, kinds.US_SSN, False),
@@ -58,7 +60,8 @@ _FORMS: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
     ((9,), 0, kinds.NL_BSN, True),
     ((8,), 0, kinds.ES_DNI, False),  # and a letter
 )
-_FORM_SHAPE = np.array([shape_of(*sizes) for sizes, _, _, _ in _FORMS], np.int64)
+_FORMS = sorted(_UNSORTED_FORMS, key=lambda form: shape_of(*form[0]))
+FORM_SHAPES = np.array([shape_of(*sizes) for sizes, _, _, _ in _FORMS], np.int64)
 _FORM_SIGNS = np.array([signs for _, signs, _, _ in _FORMS], np.int64)
 _FORM_KIND = np.array([kind for _, _, kind, _ in _FORMS], np.int64)
 _FORM_WEAK = np.array([weak for _, _, _, weak in _FORMS], np.uint8)
@@ -80,7 +83,7 @@ for _country, _length in IBAN_LENGTHS.items():
 @helper
 def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
     """Read the digit groups from i, with one or two separators between; how many there are."""
-    count, digits, value, shape, signs, separator = 0, 0, 0, 0, 0, 0
+    count, digits, value, shape, signs, separator, ones = 0, 0, 0, 0, 0, 0, 0
     limit = min(hi, i + MAX_PHONE_BYTES)
     while count < MAX_GROUPS:
         j = i
@@ -88,7 +91,8 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
             value = value * 10 + (v[j] - np.int64(48))
             j += 1
         digits += j - i
-        if j == i or digits > MAX_DIGITS or (j == limit and limit < hi):
+        ones += j - i == 1
+        if j == i or digits > MAX_DIGITS or ones > MAX_ONES or (j == limit and limit < hi):
             break
         shape = (shape << SIZE_BITS) | (j - i)
         signs |= separator
@@ -111,11 +115,23 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
 
 
 @helper
-def row_follows(v: np.ndarray, end: int, hi: int) -> bool:
-    """Do more digits follow the digits that end here, with one or two separators between? Quick, and rather yes than no."""
-    if end + 1 >= hi or (v[end] < 0xC2 and _SEPARATOR[v[end]] == 0):
+def may_begin(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
+    """Could a long number begin with the digits from i to end? Quick, and rather yes than no.
+
+    It has more than seven digits at once, or others follow, with one or two separators between. What stands behind a hyphen or
+    slash is the middle of something, and so is what stands in a row of numbers with blanks between.
+    """
+    if i - 1 > lo and (v[i - 1] == 45 or v[i - 1] == 47) and is_any(v[i - 2], ALNUM):
         return False
-    return v[end] >= 0xC2 or is_any(v[end + 1], DIGIT) or v[end + 1] >= 0xC2 or _SEPARATOR[v[end + 1]] != 0
+    if end + 1 >= hi:
+        return end - i > 7
+    if v[end] == 32 and is_any(v[end + 1], DIGIT) and numbers_before(v, lo, i) > 1:
+        return False
+    if end - i > 7:
+        return True
+    if v[end] < 0xC2 and _SEPARATOR[v[end]] == 0:
+        return i > lo and v[i - 1] == 43
+    return is_any(v[end + 1], DIGIT) or v[end + 1] >= 0x80 or _SEPARATOR[v[end + 1]] != 0
 
 
 @helper
@@ -132,24 +148,28 @@ def _separator(v: np.ndarray, i: int, hi: int) -> tuple[int, int]:
 
 
 @helper
-def numbers_around(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> int:
-    """How many groups of digits, at most two on each side, stand before and after with a blank between."""
+def numbers_before(v: np.ndarray, lo: int, i: int) -> int:
+    """How many groups of digits, at most two, stand before i with a blank between."""
     count = 0
-    i = start
     while count < 2 and i - 2 >= lo and v[i - 1] == 32 and is_any(v[i - 2], DIGIT):
         i -= 1
         limit = max(lo, i - 20)
         while i > limit and is_any(v[i - 1], DIGIT):
             i -= 1
         count += 1
-    i = end
-    for _ in range(2):
-        if i + 1 < hi and v[i] == 32 and is_any(v[i + 1], DIGIT):
-            i += 1
-            limit = min(hi, i + 20)
-            while i < limit and is_any(v[i], DIGIT):
-                i += 1
-            count += 1
+    return count
+
+
+@helper
+def numbers_after(v: np.ndarray, hi: int, end: int) -> int:
+    """How many groups of digits, at most two, stand after `end` with a blank between."""
+    count = 0
+    while count < 2 and end + 1 < hi and v[end] == 32 and is_any(v[end + 1], DIGIT):
+        end += 1
+        limit = min(hi, end + 20)
+        while end < limit and is_any(v[end], DIGIT):
+            end += 1
+        count += 1
     return count
 
 
@@ -177,7 +197,11 @@ def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int
         if digits < 14 or signs > HYPHEN or not _is_card_shape(shape, k + 1):
             continue
         end = groups[k, END]
-        if _is_free(v, lo, hi, i, end) and numbers_around(v, lo, hi, i, end) <= 1 and _is_card_number(v, i, end):
+        if (
+            _is_free(v, lo, hi, i, end)
+            and numbers_before(v, lo, i) + numbers_after(v, hi, end) <= 1
+            and _is_card_number(v, i, end)
+        ):
             return end
     return -1
 
@@ -260,8 +284,8 @@ def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
 
 
 @helper
-def phone_shape(shapes: np.ndarray, shape: int) -> int:
-    """The number of this shape in the sorted shapes of the configured regions, or -1."""
+def shape_number(shapes: np.ndarray, shape: int) -> int:
+    """The first place of this shape in sorted shapes, or -1."""
     low, high = 0, len(shapes)
     while low < high:
         middle = (low + high) // 2
@@ -273,36 +297,31 @@ def phone_shape(shapes: np.ndarray, shape: int) -> int:
 
 
 @helper
-def national_id(
-    v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int, wanted: int, nth: int
-) -> tuple[int, int, int]:
-    """What the groups from i are in the nth form, as (end, kind, value), or an end of -1."""
-    kind = _FORM_KIND[nth]
-    for k in range(count if wanted >> kind & 1 else 0):
-        if groups[k, SHAPE] != _FORM_SHAPE[nth] or groups[k, SIGNS] != _FORM_SIGNS[nth]:
-            continue
-        end, value = groups[k, END], groups[k, VALUE]
-        if _FORM_SHAPE[nth] == 17 or kind == kinds.ES_DNI:
-            if end >= hi:
-                return -1, 0, 0
-            c = v[end]
-            end += 1
-            if kind == kinds.ES_DNI:
-                if not is_any(c, UPPER) or (_is_date(value) and not announced(v, lo, i, kinds.ES_DNI)):
-                    return -1, 0, 0
-                value = value * 32 + (c - np.int64(64))
-            elif c | 32 == 120:
-                value = value * 16 + 10
-            else:
-                return -1, 0, 0
-        elif kind == kinds.CN_RIC:
-            value = value // 10 * 16 + value % 10
-        if not _is_free(v, lo, hi, i, end) or numbers_around(v, lo, hi, i, end) > 0:
+def national_id(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: int, nth: int) -> tuple[int, int, int]:
+    """(end, kind, value) of the digits from i to the end of group k, which has the shape of the nth form; end -1 if none."""
+    kind, end, value = _FORM_KIND[nth], groups[k, END], groups[k, VALUE]
+    if groups[k, SIGNS] != _FORM_SIGNS[nth]:
+        return -1, 0, 0
+    if FORM_SHAPES[nth] == 17 or kind == kinds.ES_DNI:
+        if end >= hi:
             return -1, 0, 0
-        if _FORM_WEAK[nth] and not announced(v, lo, i, kind):
+        c = v[end]
+        end += 1
+        if kind == kinds.ES_DNI:
+            if not is_any(c, UPPER) or (_is_date(value) and not announced(v, lo, i, kind)):
+                return -1, 0, 0
+            value = value * 32 + (c - np.int64(64))
+        elif c | 32 == 120:
+            value = value * 16 + 10
+        else:
             return -1, 0, 0
-        return end, kind, value
-    return -1, 0, 0
+    elif kind == kinds.CN_RIC:
+        value = value // 10 * 16 + value % 10
+    if not _is_free(v, lo, hi, i, end) or numbers_before(v, lo, i) + numbers_after(v, hi, end) > 0:
+        return -1, 0, 0
+    if _FORM_WEAK[nth] and not announced(v, lo, i, kind):
+        return -1, 0, 0
+    return end, kind, value
 
 
 @helper

@@ -13,14 +13,18 @@ from tasks.reporting.run import Run
 
 LARGEST = 20
 CURVE_POINTS = 41
+_DUPLICATE_KINDS = {
+    "EXACT_DUPLICATE": "exact",
+    "NEAR_DUPLICATE": "near",
+    "SAME_URL": "by URL",
+    "NOTHING_LEFT": "in every paragraph",
+}
 
 
 def duplicates_section(run: Run) -> Section:
     dedup, dropped = run.metrics("dedup"), numbers(run.counters("dedup").group("dropped"))
-    removed = sum(n for reason, n in dropped.items() if reason.endswith("_DUPLICATE"))
-    kinds = ", ".join(
-        f"{count(n)} {reason.split('_')[0].lower()}" for reason, n in sorted(dropped.items()) if reason.endswith("_DUPLICATE")
-    )
+    removed = sum(dropped.values())
+    kinds = ", ".join(f"{count(n)} {_DUPLICATE_KINDS.get(reason, reason)}" for reason, n in sorted(dropped.items()))
     judged = run.counters("quality").number("kept")
     finding = (
         f"{plural(removed, 'document')} ({share(removed, judged)} of those that passed the quality rules) repeat another one"
@@ -28,6 +32,10 @@ def duplicates_section(run: Run) -> Section:
     finding += f": {kinds}." if kinds else "."
     if run.counters("dedup").number("kept") is None:
         finding = "How many documents repeat another one was not measured in this run."
+    cut_documents = run.counters("dedup").number("cut_documents")
+    if cut_documents:
+        cut_bytes = run.counters("dedup").number("cut_bytes")
+        finding += f" {count(cut_bytes)} bytes that occurred before were cut out of {plural(cut_documents, 'document')}."
     pieces = [
         _dedup_facts(dedup),
         pair(_cluster_sizes(dedup), _candidate_curve(dedup)),

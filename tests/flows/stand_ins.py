@@ -80,10 +80,13 @@ def stand_in(name: str) -> Callable[..., Artifact]:
 
 ingest = stand_in("ingest")
 language = stand_in("language")
+scores = stand_in("scores")
 quality = stand_in("quality")
 dedup = stand_in("dedup")
 pii = stand_in("pii")
+contamination = stand_in("contamination")
 documents = stand_in("documents")
+analysis = stand_in("analysis")
 tokenizer = stand_in("tokenizer")
 shards = stand_in("shards")
 train = stand_in("train")

@@ -228,3 +228,15 @@ def test_generate_samples_as_the_evaluation_does(run_cli: RunCli, places: list[s
     settings = ["evaluate.seed=2", "evaluate.top_k=7", "evaluate.temperature=0.5", "evaluate.max_new_tokens=9"]
     assert run_cli("generate", "Once", *settings)["code"] == 0
     assert asked == {"prompt": "Once", "params": SamplingParams(temperature=0.5, top_k=7, top_p=0.95, seed=2), "limit": 9}
+
+
+def test_sources_are_named_on_the_command_line() -> None:
+    web, wiki = "source.sources.web.paths=[crawl/*.warc.gz]", "source.sources.wiki={paths: [wiki/], text_column: body}"
+    config = compose([web, wiki, "source.sources.web.text_kind=html"]).source
+    assert {name: (one.paths, one.text_column, one.text_kind) for name, one in config.inputs.items()} == {
+        "web": (("crawl/*.warc.gz",), "text", "html"),
+        "wiki": (("wiki/",), "body", "plain"),
+    }
+    assert compose(["store=/elsewhere", web]).source.cache == Path("/elsewhere/.remote")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        compose([web, "source.paths=[a]"])

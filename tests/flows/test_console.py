@@ -10,6 +10,7 @@ import pytest
 
 from flows import console
 from flows.console import Progress
+from tasks.graph import STAGES
 from tests.flows.conftest import RunCli
 
 TERMINAL_COLUMNS = 80
@@ -20,7 +21,7 @@ def test_tables_fit_a_terminal(stand_in_stages: list[str], run_cli: RunCli) -> N
     for shown in (planned, done):
         lines = shown.splitlines()
         rows = lines[: lines.index("")]
-        assert len(rows) == 2 + 12
+        assert len(rows) == 2 + len(STAGES)
         assert max(map(len, rows)) <= TERMINAL_COLUMNS, rows
 
 

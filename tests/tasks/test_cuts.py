@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,12 @@ from llm_core.config import ConfigError, build
 from tasks.artifact import digest_file
 from tasks.cuts import disjoint
 from tasks.dedup_config import CutsConfig, DedupConfig
+from tasks.documentset import read_table
+from tasks.edits import collect_edits, edit_texts
 from tasks.parts import PartRunner, thread_executor
 from tests.tasks.test_dedup import kept, named, run, words
 
+SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
 PARAGRAPHS = DedupConfig(method="exact", survivor=("date", "id"), cuts=CutsConfig(pieces="paragraph", min_piece_units=3))
 LINES = replace(PARAGRAPHS, cuts=CutsConfig(pieces="line", min_piece_units=3))
 RUNS = replace(PARAGRAPHS, cuts=CutsConfig(substring_units=20))
@@ -167,6 +171,19 @@ def test_runs_take_what_pieces_leave(tmp_path: Path) -> None:
     assert remaining(dated(texts), rows)["d1"].split() == ["start", "end", "of", "it", "all"]
     assert [c["reason"] for c in rows["d1"]["cuts"]] == ["REPEATED_SUBSTRING", "REPEATED_PARAGRAPH"]
     assert artifact.counters["cut_bytes"] == sum(c["end"] - c["start"] for c in rows["d1"]["cuts"])
+
+
+def test_documents_are_written_without_their_cuts(tmp_path: Path) -> None:
+    documents = dated(list(dict.fromkeys(t for seed in range(5) for t in repetitive_texts(seed, "\n\n"))))
+    config = replace(PARAGRAPHS, cuts=replace(PARAGRAPHS.cuts, substring_units=20))
+    artifact, rows = run(tmp_path, documents, config)
+    sidecar = read_table(artifact.file("part-00000.parquet"))
+    texts = pa.chunked_array([pa.array([d["text"] for d in documents], pa.large_string())])
+    none = pa.chunked_array([pa.nulls(len(documents), SPANS)])
+    edited, _ = edit_texts(texts, collect_edits(sidecar["cuts"], none, none), "dedup sidecar")
+    left = remaining(documents, rows)
+    assert any(row["cuts"] for row in rows.values())
+    assert {d["name"]: text for d, text in zip(documents, edited.to_pylist(), strict=True) if d["name"] in left} == left
 
 
 @settings(max_examples=200)

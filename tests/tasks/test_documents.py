@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, ArtifactMismatch, check_accounting
+from tasks.contamination import ContaminationConfig, find_contamination
 from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, read_table, write_table
 from tasks.mixture import MixtureConfig
@@ -79,7 +80,8 @@ def parents(tmp_path_factory) -> dict[str, Artifact]:
     write_table(pa.table(pairs), dedup.path / "pairs.parquet")
     spans = [[span_of(text.encode(), f"user{i}@example.org")] for i, text in enumerate(texts)]
     pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * NUM)])
-    return {"ingest": ingested, "language": language, "quality": quality, "dedup": dedup, "pii": pii}
+    clean = find_contamination(ingested, empty_dir(folder / "contamination"), ContaminationConfig())
+    return {"ingest": ingested, "language": language, "quality": quality, "dedup": dedup, "pii": pii, "contamination": clean}
 
 
 def make(parents: dict[str, Artifact], out_dir, runner=serial, **config) -> Artifact:
@@ -153,6 +155,17 @@ def test_cuts_masks_and_replacements_are_applied_and_what_is_emptied_goes(parent
         i = int(row["source_id"])
         assert row["text"] == f"{i} <WORD> of {'é' * (i % 9)} to you@there and others."
     assert artifact.counters["bytes"] == sum(len(r["text"].encode()) for r in read_documents(artifact))
+
+
+def test_contaminated_documents_go_and_count_only_where_nothing_before_dropped_them(parents, tmp_path) -> None:
+    contaminated = [i % 5 == 0 for i in range(NUM)]
+    reasons = ["CONTAMINATED" if one else None for one in contaminated]
+    columns = {"kept": (pa.bool_(), [not one for one in contaminated]), "reason": (pa.string(), reasons)}
+    artifact = make(with_columns(parents, tmp_path, contamination=columns), tmp_path / "out")
+    check_accounting("documents", artifact.counters)
+    before = {int(row["source_id"]) for row in read_documents(make(parents, tmp_path / "before"))}
+    assert {int(row["source_id"]) for row in read_documents(artifact)} == {i for i in before if i % 5}
+    assert artifact.metrics["dropped"]["contamination"] == {"CONTAMINATED": sum(i % 5 == 0 for i in before)}
 
 
 def test_documents_that_pii_drops_count_only_where_no_judge_before_did(parents, tmp_path) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.artifact import Artifact
-from tasks.documentset import DOCUMENT_SCHEMA, read_table, write_table
+from tasks.documentset import DOCUMENT_SCHEMA, read_table, text_buffers, write_table
+from tasks.kernels.scripts import count_scripts
 from tasks.keys import key_config
-from tasks.language import LANGUAGE_SCHEMA, LanguageConfig, identify_languages, label_texts
+from tasks.language import LANGUAGE_SCHEMA, LEAST_LETTERS, LanguageConfig, identify_languages, label_texts
+from tasks.language_labels import LID176_LABELS
 from tasks.parts import PartRunner
+from tasks.scripts import RANGES, SCRIPTS, scripts_of
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
 ENGLISH = "The quick brown fox jumps over the lazy dog, and then it goes back to the forest where it lives."
@@ -96,9 +103,66 @@ def test_sample_labels_agree_with_the_declared_ones() -> None:
     declared = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
     declared = [d for d in declared if d["kind"] in ("prose", "verse", "dict", "changelog") and len(d["text"]) > 200]
     config = LanguageConfig(min_score=0.0)
-    labels, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
+    labels, _, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
     right = sum(label == d["lang"] for label, d in zip(labels, declared, strict=True))
     assert right >= 0.97 * len(declared)
+
+
+VOCALISED_ARABIC = "ذَهَبَ الْوَلَدُ إِلَى الْمَدْرَسَةِ فِي الصَّبَاحِ وَكَتَبَ الدَّرْسَ ثُمَّ رَجَعَ إِلَى الْبَيْتِ مَعَ أَصْدِقَائِهِ"
+
+
+def test_vocalised_arabic_is_arabic(tmp_path: Path) -> None:
+    bare = "".join(c for c in VOCALISED_ARABIC if unicodedata.category(c) != "Mn")
+    _, rows = identify(tmp_path, [[VOCALISED_ARABIC, bare]])
+    assert [row["language"] for row in rows] == ["ar", "ar"]
+    assert rows[0]["score"] == rows[1]["score"]
+
+
+def test_a_label_its_letters_contradict_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [(0.6, "__label__de"), (0.3, "__label__uk"), (0.1, "__label__ru")]
+    monkeypatch.setattr("tasks.language._load_predict", lambda model: lambda line, k, *rest: answers[:k])
+
+    def label(text: str, min_score: float = 0.2) -> tuple[str, float]:
+        labels, scores, _ = label_texts(pa.array([text]), Path("model"), LanguageConfig(min_score=min_score))
+        return labels[0], pytest.approx(float(scores[0]))
+
+    assert label("Der Hund und die Katze sind im Garten") == ("de", 0.6)
+    assert label("Кот и собака сидят в саду и спят") == ("uk", 0.3)
+    assert label("Кот и собака сидят в саду и спят", 0.4) == ("und", 0.3)
+    assert label("ฝนตกบนภูเขาทุกปี ชาวบ้านปลูกข้าว") == ("th", 1.0)
+    assert label("Der Hund ЩЁ und die Katze") == ("de", 0.6)
+    assert label("Кот") == ("de", 0.6)  # three letters prove nothing
+
+
+def test_every_label_of_the_model_has_a_script_and_can_be_named() -> None:
+    import fasttext
+
+    model = fasttext.load_model(str(LanguageConfig().input_files()["lid_model"]))
+    labels = {label.removeprefix("__label__") for label in model.labels}
+    assert labels == LID176_LABELS
+    assert all(scripts_of(label) <= set(SCRIPTS) for label in labels)
+    for first, last, script in RANGES:
+        assert first <= last
+        assert script in SCRIPTS
+
+
+def test_no_label_contradicts_the_letters_of_its_text() -> None:
+    config = LanguageConfig(min_score=0.0)
+    texts = pa.array([json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[::4]], pa.large_string())
+    labels, _, _ = label_texts(texts, config.input_files()["lid_model"], config)
+    letters = count_scripts(*text_buffers(texts), config.prefix_chars)[:, 1:]
+    for label, counts in zip(labels, letters, strict=True):
+        if counts.max() >= LEAST_LETTERS and 2 * counts.max() > counts.sum() and label != "und":
+            assert SCRIPTS[counts.argmax() + 1] in scripts_of(label)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text("aЯض文カ한 </s>1\n", max_size=30), st.integers(1, 40))
+def test_scripts_are_counted_in_the_prefix(text: str, limit: int) -> None:
+    found = count_scripts(*text_buffers(pa.array(["x", text], pa.large_string())), limit)[1]
+    known = {"a": "LATIN", "s": "LATIN", "Я": "CYRILLIC", "ض": "ARABIC", "文": "HAN", "カ": "KANA", "한": "HANGUL"}
+    expected = Counter(known.get(char, "OTHER") for char in text[:limit])
+    assert {name: n for name, n in zip(SCRIPTS, found.tolist(), strict=True) if n} == dict(expected)
 
 
 def test_a_missing_model_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

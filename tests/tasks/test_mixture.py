@@ -45,6 +45,11 @@ def test_shares_of_both_axes_are_met_together_and_the_rest_keeps_its_proportions
     assert sum(planned.values()) == pytest.approx(10_000)
 
 
+def test_what_is_left_out_is_not_made_up_for_by_repeats() -> None:
+    made = plan_mixture(CELLS, MixtureConfig(source_frac={"web": 0.0}))
+    assert made.rates == {("web", "de"): 0, ("web", "en"): 0, ("wiki", "de"): 1, ("wiki", "en"): 1}
+
+
 def test_temperature_flattens_by_the_root() -> None:
     planned = plan_mixture(CELLS, MixtureConfig(temperature=2)).planned_bytes
     assert shares(planned, 1)["en"] / shares(planned, 1)["de"] == pytest.approx((8000 / 2000) ** 0.5)

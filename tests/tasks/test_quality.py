@@ -21,7 +21,9 @@ from tasks.quality_features import FEATURES
 from tasks.quality_fineweb2 import FINEWEB2
 from tasks.quality_presets import PRESETS, RULE_NAMES, Rule
 from tasks.quality_rules import MAX_RULES, judge
+from tasks.scores import ScoresConfig, score_documents
 from tasks.stage import StageFailure
+from tests.tasks.make_artifacts import empty_dir
 from tests.tasks.test_language import CHINESE, ENGLISH, documents_artifact
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +48,8 @@ def filter_texts(
     for stage in ("language", "quality"):
         (tmp_path / name / stage).mkdir()
     language = identify_languages(ingest, tmp_path / name / "language", LanguageConfig())
-    artifact = filter_quality(ingest, language, tmp_path / name / "quality", build(QualityConfig, config))
+    scores = score_documents(ingest, language, empty_dir(tmp_path / name / "scores"), ScoresConfig())
+    artifact = filter_quality(ingest, language, scores, tmp_path / name / "quality", build(QualityConfig, config))
     return artifact, [row for file in artifact.files("part-*.parquet") for row in read_table(file).to_pylist()]
 
 
@@ -123,7 +126,8 @@ RULES = [rule for rules in PRESETS.values() for rule in rules]
 @given(st.sampled_from(RULES), st.sampled_from([-1e-9, 0.0, 1e-9]))
 def test_the_threshold_itself_passes(rule: Rule, offset: float) -> None:
     config = QualityConfig(presets=(rule.preset,) if rule.preset in PRESETS else (), record=())
-    broken = judge_one(config, {rule.feature: float(rule.threshold or 0) + offset})
+    values = {rule.feature: float(rule.threshold or 0) + offset}
+    broken = judge_one(config, values, (*rule.languages, "en")[0])
     assert (rule.name in broken) == (offset < 0 if rule.side == "min" else offset > 0)
 
 
@@ -157,8 +161,9 @@ def test_a_sidecar_of_other_documents_is_refused(tmp_path: Path) -> None:
     for name in ("language", "quality"):
         (tmp_path / name).mkdir()
     language = identify_languages(other, tmp_path / "language", LanguageConfig())
+    scores = score_documents(ingest, language, empty_dir(tmp_path / "scores"), ScoresConfig())
     with pytest.raises(ArtifactMismatch, match="language sidecar"):
-        filter_quality(ingest, language, tmp_path / "quality", QualityConfig())
+        filter_quality(ingest, language, scores, tmp_path / "quality", QualityConfig())
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,12 @@ def test_a_sidecar_of_other_documents_is_refused(tmp_path: Path) -> None:
         ({"presets": ["fineweb2/zho"]}, "fineweb2/zh"),
         ({"thresholds": {"TOP_2_GRAM": 0.1}}, "TOP_2GRAM"),
         ({"thresholds": {"TOP_2GRAM": "much"}}, "must be a number"),
-        ({"limits": {"mean_word_length": {"min": 3}}}, "did you mean mean_word_chars"),
+        ({"limits": {"num words": {"min": 3}}}, "did you mean num_words"),
+        ({"limits": {"num_words": {"keep_frac": 0.1}}}, "shares, quantiles and draws are for scores"),
+        ({"limits": {"edu": {"keep_frac": 1.5}}}, "keep_frac .1.5. must be between 0 and 1"),
+        ({"limits": {"edu": {"keep_frac": 0.5, "min": 1}}}, "exclude min and max"),
+        ({"limits": {"edu": {"pareto": -1}}}, "pareto .-1. must be positive"),
+        ({"limits": {"edu": {"min": 0, "spare_frac": 1}}}, "spare_frac .1. must be"),
         ({"limits": {"num_words": {"languages": ["en"]}}}, "num_words.*limits nothing"),
         ({"limits": {"num_words": {"min": 3, "max": 2}}}, "min .3. must not be over max .2."),
         ({"limits": {"num_words": {"min": 3, "languages": ["fra"]}}}, "the label is fr"),
@@ -178,7 +188,7 @@ def test_a_sidecar_of_other_documents_is_refused(tmp_path: Path) -> None:
         ({"by_source": {"mail": {"presets": ["gofer"]}}}, r"by_source.mail.*did you mean gopher"),
         ({"presets": ["gopher", "fineweb2/zh"]}, "gopher_quality and fineweb2/zh give SHORT_WORDS two thresholds, 3 and 1"),
         ({"by_language": {"zh": {"record": ["fineweb2/zh"]}}}, "for language zh give SHORT_WORDS"),
-        ({"limits": {name: {"min": 0, "max": 1} for name in FEATURES[:20]}}, "70 rules are chosen, and a verdict has 64 bits"),
+        ({"limits": {name: {"min": 0, "max": 1} for name in FEATURES[:20]}}, r"\d\d rules are chosen, and a verdict has 64 bits"),
     ],
 )
 def test_unknown_rules_are_refused_with_the_nearest_known(values: dict[str, object], message: str) -> None:
@@ -239,6 +249,17 @@ def test_every_rule_measures_what_there_is_and_a_name_means_one_feature() -> Non
         assert rule.feature in FEATURES
         assert meaning.setdefault(rule.name, (rule.feature, rule.side)) == (rule.feature, rule.side)
     assert len(RULE_NAMES) <= MAX_RULES
+
+
+def test_stop_words_of_a_language_are_those_of_its_list(tmp_path: Path) -> None:
+    german = "Der Hund läuft im Garten und die Katze schläft auf dem Sofa, das von der Sonne gewärmt wird. " * 3
+    nouns = "Hunde laufen durch Gärten, Katzen schlafen tagsüber auf Sofas, Vögel singen morgens sehr laute Lieder. " * 3
+    by_language = {"de": {"presets": ["fineweb2/de"]}}
+    _, rows = filter_texts(tmp_path, [[german, nouns, PARAGRAPH]], by_language=by_language)
+    assert [row["num_stop_words"] >= 2 for row in rows] == [True, False, True]
+    names = build(QualityConfig, {"by_language": by_language}).rule_book().names
+    bit = names.index("TOO_FEW_STOP_WORDS")
+    assert [row["verdict"] >> bit & 1 for row in rows] == [0, 1, 0]
 
 
 def test_paper_and_code_of_fineweb_differ_where_they_are_known_to() -> None:

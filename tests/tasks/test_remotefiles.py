@@ -95,14 +95,18 @@ def test_files_of_a_site_are_read_like_files_here(site: tuple[str, Path, type[Se
     assert [r["text"] for r in rows[0]] == ["first", "second"] and rows[0] == rows[1] == rows[2]
 
 
-def test_unchanged_file_is_fetched_once_and_a_changed_one_again(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+def test_unchanged_file_is_fetched_once_and_a_changed_one_again(
+    site: tuple[str, Path, type[Server]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     address, folder, handler = site
+    caplog.set_level("INFO", "tasks.remotefiles")
     write_jsonl(folder / "a.jsonl", [{"text": "old"}])
     (first,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
     asked = fetches(handler)
     assert asked == ["/a.jsonl"] and first.read_bytes() == (folder / "a.jsonl").read_bytes()
     (again,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
     assert again == first and fetches(handler) == asked
+    assert [record.getMessage() for record in caplog.records] == [f"fetching {address}/a.jsonl, 0.0 MB"]
     write_jsonl(folder / "a.jsonl", [{"text": "new"}])
     (changed,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
     assert changed != first and "new" in changed.read_text() and len(fetches(handler)) == 2

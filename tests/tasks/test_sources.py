@@ -11,11 +11,14 @@ import pytest
 from llm_core.config import ConfigError, build, to_plain
 from tasks import ingest as stage
 from tasks.artifact import Artifact
-from tasks.ingest import ingest, require_budget
+from tasks.ingest import ingest, list_parts, require_budget
+from tasks.inputs import InputDigests
 from tasks.keys import canonical_json, key_config
 from tasks.parts import PartRunner, process_executor, thread_executor
+from tasks.plan import make_nodes
 from tasks.sources import HtmlConfig, InputConfig, SourceConfig
 from tasks.stage import StageFailure
+from tasks.store import Node
 from tests.tasks.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
 from tests.tasks.readers.input_files import http_response, warc_record
 
@@ -87,6 +90,20 @@ def test_config_says_what_is_wrong(config: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(SourceConfig, config, "source")
     assert words in str(caught.value)
+
+
+def test_another_source_leaves_the_finished_parts_of_the_others_good(two: dict[str, Any], tmp_path: Path) -> None:
+    def nodes_and_parts(sources: dict[str, Any]) -> tuple[Node, dict[str, str]]:
+        config = build(SourceConfig, {"sources": sources})
+        node = make_nodes("ingest", {"ingest": config}, InputDigests(tmp_path / "digests.json"), "")["ingest"]
+        return node, {part.name: part.digest for part in list_parts(config)}
+
+    one, one_parts = nodes_and_parts({"web": two["web"]})
+    both, both_parts = nodes_and_parts(two)
+    assert one.key != both.key and one.part_key == both.part_key
+    assert one_parts.items() < both_parts.items()
+    _, changed = nodes_and_parts(two | {"wiki": {**two["wiki"], "text_column": "part"}})
+    assert [name for name in both_parts if changed[name] != both_parts[name]] == ["wiki/a.jsonl"]
 
 
 def test_source_without_paths_is_named(two: dict[str, Any]) -> None:

@@ -2,8 +2,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tasks.statistics import ratio_bootstrap
+from tasks.statistics import ratio_bootstrap, roc_auc
 
 
 def test_bootstrap_error_of_a_mean_is_the_analytic_one() -> None:
@@ -53,3 +55,29 @@ def test_no_observations_and_empty_documents_are_refused() -> None:
         ratio_bootstrap(np.zeros(0), np.zeros(0), 10, seed=0)
     with pytest.raises(ValueError, match="positive denominator"):
         ratio_bootstrap(np.ones(2), np.array([1.0, 0.0]), 10, seed=0)
+
+
+SCORES = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=25)
+
+
+@given(SCORES, SCORES)
+def test_roc_area_is_the_share_of_pairs_in_order(positives: list[float], negatives: list[float]) -> None:
+    pairs = [(p > n) + 0.5 * (p == n) for p in positives for n in negatives]
+    found = roc_auc(np.array(positives), np.array(negatives))
+    assert found.value == pytest.approx(np.mean(pairs))
+    assert found.low is None or 0 <= found.low <= found.value <= found.high <= 1
+
+
+def test_roc_interval_covers_the_true_area_as_often_as_it_says() -> None:
+    # Two normal distributions one standard deviation apart: the area is Φ(1/√2).
+    rng, true = np.random.default_rng(0), 0.7602499389065233
+    covered = 0
+    for _ in range(400):
+        found = roc_auc(rng.normal(1, 1, 60), rng.normal(0, 1, 90))
+        covered += found.low <= true <= found.high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_roc_area_needs_both_classes() -> None:
+    with pytest.raises(ValueError, match="both classes"):
+        roc_auc(np.zeros(0), np.ones(3))

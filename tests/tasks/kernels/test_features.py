@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tasks.documentset import text_buffers
 from tasks.kernels import c4
-from tasks.kernels.features import measure_texts
+from tasks.kernels.features import STOP_WORDS, measure_texts
 from tasks.quality_features import COUNTS, FEATURES
 from tests.tasks.kernels.test_chars import MIXED_SCRIPTS, expected_words, is_unsegmented
 
@@ -27,7 +27,11 @@ REPETITIVE_TEXT = st.lists(st.tuples(st.sampled_from(WORDS[:7] + WORDS[8:10]), s
 LINES_OF_TEXT = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(ENDINGS)), max_size=40)
 PHRASE_TEXT = st.lists(
     st.sampled_from(
-        (*c4.PHRASES, "JavaScript", "Use Cookies", "Lorem ", "ipsum", "one two three.", "\n", " ", "use ", LONG_WORD)
+        (
+            *c4.PHRASES,
+            *("JavaScript", "Use Cookies", "Lorem ", "ipsum", "one two three.", "\n", " ", "use ", LONG_WORD),
+            *("[12]", "[]", "[edit]", "[citation needed]", "[1", "]", "{", "?) ", '."', "é\u3000", "four five six!"),
+        )
     ),
     max_size=12,
 )
@@ -73,17 +77,17 @@ def expected_features(text: str) -> dict[str, float]:
     chars_of_lines, chars_of_words = sum(map(len, lines)), sum(map(len, words))
     dup_lines, dup_line_chars = duplicates(lines, [len(x) for x in lines])
     dup_paragraphs, dup_paragraph_chars = duplicates(paragraphs, [sum(map(len, p)) for p in paragraphs])
-    kept = [line for line in lines if c4_keeps(line)]
     expected: dict[str, float] = {
         "num_chars": len(text),
         "num_words": len(words),
         "num_lines": len(lines),
         "num_paragraphs": len(paragraphs),
-        "num_stop_words": len(set(words) & {"the", "be", "to", "of", "and", "that", "have", "with"}),
+        "num_stop_words": len(set(words) & set(STOP_WORDS)),
+        "num_stop_word_occurrences": sum(word in STOP_WORDS for word in words),
         "longest_word_chars": max(map(len, words), default=0),
-        "c4_num_sentences": sum(len(re.findall(r"[.?!][.?!\"')\]]*(?=\s|$)", line)) for line in kept),
+        **expected_c4(lines),
         "c4_num_curly_braces": text.count("{"),
-        "c4_num_lorem_ipsum_lines": sum("lorem ipsum" in ascii_lower(line) for line in lines),
+        "c4_num_lorem_ipsum_lines": sum("lorem ipsum" in ascii_lower(CITATION.sub("", line)) for line in lines),
         "mean_word_chars": ratio(sum(map(len, segmented)), len(segmented)),
         "unsegmented_frac": ratio(len(words) - len(segmented), len(words)),
         "alphabetic_word_frac": ratio(
@@ -100,7 +104,6 @@ def expected_features(text: str) -> dict[str, float]:
         "dup_line_char_frac": ratio(dup_line_chars, chars_of_lines),
         "dup_paragraph_frac": ratio(dup_paragraphs, len(paragraphs)),
         "dup_paragraph_char_frac": ratio(dup_paragraph_chars, chars_of_lines),
-        "c4_kept_line_frac": ratio(len(kept), len(lines)),
     }
     for n in range(2, 11):
         ngrams = Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
@@ -117,17 +120,46 @@ def ascii_lower(text: str) -> str:
     return "".join(c.lower() if c.isascii() else c for c in text)
 
 
-def c4_keeps(line: str) -> bool:
-    words = expected_words(line)
-    boilerplate = any(p in ascii_lower(line) for p in c4.BOILERPLATE)
-    ends_well = line.endswith((".", "?", "!", '"')) and not line.endswith("...")
-    return len(words) >= 3 and max(map(len, words)) <= 1000 and not boilerplate and ends_well
+CITATION = re.compile(r"\[[0-9]{0,62}\]|\[edit\]|\[citation needed\]")
+
+
+def expected_c4(lines: Sequence[str]) -> dict[str, float]:
+    """C4's clean_page line by line, in the order of its published code, with our splitter of sentences in place of punkt."""
+    kept, sentences, forbidden = Counter[str](), Counter[str](), Counter[str]()
+    for original in lines:
+        if any(len(word) > 1000 for word in original.split()):
+            continue
+        line = CITATION.sub("", original)
+        lower = ascii_lower(line)
+        num_sentences = len([piece for piece in re.split(r"""(?<=[.?!])["')\].?!]*\s+""", line) if piece.strip()])
+        for variant, least, words in (("paper", 3, line.split()), ("code", 5, line.split()), ("fineweb", 3, original.split())):
+            if variant != "fineweb" and (not line.endswith((".", "?", "!", '"')) or line.endswith("...")):
+                continue
+            if len(words) < least:
+                continue
+            # The code looks for lorem ipsum, then for javascript, which drops the line, then for braces.
+            forbidden[variant] += "lorem ipsum" in lower or ("javascript" not in lower and "{" in line)
+            if not any(phrase in lower for phrase in c4.BOILERPLATE):
+                kept[variant] += 1
+                sentences[variant] += num_sentences
+    return {
+        "c4_num_sentences": sentences["paper"],
+        "c4_code_num_sentences": sentences["code"],
+        "c4_code_num_forbidden_lines": forbidden["code"],
+        "c4_fineweb_num_sentences": sentences["fineweb"],
+        "c4_fineweb_num_forbidden_lines": forbidden["fineweb"],
+        "c4_kept_line_frac": ratio(kept["paper"], len(lines)),
+        "c4_code_kept_line_frac": ratio(kept["code"], len(lines)),
+        "c4_fineweb_kept_line_frac": ratio(kept["fineweb"], len(lines)),
+    }
 
 
 @settings(max_examples=300, deadline=None)
 @given(JOINED)
 @example('one two three.\nSee the (end.) Is it? "Yes!"\nour use of Cookies and more.\n\nlorem ipsum is here.')
 @example("a b a b a b a b a b a b a b a b a b a b a b c")
+@example("0 0 []")
+@example('one two three. [1]\none two "three"[2]\n[3]')
 def test_features_are_those_of_the_definitions(text: str) -> None:
     assert features_of(text) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
 
@@ -212,6 +244,33 @@ def test_ten_megabytes_without_a_space_are_one_word() -> None:
     found = features_of("x" * 10_000_000)
     assert time.process_time() - started < 5
     assert (found["num_words"], found["longest_word_chars"], found["mean_word_chars"]) == (1, 10_000_000, 10_000_000)
+
+
+def test_each_document_is_asked_for_the_stop_words_of_its_list() -> None:
+    lists = [STOP_WORDS, ("также", "и"), ("的",)]
+    texts = ["the и 的 the", "и также, также; Также такжe", "你的，我的 также", "также"]
+    rows = measure_texts(*text_buffers(pa.array(texts, pa.large_string())), lists, np.array([0, 1, 2, 0]))
+    columns = [FEATURES.index(name) for name in ("num_stop_words", "num_stop_word_occurrences")]
+    assert rows[:, columns].tolist() == [[1, 2], [2, 3], [1, 2], [0, 0]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=4))
+@example([b"\xff", b"\xe4\xb8", b"\xf0\x9f"])
+def test_bytes_of_any_kind_are_measured_as_the_text_they_decode_to(documents: list[bytes]) -> None:
+    texts = [document.decode("utf-8", "replace") for document in documents]
+    for text, row in zip(texts, measure(texts).tolist() if texts else [], strict=True):
+        assert dict(zip(FEATURES, row, strict=True)) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
+
+
+@pytest.mark.slow
+def test_a_document_of_sixteen_megabytes_in_one_line_takes_seconds() -> None:
+    line = "word of one line, 中文 and ไทย; number %d. "
+    text = "".join(line % i for i in range((16 << 20) // len(line.encode())))
+    measure(["warm"])
+    started = time.process_time()
+    assert features_of(text)["num_lines"] == 1
+    assert time.process_time() - started < 16  # 1 MB/s, where ordinary text has 60
 
 
 def test_counts_are_whole_numbers() -> None:

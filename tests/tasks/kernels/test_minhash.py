@@ -153,3 +153,14 @@ def test_recall_of_banding_lies_on_the_s_curve(similarity: float, banding: tuple
     expected = collision_probability(similarity, *banding)
     # Bands are not independent draws within a pair of finite sets, pairs are: binomial spread.
     assert abs(recall - expected) < 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("similarity", [0.7, 0.75, 0.8, 0.85, 0.9])
+def test_recall_lies_within_a_hundredth_of_the_s_curve(similarity: float) -> None:
+    num_pairs = 20_000
+    signatures = np.array([signature_of(s) for s in pairs_of_sets(similarity, num_pairs, 13)])
+    pairs = candidate_pairs(band_table(signatures, [(14, 8)]), 16)
+    a, b = pairs >> np.uint64(32), pairs & np.uint64(0xFFFFFFFF)
+    recall = int(((b == a + np.uint64(1)) & (a % np.uint64(2) == 0)).sum()) / num_pairs
+    assert abs(recall - collision_probability(similarity, 14, 8)) < 0.01

@@ -1,0 +1,216 @@
+"""Questions to a finished run, answered from its artifacts: `textmill explain ID` and `textmill replay quality.…`.
+
+The run is the newest one whose data is in the store, or the one that `run=ID` names. A replay lays the given overrides over those
+of that run. Answers are text for people, or one JSON object with `--json`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flows.config import compose
+from flows.console import table
+from flows.records import RunRecord, read_records
+from llm_core.config import ConfigError
+from tasks.artifact import Artifact
+from tasks.store import Store
+
+RUN_ID = re.compile(r"run=(\d{8}-\d{6}-\w+)")
+MOST_ROWS = 12
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run on record, and those of its artifacts that are in the store."""
+
+    record: RunRecord
+    artifacts: Mapping[str, Artifact]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked: the words, the overrides, of which run, and how the answer should look."""
+
+    words: Sequence[str]
+    overrides: Sequence[str]
+    run_id: str | None
+    as_json: bool
+
+
+def explain(arguments: list[str]) -> int:
+    """What every stage found in one document, and where it is now."""
+    from tasks.explain import NEEDED, explain_document, find_documents
+
+    question = _parse(arguments)
+    if len(question.words) != 1:
+        raise ConfigError("explain needs one id, of textmill or of its source; write textmill explain ID [run=RUN] [store=DIR]")
+    run = _past_run(question, NEEDED)
+    places = find_documents(run.artifacts["ingest"], question.words[0])
+    if not places:
+        what = f"{question.words[0]} is no document of run {run.record.run_id}"
+        raise ConfigError(f"{what}; name its id or its source_id, or another run with run=ID")
+    found = explain_document(run.artifacts, places[0]) | {"run": run.record.run_id, "other_matches": len(places) - 1}
+    print(json.dumps(found, ensure_ascii=False, default=bytes.hex) if question.as_json else describe_document(found))
+    return 0
+
+
+def replay(arguments: list[str]) -> int:
+    """What other quality rules would have kept of a run's documents."""
+    from tasks.replay import replay_quality
+
+    question = _parse(arguments)
+    if question.words or not any(o.lstrip("+~").startswith("quality") for o in question.overrides):
+        raise ConfigError(
+            "replay needs settings of quality to try; write textmill replay quality.thresholds.TOO_FEW_WORDS=30 [run=RUN]"
+        )
+    run = _past_run(question, ("ingest", "language", "scores", "quality"))
+    given = {override.split("=")[0].lstrip("+~") for override in question.overrides}
+    kept = [o for o in run.record.overrides if o.split("=")[0].lstrip("+~") not in given]
+    stages = (run.artifacts[name] for name in ("ingest", "language", "scores", "quality"))
+    found = replay_quality(*stages, compose([*kept, *question.overrides]).quality)
+    if question.as_json:
+        print(json.dumps({"run": run.record.run_id} | asdict(found), ensure_ascii=False))
+    else:
+        print(describe_replay(run.record.run_id, asdict(found)))
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> Question:
+    run_id = None
+    words: list[str] = []
+    overrides: list[str] = []
+    for argument in arguments:
+        if match := RUN_ID.fullmatch(argument):
+            run_id = match[1]
+        elif argument.startswith("-") and argument != "--json":
+            raise ConfigError(f"{argument} is not an option; --json is")
+        elif argument != "--json":
+            (overrides if "=" in argument or argument.startswith("~") else words).append(argument)
+    return Question(words, overrides, run_id, "--json" in arguments)
+
+
+def _past_run(question: Question, needed: Sequence[str]) -> PastRun:
+    """The run asked for. Raises ConfigError where there is none, or its data is gone."""
+    places = [o for o in question.overrides if o.split("=")[0] in ("store", "state")]
+    store = Store(compose(places).store)
+    records = [r for r in read_records(store) if question.run_id in (None, r.run_id)]
+    for record in records:
+        artifacts = {stage: found for stage, key in record.stages.items() if (found := store.find(stage, key))}
+        if set(needed) <= set(artifacts):
+            return PastRun(record, artifacts)
+    if not records:
+        named = f"run {question.run_id}" if question.run_id else "a run"
+        raise ConfigError(f"{store.root} has no record of {named}; run `textmill run` first, or name its store with store=DIR")
+    raise ConfigError(
+        f"of {', '.join(needed)}, not all that run {records[0].run_id} made is in {store.root}; run it again, or name another run"
+    )
+
+
+def describe_document(found: Mapping[str, Any]) -> str:
+    """One page of text."""
+    document, quality, dedup, now = found["document"], found["quality"], found["dedup"], found["now"]
+    if now["kept"]:
+        verdict = f"kept, in {now['split']}, read {now['repeats']} time(s) per epoch, {now['bytes']:,} bytes after edits"
+    else:
+        verdict = f"dropped by {now['dropped_by']}: {now['reason']}"
+    lines = [
+        f"document {document['id']}   run {found['run']}",
+        f"  {verdict}",
+        "",
+        _line("source", document["source"], f"source_id {document['source_id'] or '–'}", document["url"] or ""),
+        _line("ingest", f"{document['bytes']:,} bytes", f"{document['file']} row {document['row']}", document["added_at"] or ""),
+        _line("language", found["language"]["language"], f"score {_number(found['language']['score'])}"),
+        _line(
+            "quality", "kept" if quality["kept"] else f"dropped: {quality['reason']}", f"{len(quality['broken'])} rule(s) broken"
+        ),
+    ]
+    for rule in quality["broken"][:MOST_ROWS]:
+        wanted = "≥" if rule["side"] == "min" else "≤"
+        measured = f"{rule['feature']} {_number(rule['value'])}, wanted {wanted} {_number(rule['threshold'])}"
+        lines.append(f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}")
+    lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
+    if "scores" in found:
+        lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items())))
+    lines += _describe_dedup(dedup, document["id"])
+    if "contamination" in found:
+        contamination = found["contamination"]
+        words = "kept" if contamination.get("kept", True) else f"dropped: {contamination.get('reason')}"
+        lines.append(_line("contamination", words, f"{contamination.get('num_hits', 0)} hit(s)"))
+    spans = found["pii"]["spans"]
+    lines.append(_line("pii", f"{len(spans)} span(s)", "" if found["pii"]["kept"] else "dropped"))
+    lines += [f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]]
+    if found["other_matches"]:
+        lines.append(f"\n  {found['other_matches']} more document(s) have this source_id; name one by its own id")
+    excerpt = " ".join(found["excerpt"].split())
+    lines += ["", "  text begins", f"    {''.join(c if c.isprintable() else '�' for c in excerpt)}"]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
+    if dedup["cluster_size"] is None:
+        return [_line("dedup", "took no part")]
+    role = "kept" if dedup["kept"] else f"dropped: {dedup['reason']}"
+    lines = [_line("dedup", role, f"cluster of {dedup['cluster_size']}", f"family {dedup['family']}")]
+    if dedup["survivor"] != document_id:
+        lines.append(
+            f"    survivor {dedup['survivor']}" + ("" if dedup["evidence"] else ", with equal text or of a chain of copies")
+        )
+    for pair in dedup["evidence"][:MOST_ROWS]:
+        other = pair["other"] if pair["preferred"] == document_id else pair["preferred"]
+        what = (
+            "removed for it"
+            if pair["removed"] and pair["other"] == document_id
+            else "removed for this"
+            if pair["removed"]
+            else "alike"
+        )
+        lines.append(f"    {other}   Jaccard {pair['jaccard']:.3f}   {what}")
+    lines += [f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}" for cut in dedup["cuts"][:MOST_ROWS]]
+    return lines
+
+
+def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
+    """Tables of what changes."""
+    total = found["total"]
+    pieces = [
+        f"replay of run {run_id}, from stored features",
+        f"{total['newly_dropped']:,} documents would go, {total['newly_kept']:,} would come back",
+        table(("", "now", "then", "change"), [_change("documents kept", total, "kept"), _change("bytes kept", total, "bytes")]),
+    ]
+    reasons = [[name, f"{b:,}", f"{a:,}", f"{a - b:+,}"] for name, (b, a) in found["reasons"].items() if a or b]
+    if reasons:
+        pieces.append(table(("first rule broken", "now", "then", "change"), reasons))
+    for axis in ("source", "language"):
+        counts = sorted(
+            found[f"by_{axis}"].items(), key=lambda item: (-item[1]["newly_dropped"] - item[1]["newly_kept"], item[0])
+        )
+        rows = [
+            [*_change(label, c, "kept"), _change(label, c, "bytes")[-1]]
+            for label, c in counts[:MOST_ROWS]
+            if c["newly_dropped"] or c["newly_kept"]
+        ]
+        if rows:
+            pieces.append(table((axis, "now", "then", "change", "bytes"), rows))
+    for name, words in (("newly_dropped", "would go"), ("newly_kept", "would come back")):
+        if found[name]:
+            pieces.append(table((words, "rule"), [list(row) for row in found[name]]))
+    return "\n\n".join(pieces)
+
+
+def _change(what: str, total: Mapping[str, int], name: str) -> list[str]:
+    before, after = total[f"{name}_before"], total[f"{name}_after"]
+    return [what, f"{before:,}", f"{after:,}", f"{after - before:+,}"]
+
+
+def _line(stage: str, *facts: str) -> str:
+    return f"  {stage:<14}" + "   ".join(str(fact) for fact in facts if fact)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

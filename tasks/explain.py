@@ -1,0 +1,165 @@
+"""What happened to this document? Every stage's measures, verdicts and evidence, and where the document is now.
+
+A document is named by its own id in hex or by the id its source gave it. Its row is looked up in each artifact of a run by place:
+sidecars have the rows of ingest. The beginning of the raw text is part of the answer, which is for the terminal of whoever has
+the data anyway; nothing here is logged or tracked.
+Cost: the narrow columns of the parts until the document is found, then one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from llm_core.config import ConfigError
+from tasks.artifact import Artifact
+from tasks.documents import EMPTIED, MIXTURE
+from tasks.documentset import ID
+from tasks.verdicts import JUDGES
+from tasks.visible import shows
+
+EXCERPT_CHARS = 300
+NEEDED = ("ingest", "language", "quality", "dedup", "pii", "documents")
+"""Stages whose artifacts say all there is to say; others are told of where they are there."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A document's file and row."""
+
+    name: str
+    row: int
+
+
+def find_documents(ingest: Artifact, identifier: str) -> list[Place]:
+    """Where the documents with this id, or this id of their source, stand."""
+    is_own_id = len(identifier) == 32 and all(c in "0123456789abcdef" for c in identifier.lower())
+    column, wanted = ("id", pa.scalar(bytes.fromhex(identifier), ID)) if is_own_id else ("source_id", pa.scalar(identifier))
+    places = []
+    for file in ingest.files("documents/part-*.parquet"):
+        values = pq.read_table(file, columns=[column], use_threads=False)[column]
+        hits = pc.indices_nonzero(pc.fill_null(pc.equal(values, wanted), False))
+        places += [Place(file.name, row) for row in hits.to_pylist()]
+    return places
+
+
+def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[str, Any]:
+    """All that a run knows of one document, as JSON-able values."""
+    row = _row(artifacts["ingest"].file(f"documents/{place.name}"), place.row)
+    text, document_id = row.pop("text"), row["id"]
+    label = _row(artifacts["language"].file(place.name), place.row)
+    explained: dict[str, Any] = {
+        "document": {**row, "id": document_id.hex(), "bytes": len(text.encode()), "file": place.name, "row": place.row},
+        "language": {"language": label["language"], "score": label.get("score")},
+        "quality": _quality(artifacts["quality"], place, row["source"], label["language"]),
+        "dedup": _dedup(artifacts["dedup"], place, document_id),
+    }
+    for stage in ("scores", "contamination"):
+        if stage in artifacts:
+            found = _row(artifacts[stage].file(place.name), place.row)
+            explained[stage] = {name: value for name, value in found.items() if name != "id"}
+    pii = _row(artifacts["pii"].file(place.name), place.row)
+    explained["pii"] = {
+        "kept": pii.get("kept", True),
+        "spans": [{k: s[k] for k in ("start", "end", "type")} for s in pii["spans"]],
+    }
+    explained["now"] = _now(artifacts["documents"], place, document_id, text, explained)
+    explained["excerpt"] = text[:EXCERPT_CHARS]
+    return explained
+
+
+def _quality(quality: Artifact, place: Place, source: str, language: str) -> dict[str, Any]:
+    """Broken rules with value and threshold, those that drop first; then all features."""
+    row = _row(quality.file(place.name), place.row)
+    place_of_rules = (
+        source if source in quality.config.get("by_source", {}) else None,
+        language if language in quality.config.get("by_language", {}) else None,
+    )
+    broken = []
+    for rule in quality.metrics["rules"]:
+        if row["verdict"] >> rule["bit"] & 1:
+            here = next((e for e in rule["elsewhere"] if (e["source"], e["language"]) == place_of_rules), rule)
+            broken.append(
+                {
+                    "rule": rule["name"],
+                    "preset": here["preset"],
+                    "feature": rule["feature"],
+                    "value": row[rule["feature"]],
+                    "side": rule["side"],
+                    "threshold": here["threshold"],
+                    "drops": bool(row["drops"] >> rule["bit"] & 1),
+                }
+            )
+    features = {name: value for name, value in row.items() if name not in ("id", "verdict", "drops", "kept", "masks")}
+    return {
+        "kept": row["kept"],
+        "reason": next((rule["rule"] for rule in broken if rule["drops"]), None),
+        "broken": sorted(broken, key=lambda rule: not rule["drops"]),
+        "masks": row.get("masks") or [],
+        "features": features,
+    }
+
+
+def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
+    """Cluster, family and survivor, and every pair that speaks for them."""
+    row = _row(dedup.file(place.name), place.row)
+    pairs = pq.read_table(dedup.file("pairs.parquet"), use_threads=False)
+    wanted = pa.scalar(document_id, ID)
+    evidence = [
+        {
+            "preferred": pair["a"].hex(),
+            "other": pair["b"].hex(),
+            "jaccard": pair["jaccard"],
+            "removed": pair["removed"],
+        }
+        for pair in pairs.filter(pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))).to_pylist()
+    ]
+    return {
+        "kept": row["kept"],
+        "reason": row["reason"],
+        "survivor": row["cluster_id"].hex() if row["cluster_id"] else None,
+        "cluster_size": row["cluster_size"],
+        "family": row["family_id"].hex() if row["family_id"] else None,
+        "evidence": sorted(evidence, key=lambda pair: -pair["jaccard"]),
+        "cuts": row.get("cuts") or [],
+    }
+
+
+def _now(documents: Artifact, place: Place, document_id: bytes, text: str, explained: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the document is: in the corpus with its split and repeats, or who sent it away."""
+    ids = pq.read_table(documents.file(place.name), columns=["id"], use_threads=False)["id"]
+    row = pc.index(ids, pa.scalar(document_id, ID)).as_py()
+    if row >= 0:
+        kept = _row(documents.file(place.name), row)
+        return {
+            "kept": True,
+            "split": kept["split"],
+            "repeats": kept["repeats"],
+            "bytes": len(kept["text"].encode()),
+            "family": kept["family_id"].hex(),
+        }
+    for stage in JUDGES:
+        if stage in explained and explained[stage].get("kept") is False:
+            return {"kept": False, "dropped_by": stage, "reason": explained[stage].get("reason") or stage.upper()}
+    raw, rest, position = text.encode(), b"", 0
+    for cut in explained["dedup"]["cuts"]:
+        rest, position = rest + raw[position : cut["start"]], cut["end"]
+    emptied = position > 0 and not shows((rest + raw[position:]).decode())
+    return {"kept": False, "dropped_by": "documents", "reason": EMPTIED if emptied else MIXTURE}
+
+
+def _row(file: Path, row: int) -> dict[str, Any]:
+    """One row of a file; only its row group is read."""
+    with pq.ParquetFile(file) as parquet:
+        for group in range(parquet.num_row_groups):
+            num_rows = parquet.metadata.row_group(group).num_rows
+            if row < num_rows:
+                return parquet.read_row_group(group, use_threads=False).slice(row, 1).to_pylist()[0]  # type: ignore[no-any-return]
+            row -= num_rows
+    raise ConfigError(f"{file} has no row {row}; the store is damaged, rebuild it with force=[ingest]")

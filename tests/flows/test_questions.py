@@ -1,0 +1,169 @@
+"""explain and replay: what the commands say of a run on record, in text and in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows import cli
+from flows.records import RunRecord, write_record
+from tasks.artifact import Artifact
+from tasks.documents import DocumentsConfig, write_documents
+from tasks.documentset import ID, write_table
+from tasks.keys import key_config
+from tasks.mixture import MixtureConfig
+from tasks.quality import QualityConfig, filter_quality
+from tasks.scores import ScoresConfig, score_documents
+from tasks.store import Node, Store, now
+from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
+
+TEXTS = {
+    "good": "The people of the town have a river to be with, and that is " + " ".join(f"word{i}" for i in range(60)) + ".",
+    "copy": "The people of the town have a river to be with, and that was " + " ".join(f"word{i}" for i in range(60)) + ".",
+    "short": "Too few words of\x1b[31m text here.",
+    "emptied": "All of this that the people have to be with is cut " + " ".join(f"cut{i}" for i in range(50)) + ".",
+    "unmixed": "Das hier ist the text of another language that we have " + " ".join(f"wort{i}" for i in range(99)) + ".",
+    "other": "And one more document that is to be read with the rest " + " ".join(f"more{i}" for i in range(45)) + ".",
+}
+LISTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
+SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A store with one run on record; the id of each document by its source id."""
+    folder = tmp_path_factory.mktemp("past")
+    records = [{"id": name, "text": text, "url": f"https://x.org/{name}"} for name, text in TEXTS.items()]
+    ingested = ingest_files(folder, "ingest", [write_jsonl(folder / "in.jsonl", records)])
+    names, ids = list(TEXTS), {row["source_id"]: row["id"] for row in read_documents(ingested)}
+    kinds = ["de" if name == "unmixed" else "en" for name in names]
+    language = make_sidecar(
+        ingested,
+        "language",
+        folder / "language",
+        [("language", pa.string(), kinds), ("score", pa.float32(), [0.875] * len(names))],
+    )
+    scores = score_documents(ingested, language, empty_dir(folder / "scores"), ScoresConfig())
+    quality = filter_quality(ingested, language, scores, empty_dir(folder / "quality"), QualityConfig())
+    survivor = {"copy": "good"}
+    cuts = [[{"start": 0, "end": len(TEXTS[n]), "reason": "REPEATED_LINE"}] if n == "emptied" else [] for n in names]
+    dedup = make_sidecar(
+        ingested,
+        "dedup",
+        folder / "dedup",
+        [
+            ("cluster_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
+            ("family_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
+            ("cluster_size", pa.int32(), [None if n == "short" else 2 if n in ("good", "copy") else 1 for n in names]),
+            ("kept", pa.bool_(), [n not in ("short", "copy") for n in names]),
+            ("reason", pa.string(), ["NEAR_DUPLICATE" if n == "copy" else None for n in names]),
+            ("cuts", LISTS, cuts),
+        ],
+    )
+    pair = {"a": pa.array([ids["good"]], ID), "b": pa.array([ids["copy"]], ID), "jaccard": [0.9375], "removed": [True]}
+    write_table(pa.table(pair), dedup.path / "pairs.parquet")
+    spans = [[{"start": 4, "end": 10, "type": "NAME", "replacement": "<NAME>"}] if n == "good" else [] for n in names]
+    pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * len(names))])
+    clean = [("kept", pa.bool_(), [True] * len(names)), ("reason", pa.string(), [None] * len(names))]
+    contamination = make_sidecar(
+        ingested, "contamination", folder / "contamination", [*clean, ("num_hits", pa.int32(), [0] * len(names))]
+    )
+    made = {
+        "ingest": ingested,
+        "language": language,
+        "quality": quality,
+        "dedup": dedup,
+        "pii": pii,
+        "contamination": contamination,
+    }
+    config = DocumentsConfig(mixture=MixtureConfig(language_frac={"de": 0.0}))
+    made["documents"] = write_documents(*made.values(), empty_dir(folder / "documents"), config)
+    made["scores"] = scores
+    store = Store(folder / "store")
+    for stage, artifact in made.items():
+        settings = key_config(QualityConfig()) if stage == "quality" else {}
+        node = Node(stage, f"{stage}key", f"{stage}parts", {}, json.loads(json.dumps(settings, default=dataclasses.asdict)))
+        store.publish(node, publishable(artifact, store.work_dir(stage, node.key)), 1.0, 1.0, now())
+    keys = {stage: f"{stage}key" for stage in made}
+    write_record(
+        store, RunRecord("20260101-000000-abcdef", "refresh", "shards", ["quality.limits={}"], now(), keys, {}, "completed")
+    )
+    return {name: one.hex() for name, one in ids.items()} | {"store": str(store.root)}
+
+
+def publishable(artifact: Artifact, work: Path) -> Artifact:
+    work.mkdir(parents=True)
+    return dataclasses.replace(artifact, path=artifact.path.rename(work / "out"))
+
+
+@pytest.fixture
+def ask(ids: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Ask:
+    def run(*arguments: str) -> dict[str, Any]:
+        capsys.readouterr()
+        code = cli.main([*arguments, f"store={ids['store']}"])
+        out, err = capsys.readouterr()
+        return {"code": code, "out": out, "err": err, "json": json.loads(out) if "--json" in arguments and code == 0 else None}
+
+    return run
+
+
+def test_a_dropped_document_is_explained_by_rule_value_and_threshold(ask: Ask, ids: dict[str, str]) -> None:
+    out = ask("explain", "short")["out"]
+    assert "dropped by quality: TOO_FEW_WORDS" in out and "num_words 7, wanted ≥ 50" in out and ids["short"] in out
+    assert "\x1b" not in out and "text begins" in out
+    found = ask("explain", ids["short"].upper(), "--json")["json"]
+    assert found["now"] == {"kept": False, "dropped_by": "quality", "reason": "TOO_FEW_WORDS"}
+    rule = next(rule for rule in found["quality"]["broken"] if rule["rule"] == "TOO_FEW_WORDS")
+    assert (rule["value"], rule["threshold"], rule["drops"]) == (7, 50, True)
+    assert found["dedup"]["cluster_size"] is None and found["excerpt"] == TEXTS["short"]
+
+
+def test_a_duplicate_is_explained_by_its_survivor_and_their_likeness(ask: Ask, ids: dict[str, str]) -> None:
+    out = ask("explain", "copy", "run=20260101-000000-abcdef")["out"]
+    assert "dropped by dedup: NEAR_DUPLICATE" in out and f"survivor {ids['good']}" in out
+    assert f"{ids['good']}   Jaccard 0.938   removed for it" in out
+    assert "removed for this" in ask("explain", "good")["out"]
+
+
+def test_a_kept_document_is_explained_by_its_split_repeats_and_spans(ask: Ask) -> None:
+    found = ask("explain", "good", "--json")["json"]
+    assert found["now"]["kept"] and found["now"]["split"] in ("train", "validation") and found["now"]["repeats"] == 1
+    assert found["pii"]["spans"] == [{"start": 4, "end": 10, "type": "NAME"}] and found["language"]["score"] == 0.875
+    out = ask("explain", "good")["out"]
+    assert "NAME at bytes 4–10" in out and "read 1 time(s) per epoch" in out and all(len(line) < 400 for line in out.splitlines())
+
+
+def test_what_the_documents_stage_dropped_says_why(ask: Ask) -> None:
+    assert ask("explain", "emptied", "--json")["json"]["now"] == {"kept": False, "dropped_by": "documents", "reason": "EMPTIED"}
+    assert ask("explain", "unmixed", "--json")["json"]["now"]["reason"] == "MIXTURE"
+
+
+def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, str]) -> None:
+    found = ask("replay", "quality.thresholds.TOO_FEW_WORDS=5", "quality.thresholds.TOO_FEW_STOP_WORDS=0", "--json")["json"]
+    assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (5, 6, 1)
+    assert found["newly_kept"] == [[ids["short"], "TOO_FEW_WORDS"]]
+    out = ask("replay", "quality.thresholds.TOO_FEW_WORDS=61")["out"]
+    assert "documents would go" in out and "TOO_FEW_WORDS" in out and "would come back" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["explain"], "explain needs one id"),
+        (["explain", "nobody"], "nobody is no document of run"),
+        (["explain", "good", "run=20260101-000000-zzzzzz"], "has no record of run 20260101-000000-zzzzzz"),
+        (["explain", "good", "--yaml"], "--yaml is not an option"),
+        (["replay"], "replay needs settings of quality"),
+        (["replay", "quality.thresholds.TOO_FEW=3"], "TOO_FEW, which is no rule"),
+    ],
+)
+def test_questions_that_cannot_be_answered_end_in_one_line(ask: Ask, arguments: list[str], complaint: str) -> None:
+    answer = ask(*arguments)
+    assert answer["code"] == 2 and complaint in answer["err"] and answer["err"].count("\n") == 1
