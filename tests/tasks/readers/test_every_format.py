@@ -81,7 +81,8 @@ def test_bytes_that_are_no_file_are_faults_and_no_texts(name: str, tmp_path: Pat
     items = read_items(tmp_path / name)
     assert not any(text for _, text, _ in found(items))
     if name not in ("r.csv", "r.tsv"):  # there, anything is a row
-        assert items or not data.strip(b"\0 \t\r\n\x0b\x0c") or name.startswith("r.warc.wet")
+        blank = not data.replace(b"\xef\xbb\xbf", b"").strip(b"\0 \t\r\n\x0b\x0c")
+        assert items or blank or name.startswith("r.warc.wet")
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
