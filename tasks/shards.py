@@ -52,16 +52,18 @@ class ShardsConfig:
     """Folder with train.bin and train.idx, or with train/state.json, and the same for validation; its content is in the key."""
 
     def __post_init__(self) -> None:
-        if (self.form == "documents") != (self.path is None):
+        if self.form == "documents" and self.path is not None:
             raise ConfigError(f"path ({self.path}) goes with form=megatron or datasets; write shards=import shards.path=DIR")
-        if self.path is not None:
-            foreign_files(self.form, self.path)
         if self.max_shard_tokens < 16:
             raise ConfigError(f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}")
 
     def input_files(self) -> dict[str, Path]:
-        """{name: file} of another engine's shards, whose contents enter the key."""
-        return foreign_files(self.form, self.path) if self.path else {}
+        """{name: file} of another engine's shards, whose contents enter the key. Raises ConfigError where there are none."""
+        if self.form == "documents":
+            return {}
+        if self.path is None:
+            raise ConfigError(f"shards.path (null) must name a folder of {self.form} data; write shards.path=DIR")
+        return foreign_files(self.form, self.path)
 
 
 def write_shards(

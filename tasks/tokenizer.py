@@ -91,11 +91,9 @@ class TokenizerConfig:
     """Padding of an import; its end of text where it has none."""
 
     def __post_init__(self) -> None:
-        if (self.kind == "import") != (self.path is not None):
+        if self.kind != "import" and self.path is not None:
             raise ConfigError(f"path ({self.path}) belongs to kind=import; write tokenizer=import tokenizer.path=FILE")
-        if self.kind == "import":
-            imported_files(self.path or Path())
-        elif not SMALLEST[self.kind] <= self.vocab_size - len(self.special_tokens) <= MAX_VOCAB_SIZE:
+        if self.kind != "import" and not SMALLEST[self.kind] <= self.vocab_size - len(self.special_tokens) <= MAX_VOCAB_SIZE:
             raise ConfigError(
                 f"vocab_size ({self.vocab_size}) of {self.kind} must be from {SMALLEST[self.kind] + len(self.special_tokens)}, "
                 f"what bytes and special tokens take, to {MAX_VOCAB_SIZE}; try 4096"
@@ -116,8 +114,12 @@ class TokenizerConfig:
             raise ConfigError(f"special_tokens ({taken[0]!r}) must be names of their own; {', '.join(own)} are there already")
 
     def input_files(self) -> dict[str, Path]:
-        """{name: file}, whose contents enter the key."""
-        return imported_files(self.path) if self.path else {}
+        """{name: file}, whose contents enter the key. Raises ConfigError where an import has none."""
+        if self.kind != "import":
+            return {}
+        if self.path is None:
+            raise ConfigError("tokenizer.path (null) must name what tokenizer=import reads; write tokenizer.path=FILE")
+        return imported_files(self.path)
 
 
 def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig, run_parts: RunParts = serial) -> Artifact:

@@ -184,6 +184,8 @@ def test_errors_say_what_to_do(made: tuple[Artifact, ...], tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="is not empty; name a new folder"):
         export_shards(made[2], "megatron", made[2].path)
     with pytest.raises(ConfigError, match=r"has no train\.idx and train\.bin"):
-        ShardsConfig(form="megatron", path=tmp_path)
-    with pytest.raises(ConfigError, match=r"path \(None\) goes with form=megatron"):
-        ShardsConfig(form="megatron")
+        ShardsConfig(form="megatron", path=tmp_path).input_files()
+    with pytest.raises(ConfigError, match=r"shards\.path \(null\) must name a folder of megatron data"):
+        ShardsConfig(form="megatron").input_files()
+    with pytest.raises(ConfigError, match="goes with form=megatron or datasets"):
+        ShardsConfig(path=tmp_path)

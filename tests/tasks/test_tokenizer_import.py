@@ -119,7 +119,7 @@ def test_the_content_of_an_import_is_its_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"kind": "import"}, r"path \(None\) belongs to kind=import"),
+        ({"kind": "import"}, r"tokenizer\.path \(null\) must name what tokenizer=import reads"),
         ({"path": Path("x")}, r"path \(x\) belongs to kind=import"),
         ({"kind": "import", "path": Path("nowhere.json")}, r"path \(nowhere\.json\) is not there"),
         ({"kind": "import", "path": Path(__file__)}, r"must end in \.json or \.model"),
@@ -134,7 +134,7 @@ def test_the_content_of_an_import_is_its_input(tmp_path: Path) -> None:
 )
 def test_errors_say_what_to_do(config: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        TokenizerConfig(**config)
+        TokenizerConfig(**config).input_files()
 
 
 def test_a_file_that_is_no_tokenizer_is_named(documents: Artifact, tmp_path: Path) -> None:
