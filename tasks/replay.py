@@ -104,7 +104,7 @@ def _reason(book: RuleBook, fields: dict[str, str]) -> str:
     """An expression of the first rule that drops a document, by its source and language; null where it is kept."""
     cases = []
     for source, language in book.places():
-        rules = [j.rule for j in book.judgements(source, language) if j.drops and j.rule.threshold is not None]
+        rules = [j.rule for j in book.judgements(source, language) if j.drops and j.rule.is_on]
         first = (
             "CASE " + " ".join(f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules) + " END"
             if rules
@@ -127,7 +127,7 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
             f"{rule.name} looks at {rule.feature}, which this run did not measure; {nearest(rule.feature, list(fields))}"
         )
     column = f'CAST(q."{rule.feature}" AS DOUBLE)'
-    conditions = [f"{column} {'<' if rule.side == 'min' else '>'} CAST('{float(rule.threshold or 0)!r}' AS DOUBLE)"]
+    conditions = [f"{column} {'<' if rule.side == 'min' else '>'} {_threshold(rule)}"]
     if fields[rule.feature] in ("float", "double"):
         conditions.append(f"NOT isnan({column})")  # DuckDB takes NaN for the largest number
     if rule.applies_to == "segmented":
@@ -137,6 +137,15 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
     if rule.languages:
         conditions.append(f"l.language IN ({', '.join(map(_text, rule.languages))})")
     return " AND ".join(conditions)
+
+
+def _threshold(rule: Rule) -> str:
+    """The threshold of a row's language; null, which nothing is under or over, where only other languages have one."""
+    threshold = "NULL" if rule.threshold is None else f"CAST('{float(rule.threshold)!r}' AS DOUBLE)"
+    if not rule.cuts:
+        return threshold
+    branches = " ".join(f"WHEN {_text(language)} THEN CAST('{cut!r}' AS DOUBLE)" for language, cut in rule.cuts)
+    return f"(CASE l.language {branches} ELSE {threshold} END)"
 
 
 def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> Replay:

@@ -16,6 +16,7 @@ from tasks.documentset import read_table, write_table
 from tasks.language import LANGUAGE_SCHEMA
 from tasks.parts import PartRunner
 from tasks.quality import QualityConfig, filter_quality
+from tasks.replay import replay_quality
 from tasks.score_labels import LABELS_FOLDER
 from tests.tasks.make_artifacts import empty_dir
 from tests.tasks.test_language import ENGLISH, documents_artifact
@@ -112,6 +113,17 @@ def test_draws_keep_the_better_more_often_and_depend_on_ids_alone(tmp_path: Path
 def test_spared_documents_pass_whatever_their_score(tmp_path: Path) -> None:
     _, kept = judged(scored(tmp_path, [0.0] * 2000), tmp_path / "q", {"min": 0.5, "spare_frac": 0.1})
     assert np.mean(kept) == pytest.approx(0.1, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"keep_frac": 0.25}, {"max_quantile": 0.6}, {"max": 10, "max_by_language": {"de": 30}}, {"pareto": 9}]
+)
+def test_a_replay_of_limits_on_scores_is_what_a_run_would_give(limit: dict[str, object], tmp_path: Path) -> None:
+    parents = scored(tmp_path, [float(i) / NUM for i in range(NUM)], "low", by_language=True)
+    made, kept = judged(parents, tmp_path / "made", limit)
+    before = made if "pareto" in limit else judged(parents, tmp_path / "before", {"min": 0})[0]
+    replay = replay_quality(*parents, before, build(QualityConfig, {"presets": [], "record": [], "limits": {"edu": limit}}))
+    assert replay.total.kept_after == sum(kept)
 
 
 def test_finished_parts_are_those_of_the_same_cut(tmp_path: Path) -> None:
