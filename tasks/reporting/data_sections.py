@@ -32,7 +32,8 @@ STAGE_WORDS = {
     "language": "language known",
     "quality": "passed quality rules",
     "dedup": "distinct",
-    "pii": "scrubbed",
+    "contamination": "in no evaluation suite",
+    "pii": "not dropped for personal data",
     "documents": "kept",
 }
 REPAIRS = {"NUL": "NUL byte", "BOM": "byte order mark", "CRLF": "Windows line end", "LONE_SURROGATE": "lone surrogate"}
