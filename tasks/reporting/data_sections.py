@@ -32,7 +32,7 @@ STAGE_WORDS = {
     "language": "language known",
     "quality": "passed quality rules",
     "dedup": "distinct",
-    "contamination": "in no evaluation suite",
+    "contamination": "no evaluation items",
     "pii": "not dropped for personal data",
     "documents": "kept",
 }
