@@ -133,7 +133,7 @@ def describe_document(found: Mapping[str, Any]) -> str:
         measured = f"{rule['feature']} {_number(rule['value'])}, wanted {wanted} {_number(rule['threshold'])}"
         lines.append(f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}")
     lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
-    if "scores" in found:
+    if found.get("scores"):
         lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items())))
     lines += _describe_dedup(dedup, document["id"])
     if "contamination" in found:

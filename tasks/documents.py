@@ -166,7 +166,7 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
     documents = documents.append_column("split", split).append_column("repeats", pa.array(repeats))
     num_edited = documents.num_rows
     documents = documents.filter(pa.array(repeats > 0))
-    # Level 1 writes twice as fast as level 3 and needs a sixth more room.
+    # Level 1 writes twice as fast as level 3 and needs a fifth more room.
     write_table(documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA), directory / SIDECAR_FILE, level=1)
 
     dropped = judged.dropped()

@@ -33,7 +33,7 @@ STAGE_WORDS = {
     "quality": "passed quality rules",
     "dedup": "distinct",
     "contamination": "no evaluation items",
-    "pii": "scrubbed",
+    "pii": "not dropped for personal data",
     "documents": "kept",
 }
 REPAIRS = {"NUL": "NUL byte", "BOM": "byte order mark", "CRLF": "Windows line end", "LONE_SURROGATE": "lone surrogate"}
