@@ -64,8 +64,8 @@ def deduplicate(
 ) -> Artifact:
     """Keep one document of every set of equal or nearly equal ones; see the module for columns and reasons.
 
-    Raises ArtifactMismatch if `quality` judged other documents, StageFailure if it kept none, ConfigError if the index was made
-    in another way.
+    Raises ArtifactMismatch if `quality` judged other documents, StageFailure if it kept none or the index has them all,
+    ConfigError if the index was made in another way.
     """
     index = open_index(config)
     parts = document_parts(ingest, quality=quality)
@@ -86,6 +86,13 @@ def deduplicate(
         write_index(out_dir / "index", _grown(index, documents, clusters, get_sets, cuts, config), config)
     counters = _count(reason, cuts)
     check_accounting("dedup", counters)
+    if not counters["kept"]:
+        took = ", ".join(
+            f"{name} {n}" for name, n in sorted(counters["dropped"].items(), key=lambda item: (-item[1], item[0]))[:3]
+        )
+        raise StageFailure(
+            f"dedup keeps none of {len(reason)} documents ({took}): all is in the index; add documents that are new"
+        )
     metrics = _cluster_metrics(clusters) | clusters.metrics | {"cuts": cuts.counts(), "earlier_documents": len(index)}
     return Artifact(out_dir, "dedup", counters, metrics)
 

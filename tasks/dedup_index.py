@@ -10,7 +10,7 @@ runs, in order of preference.
   exact sets that verification compares, not a sketch of them).
 
 Arrow files are one record batch each, not compressed, and mapped: only what is looked at is read. Cost a document: 448 bytes of
-signature, 336 of bands and 4 for each distinct shingle, about two thirds of the size of English text. Comparing a new corpus
+signature, 336 of bands and 4 for each distinct shingle, somewhat more than half the size of the text. Comparing a new corpus
 reads all bands once, and the sets of those earlier documents only that share a bucket with a new one. An index says nothing of
 the pairs among earlier documents, which were judged when they came.
 """

@@ -6,7 +6,7 @@ punctuation do not count. The result is the one of a suffix array over all texts
 (`tasks.kernels.windows`) that occur twice in the corpus tell which windows are worth a key.
 
 Two walks over the text, each in parts. Memory in the main process: 8 bytes per anchor (one for about 18 units of 50), and
-about 60 per window on repeated anchors, so it follows the amount of repeated text.
+about 100 per window on repeated anchors (one per unit of repeated text). A text has less than 4 GiB.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find_repeated_runs(
     ]
     made = run_parts(window_part, windowing, config, out_dir)
 
-    windows = [np.zeros((0, 4), np.int64)]
+    windows = [np.zeros((0, 4), np.uint32)]
     for result, mine in zip(made, owners, strict=True):
         where = np.load(result.path / WINDOWS_FILE)
         where[:, 0] = mine[where[:, 0]]
@@ -59,8 +59,9 @@ def find_repeated_runs(
     keys, where = keys[order], where[order]
     first = first_of_equal(keys, np.ones(len(keys), bool))
     elsewhere = where[first, 0] != where[:, 0]
+    # Within a document the first comes first, so the difference of unsigned numbers is right where it matters.
     later = elsewhere | (where[:, 1] - where[first, 1] >= config.substring_units)
-    document, _, start, end = where[later].T
+    document, _, start, end = where[later].astype(np.int64).T
     return _united(document, start, end)
 
 
@@ -96,5 +97,5 @@ def window_part(part: Part, directory: Path, config: CutsConfig) -> Mapping[str,
     tables = (char_classes(), fold_table())
     keys, where = find_windows(buf, begins, rows, config.substring_units, chosen, tables, make_scratch(begins))
     np.save(directory / KEYS_FILE, keys)
-    np.save(directory / WINDOWS_FILE, where)
+    np.save(directory / WINDOWS_FILE, where.astype(np.uint32))
     return {"windows": len(keys)}

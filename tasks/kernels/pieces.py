@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tasks.kernels.chars import MARK, decode, next_unit
-from tasks.kernels.lines import trim
+from tasks.kernels.chars import MARK, SPACE, decode, next_unit
 
 _NEWLINE = ord("\n")
 
@@ -35,7 +34,7 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
             line_end = pos
             while line_end < end and buf[line_end] != _NEWLINE:
                 line_end += 1
-            start, stop, _, _ = trim(buf, pos, line_end, classes)
+            start, stop = trim(buf, pos, line_end, classes)
             pos = line_end + 1
             if start == stop:
                 open_piece = False
@@ -58,6 +57,25 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
         if last_reach >= 0 and not has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
             count -= 1
     return owners[:count].copy(), starts[:count].copy(), stops[:count].copy(), reaches[:count].copy()
+
+
+@njit(cache=True, nogil=True)
+def trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
+    """(start, stop) of a span without the white space around it; start == stop where it is blank."""
+    while start < stop:
+        c, after = decode(buf, start, stop)
+        if classes[c] != SPACE:
+            break
+        start = after
+    while stop > start:
+        before = stop - 1
+        while before > start and (buf[before] & 0xC0) == 0x80:
+            before -= 1
+        c, _ = decode(buf, before, stop)
+        if classes[c] != SPACE:
+            break
+        stop = before
+    return start, stop
 
 
 @njit(cache=True, nogil=True)

@@ -13,6 +13,7 @@ import pytest
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, ArtifactMismatch, digest_file
 from tasks.dedup_config import CutsConfig, DedupConfig
+from tasks.stage import StageFailure
 from tests.tasks.test_dedup import document_id, kept, near_pairs, run, words
 
 CONFIG = DedupConfig(
@@ -113,6 +114,14 @@ def test_earlier_text_is_never_read_again(tmp_path: Path) -> None:
         file.unlink()
     _, rows = run(tmp_path / "second", of(documents, "bc"), replace(CONFIG, index=first.path))
     assert "NEAR_DUPLICATE" in {row["reason"] for row in rows.values()}
+
+
+def test_documents_that_are_all_known_are_a_clear_failure(tmp_path: Path) -> None:
+    config = DedupConfig(method="exact", keep_index=True)
+    first, _ = run(tmp_path / "first", [{"name": "a", "text": "one text"}], config)
+    with pytest.raises(StageFailure, match=r"keeps none of 2 documents \(EXACT_DUPLICATE 2\): all is in the index"):
+        again = [{"name": "b", "text": "One  text"}, {"name": "c", "text": "one text"}]
+        run(tmp_path / "second", again, replace(config, index=first.path))
 
 
 def test_an_exact_index_serves_an_exact_run(tmp_path: Path) -> None:
