@@ -100,7 +100,7 @@ def judge_cited_line(buf, start, stop, words, longest, flags, tables, stripped, 
     """The same for a line with a bracket: its citations are taken out, and what is left is measured by itself."""
     length = _strip_citations(buf, start, stop, tables[5], stripped)
     clean_words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
-    last = stripped[max(length - 1, 0)] if length else np.uint8(0)
+    last = stripped[length - 1] if length else np.uint8(0)
     ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(stripped, 0, length)
     judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals)
 
@@ -201,7 +201,7 @@ def _strip_citations(buf, start, stop, citations, stripped):  # type: ignore[no-
 def _citation_end(buf, pos, stop, citations):  # type: ignore[no-untyped-def]
     """Where the citation mark at `pos` ends, or 0 where there is none."""
     after = pos + 1
-    while after < min(stop, pos + _MAX_CITATION) and buf[after] >= _ZERO and buf[after] <= _NINE:
+    while after < stop and after < pos + _MAX_CITATION and buf[after] >= _ZERO and buf[after] <= _NINE:
         after += 1
     if after < stop and buf[after] == _CLOSE:
         return after + 1

@@ -59,7 +59,8 @@ def measure_texts(
 def _measure_documents(buf, offsets, stop_lists, packed_lists, char_tables, c4_tables, rows):  # type: ignore[no-untyped-def]
     longest = 0
     for d in range(len(rows)):
-        longest = max(longest, offsets[d + 1] - offsets[d])
+        length = offsets[d + 1] - offsets[d]
+        longest = length if length > longest else longest
     # Two units or lines are two bytes apart, or one of them is a letter of three bytes.
     room = longest // 2 + 3
     # Pages of these arrays that no document reaches are never touched, and cost nothing.

@@ -79,7 +79,7 @@ def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     pos = start
     while pos < stop:
         # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
-        pos = min(pos, stop - 8)
+        pos = pos if pos < stop - 8 else stop - 8
         key = (key ^ load_word(buf, pos)) * _PRIME
         key ^= key >> np.uint64(29)
         pos += 8
@@ -157,7 +157,7 @@ def _same_bytes(buf, first, second, length):  # type: ignore[no-untyped-def]
     # Called for 8 bytes or more: the last eight overlap the ones before.
     pos = 0
     while pos < length:
-        pos = min(pos, length - 8)
+        pos = pos if pos < length - 8 else length - 8
         if load_word(buf, first + pos) != load_word(buf, second + pos):
             return False
         pos += 8

@@ -81,7 +81,7 @@ def _covered(char_sums, places, ids, counts, num_places, n, wanted):  # type: ig
         place = np.int64(places[k])
         hit = ids[k] == wanted if wanted >= 0 else counts[ids[k]] > 1
         # No branch on what nobody can foresee.
-        chars += (char_sums[place + n] - char_sums[max(place, reached)]) * hit
+        chars += (char_sums[place + n] - char_sums[place if place > reached else reached]) * hit
         reached = place + n if hit else reached
     return chars
 

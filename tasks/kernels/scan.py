@@ -143,7 +143,8 @@ def scan_document(  # type: ignore[no-untyped-def]
                 if char < 0x80 and pos <= last_full_word:
                     word = load_word(buf, pos)
                     letters, in_unit = _letters_and_unit_bytes(word)
-                    length = min(trailing_zeros(~in_unit & _HIGH_BITS) >> 3, end - pos)
+                    length = trailing_zeros(~in_unit & _HIGH_BITS) >> 3
+                    length = length if length < end - pos else end - pos  # as below: min and max take seconds to compile
                     if length < 8:
                         below = (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
                         key = (word & below) | (np.uint64(length) << np.uint64(56))
@@ -188,8 +189,8 @@ def scan_document(  # type: ignore[no-untyped-def]
                     key = span_key(buf, start, pos)
                     if pos - start >= 10:
                         phrases |= c4.find_javascript(buf, start, pos, c4_tables)
-                longest = max(longest, chars)
-                line_stop, stop_tails, last = pos, tails, 0
+                longest = chars if chars > longest else longest
+                line_stop, stop_tails, last = pos, tails, np.int64(0)
                 found = intern_span(
                     buf, start, pos, key, unit_starts, unit_stops, unit_keys, num_unit_ids, unit_table, unit_generation, unit_mask
                 )
@@ -209,7 +210,8 @@ def scan_document(  # type: ignore[no-untyped-def]
 
             if flag & c4.IS_SPACE:
                 if not between:
-                    longest_word = max(longest_word, pos - tails - word_begin)
+                    chars = pos - tails - word_begin
+                    longest_word = chars if chars > longest_word else longest_word
                     sentences += ended_at == pos
                     between = True
                 if char == _NEWLINE:
@@ -282,7 +284,8 @@ def scan_document(  # type: ignore[no-untyped-def]
         line_chars[num_lines], line_ids[num_lines], paragraphs[num_lines] = chars, found, num_paragraphs - 1
         num_lines += 1
         if not between:  # the text ends in this line
-            longest_word = max(longest_word, pos - tails - word_begin)
+            word_chars_left = pos - tails - word_begin
+            longest_word = word_chars_left if word_chars_left > longest_word else longest_word
         # What follows the last end of a sentence is one more; an end at the end was counted already if white space followed.
         sentences += 1 - (between and ended_at == line_stop)
         if bracket:
