@@ -12,7 +12,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-slow bench-dedup down lock clean
+.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens down lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,8 +35,17 @@ check: $(VENV)/.installed-dev ## Lint, types and architecture contracts only
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes
 	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
 
+bench-data: $(VENV)/.installed ## Time the data stages on DOCS, on one core; PEERS="python script" beside other tools
+	@OMP_NUM_THREADS=1 PEERS="$(PEERS)" $(BIN)/python -m tasks.benchmarks.data "$(DOCS)"
+
+truth: $(VENV)/.installed ## Check the data stages on CORPUS, whose duplicates, personal data and languages are known
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tasks.benchmarks.truth "$(CORPUS)"
+
 bench-dedup: $(VENV)/.installed ## Time deduplication of DOCS_M (5) million generated documents
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tasks.benchmarks.dedup $(ARGS)
+
+bench-tokens: $(VENV)/.installed ## Time tokenizer training, encoding and loading on DOCS=PATH, against other libraries
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tasks.benchmarks.tokens "$(DOCS)"
 
 down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi

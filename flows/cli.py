@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, sweep_points
@@ -35,6 +36,7 @@ from flows.services import (
 from flows.tracking import open_sweep
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch
+from tasks.keys import digest
 from tasks.plan import plan_rows
 from tasks.stage import StageFailure
 from tasks.store import Store
@@ -54,6 +56,7 @@ FLOWS = {
     "run": FlowEntry("flows.pipeline", "pipeline", "report", "everything, from raw text to the report"),
     "refresh": FlowEntry("flows.refresh", "refresh", "shards", "the data half: new input to token shards"),
     "train": FlowEntry("flows.train", "train", "train", "a trained model, with the data it still needs"),
+    "tokenizer": FlowEntry("flows.tokenizer", "tokenizer", "tokenizer", "a tokenizer, trained and measured; -m compares several"),
     "evaluate": FlowEntry("flows.evaluate", "evaluate", "evaluate", "quality of the trained model"),
     "bench": FlowEntry("flows.bench", "bench", "bench", "speed of the trained model on this machine"),
 }
@@ -128,7 +131,29 @@ def _flow(name: str, arguments: list[str]) -> int:
     with open_sweep(configs[0].tracking, configs[0].state, overrides) as link:
         _hydra_application(["-m", *settable(overrides)], job)
         say(f"sweep: {len(codes)} runs, {sum(map(bool, codes))} failed; MLflow: {link()}")
+    if name == "tokenizer":
+        _compare_tokenizers([config for config, code in zip(configs, codes, strict=True) if code == 0])
     return max(codes, default=0)
+
+
+def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
+    """A page over the tokenizers of a sweep, and which of them suits the model."""
+    from tasks.tokenizer_sweep import candidates, recommend, write_sweep
+
+    made = []
+    for config in configs:
+        store, plan = decide(config, "tokenizer")
+        if (artifact := store.find("tokenizer", plan["tokenizer"].node.key)) is not None:
+            made.append(artifact)
+    if not made:
+        return
+    model, seq_len = configs[0].model, configs[0].train.seq_len
+    found = candidates(made, model, seq_len)
+    best = recommend(found)
+    file = configs[0].state / "sweeps" / f"tokenizers-{digest([c.key for c in found])}.html"
+    page = write_sweep(found, model, seq_len, file)
+    say(f"tokenizers: {best.name} takes the least compute per byte, or nearly; page {page}")
+    print(json.dumps({"recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}, "page": str(page)}))
 
 
 def _run(name: str, overrides: Sequence[str], config: RunConfig) -> int:
@@ -273,11 +298,29 @@ def _generate(arguments: list[str]) -> int:
     return 0
 
 
+def _export_shards(arguments: list[str]) -> int:
+    """Finished token shards, in the form of another engine."""
+    from tasks.exchange import EXPORTS, export_shards
+
+    if len(arguments) < 2 or "=" in "".join(arguments[:2]):
+        raise ConfigError(f"export-shards needs a form and a folder; write textmill export-shards {next(iter(EXPORTS))} DIR")
+    form, folder = arguments[0], Path(arguments[1])
+    store, plan = decide(compose(arguments[2:]), "shards")
+    shards = store.find("shards", plan["shards"].node.key)
+    if shards is None:
+        why = plan["shards"].why
+        raise ConfigError(f"no shards are made for this configuration ({why}); run `textmill refresh` with the same overrides")
+    counts = export_shards(shards, form, folder)
+    print(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
+    return 0
+
+
 _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plan": (_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
     "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
     "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),
     "generate": (_generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
+    "export-shards": (_export_shards, "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]"),
     "up": (_up, "start a local Prefect server and worker, and leave them running"),
     "down": (_down, "stop what up and ui started"),
     "env": (_env, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
@@ -287,8 +330,8 @@ _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 
 
 def _help() -> str:
-    flows = "\n".join(f"  {name:9} {entry.summary}" for name, entry in FLOWS.items())
-    commands = "\n".join(f"  {name:9} {summary}" for name, (_, summary) in _COMMANDS.items())
+    flows = "\n".join(f"  {name:13} {entry.summary}" for name, entry in FLOWS.items())
+    commands = "\n".join(f"  {name:13} {summary}" for name, (_, summary) in _COMMANDS.items())
     return f"""textmill: from raw text to a measured language model
 
 usage: textmill <flow> [overrides]     e.g. textmill run run=demo, textmill run -m optim.lr=1e-3,3e-3

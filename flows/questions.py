@@ -67,11 +67,11 @@ def replay(arguments: list[str]) -> int:
         raise ConfigError(
             "replay needs settings of quality to try; write textmill replay quality.thresholds.TOO_FEW_WORDS=30 [run=RUN]"
         )
-    run = _past_run(question, ("ingest", "language", "quality"))
+    run = _past_run(question, ("ingest", "language", "scores", "quality"))
     given = {override.split("=")[0].lstrip("+~") for override in question.overrides}
     kept = [o for o in run.record.overrides if o.split("=")[0].lstrip("+~") not in given]
-    book = compose([*kept, *question.overrides]).quality.rule_book()
-    found = replay_quality(run.artifacts["ingest"], run.artifacts["language"], run.artifacts["quality"], book)
+    ingest, language, scores, quality = (run.artifacts[name] for name in ("ingest", "language", "scores", "quality"))
+    found = replay_quality(ingest, language, scores, quality, compose([*kept, *question.overrides]).quality)
     if question.as_json:
         print(json.dumps({"run": run.record.run_id} | asdict(found), ensure_ascii=False))
     else:

@@ -1,7 +1,8 @@
 """In what order? Keyed orders that need no shuffle, no memory and no state.
 
 `hash_ids` gives every document id a number keyed by a seed: sorting by it shuffles, and the place of a document
-depends on nothing but its id. `permute` is a keyed bijection of [0, size), evaluated at any index on its own.
+depends on nothing but its id. `permute` is a keyed bijection of [0, size), evaluated at any index on its own; so is
+`draw`, which draws with replacement.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ def permute(index: np.ndarray, size: int, key: str) -> np.ndarray:
         out[outside] = (left << half_bits) | right
         outside = out >= np.uint64(size)
     return out.astype(np.int64)
+
+
+def draw(index: np.ndarray, size: int, key: str) -> np.ndarray:
+    """A number of [0, size) for each index, drawn with replacement. Bias below size / 2^64."""
+    salt = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8").astype(np.uint64)
+    return (mix(mix(np.asarray(index).astype(np.uint64) ^ salt)) % np.uint64(size)).astype(np.int64)
 
 
 def hash_ids(ids: np.ndarray, seed: int) -> np.ndarray:

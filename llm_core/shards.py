@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 COLUMNS = ("tokens", "id", "source", "language", "num_bytes", "continues")
 METADATA = ("tokenizer_digest", "config_digest", "num_tokens", "seed", "split", "eos_id", "shard", "num_shards")
@@ -83,6 +84,36 @@ class TokenShards:
             out[place - start : end - start] = self.shards[k].tokens[place - self.starts[k] : end - self.starts[k]]
             k, place = k + 1, end
         return out
+
+    def read_pair(self, start: int, ids: np.ndarray, targets: np.ndarray) -> None:
+        """Fill `ids` with the tokens from `start` on, and `targets`, as long, with those one place further."""
+        k = bisect.bisect_right(self.starts, start) - 1
+        begin, size = start - self.starts[k], len(ids)
+        if start + size < self.starts[k + 1]:
+            tokens = self.shards[k].tokens
+            ids[:] = tokens[begin : begin + size]
+            targets[:] = tokens[begin + 1 : begin + size + 1]
+            return
+        tokens = self.read(start, start + size + 1)
+        ids[:], targets[:] = tokens[:-1], tokens[1:]
+
+    def document_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """int64 (documents,) places of each document's first token and behind its last, in stream order."""
+        stops = []
+        for shard, base in zip(self.shards, self.starts[:-1], strict=True):
+            offsets = shard.batch["tokens"].offsets.to_numpy()
+            stops.append((offsets[1:] - offsets[0] + base)[~_continues(shard)])
+        ends = np.concatenate(stops).astype(np.int64)
+        return np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]]), ends
+
+    def document_sources(self) -> tuple[list[str], np.ndarray]:
+        """(names in order, int64 (documents,) the place of each document's source among them)."""
+        names = [shard.batch["source"].filter(pc.invert(shard.batch["continues"])) for shard in self.shards]
+        column = pa.chunked_array(names, pa.string()).fill_null("").combine_chunks().dictionary_encode()
+        found = column.dictionary.to_pylist()
+        order = sorted(found)
+        place = np.array([order.index(name) for name in found], np.int64)
+        return order, place[column.indices.to_numpy()] if len(found) else np.zeros(0, np.int64)
 
     def documents(self) -> Iterator[Document]:
         """Documents in stream order; tokens are views, except of a document that was cut over shards."""

@@ -8,6 +8,7 @@ SIGTERM and SIGUSR1 ask it to save and stop; a second trainer in the same direct
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import fcntl
 import json
 import os
@@ -29,10 +30,11 @@ from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, MetricLo
 from llm_core.optim import build_optimizer
 from llm_core.parallel.apply import build_model, whole_weights
 from llm_core.parallel.ranks import Ranks, open_ranks
+from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
 from llm_core.shards import TokenShards, open_shards
 from llm_core.train_config import RunConfig
-from llm_core.trainer import Preempted, Trainer
+from llm_core.trainer import Batches, Preempted, Trainer
 from llm_core.validate import read_validation_set
 
 LOCK_FILE = "trainer.lock"
@@ -65,16 +67,21 @@ def run(config: RunConfig, workdir: Path) -> None:
     num_threads = set_threads(config.parallel)
     with open_ranks(config.parallel) as ranks:
         shards = open_shards(config.shards, "train")
-        trainer, start = build_trainer(config, workdir, shards, ranks, stop)
+        loader = build_loader(config, shards, ranks)
         facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
-        if ranks.is_first:
-            write_status(workdir / STATUS_FILE, "running", start, **facts)
-        try:
-            trainer.run(start)
-        except Preempted:
-            outcome = "preempted"
-        else:
-            outcome = "finished"
+        facts |= {"packing": dataclasses.asdict(loader.shares())}
+        ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
+        with Prefetch(loader.batch, config.train.num_steps, ahead, on_gpu) as batches:
+            trainer, start = build_trainer(config, workdir, batches, ranks, stop)
+            if ranks.is_first:
+                write_status(workdir / STATUS_FILE, "running", start, **facts)
+            try:
+                trainer.run(start)
+            except Preempted:
+                outcome = "preempted"
+            else:
+                outcome = "finished"
+        if outcome == "finished":
             weights = whole_weights(trainer.model, ranks)
             if ranks.is_first:
                 shutil.rmtree(workdir / MODEL_FOLDER, ignore_errors=True)
@@ -84,10 +91,14 @@ def run(config: RunConfig, workdir: Path) -> None:
         ranks.barrier()
 
 
-def build_trainer(config: RunConfig, workdir: Path, shards: TokenShards, ranks: Ranks, stop: StopFlag) -> tuple[Trainer, int]:
+def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
+    train = config.train
+    return Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.rank, ranks.world, train.data)
+
+
+def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ranks, stop: StopFlag) -> tuple[Trainer, int]:
     """A trainer with its parts made, filled from the newest checkpoint, and the step it stands at."""
     train = config.train
-    loader = Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.rank, ranks.world)
     bytes_per_token = padded_bytes_per_token(config)
     validation_shards = open_shards(config.shards, "validation")
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token)
@@ -98,7 +109,7 @@ def build_trainer(config: RunConfig, workdir: Path, shards: TokenShards, ranks: 
     trainer = Trainer(
         model=model,
         optimizer=optimizer,
-        batches=loader.batch,
+        batches=batches,
         validation=validation,
         config=config,
         ranks=ranks,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.data_config import DataConfig
 from llm_core.model.config import ModelConfig
 
 
@@ -34,6 +35,8 @@ class TrainConfig:
     """Steps between checkpoints; a killed run goes on from the last one."""
     log_every: int = field(default=1, metadata=NOT_IN_KEY)
     """Steps between fetches of metrics from the device; every step is logged all the same."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Packing, order and mixture of the sequences."""
 
     def __post_init__(self) -> None:
         for name in (

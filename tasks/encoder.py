@@ -1,51 +1,49 @@
 """From text to ids and back: one class for every kind of tokenizer, read from `tokenizer.json`.
 
-Encoding runs in `tokenizers`; special tokens are never parsed from text. Text is cut into words at places where no
-token can cross, and the ids of words are remembered, so most of a corpus is a look-up; ids are those of the whole
-text encoded at once. Decoding is a table from id to bytes, so any ids give bytes, and any text comes back as it was.
-`bytes_per_token` is the length of each entry: its sum over a document's ids is the document's UTF-8 length, which makes
-losses comparable between tokenizers.
+The reference is `tokenizers`; special tokens are never parsed from text. Much text goes through a compiled encoder
+(`tasks.fast_bpe`) where it knows the tokenizer, which is held against the reference first. Otherwise text is cut into words at
+places where no token can cross (`tasks.pretokenizers`), and the ids of words are remembered; where no such places are known,
+whole texts go to the reference. The ids are the same in all three. Decoding is a table from id to bytes, so any ids give bytes,
+and any text comes back as it was. `bytes_per_token` is the length of each entry: its sum over a document's ids is the
+document's UTF-8 length, which makes losses comparable between tokenizers.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers.pre_tokenizers import ByteLevel
 
 from tasks.artifact import ArtifactMismatch, write_json
+from tasks.fast_bpe import FastEncoder, fast_encoder
+from tasks.pretokenizers import letter_bytes, word_cuts
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
 UNKNOWN = "<unk>"
 SPECIAL_TOKENS = (END_OF_TEXT, PAD)
-"""Ids 0 and 1 of every tokenizer; no text encodes to them."""
+"""Ids 0 and 1 of every tokenizer that is trained here; no text encodes to them."""
+
+CONTINUES = "\u2192"
+"""Begins pieces inside a word in WordPiece; byte-level letters go up to U+0143, so it is never text."""
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 BYTES_FILE = "bytes_per_token.npy"
 
+FAST_FROM_CHARS = 100_000
+"""Below it compiling, or loading what is compiled, would take longer than encoding."""
 
-BLANKS = r"\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""What `\\s` is to the pre-tokenizer's regular expressions, less line ends. Python's own `\\s` has U+001C to U+001F too."""
-
-WORDS = {
-    # No pre-token of `tasks.bpe` goes on after a letter or digit into a sign or line end, after any of these into a blank,
-    # or beyond the last line end of a run of spaces.
-    "BPE": re.compile(
-        rf"[{BLANKS}]*(?:[^\r\n{BLANKS}A-Za-z0-9]*[A-Za-z0-9]+(?=[!-/:-@\[-`{{-~\r\n])|[^\r\n{BLANKS}]+(?:[\r\n{BLANKS}]*[\r\n])?)"
-        rf"|[\r\n{BLANKS}]*[\r\n]|[{BLANKS}]+"
-    ),
-    # No piece of `tasks.unigram` has a space after another sign; this is its own pre-tokenizer.
-    "Unigram": re.compile(r" +[^ ]*|[^ ]+"),
-}
+CHECKED_TEXTS = 16
 MAX_WORD_CHARS = 64
 MAX_REMEMBERED_WORDS = 1 << 18
 
@@ -53,17 +51,18 @@ MAX_REMEMBERED_WORDS = 1 << 18
 class Tokenizer:
     """A trained tokenizer. `eos_id` ends every document, `pad_id` fills; text never encodes to either."""
 
-    def __init__(self, model: tokenizers.Tokenizer) -> None:
-        eos_id, pad_id = (model.token_to_id(token) for token in SPECIAL_TOKENS)
+    def __init__(self, model: tokenizers.Tokenizer, eos_token: str = END_OF_TEXT, pad_token: str = PAD) -> None:
+        eos_id, pad_id = model.token_to_id(eos_token), model.token_to_id(pad_token)
         if eos_id is None or pad_id is None:
-            raise ArtifactMismatch(f"this tokenizer has no {' or '.join(SPECIAL_TOKENS)}; rebuild it with force=[tokenizer]")
+            raise ArtifactMismatch(f"this tokenizer has no {eos_token} or {pad_token}; rebuild it with force=[tokenizer]")
         model.encode_special_tokens = True
         self._model = model
         self.vocab_size: int = model.get_vocab_size(with_added_tokens=True)
         self.eos_id: int = eos_id
         self.pad_id: int = pad_id
-        self.unknown_id: int | None = model.token_to_id(UNKNOWN) if model_type(model) == "Unigram" else None
-        self._words = WORDS[model_type(model)]
+        self.unknown_id: int | None = unknown_id(model)
+        self._words = word_cuts(model)
+        self._fast: tuple[FastEncoder | None] | None = None
         self._ids_of: dict[str, bytes] = {}
         pieces = token_bytes(model)
         self.bytes_per_token: np.ndarray = np.array([len(p) for p in pieces], np.int32)
@@ -75,17 +74,44 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each text, without special tokens."""
+        if sum(map(len, texts)) >= FAST_FROM_CHARS and (fast := self._fast_encoder(texts)) is not None:
+            found = fast.encode_batch(texts)
+            return [self.encode_whole([text])[0] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
+        return self.encode_words(texts)
+
+    def encode_words(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The same ids by `tokenizers` and a memory of words."""
+        if self._words is None:
+            return self.encode_whole(texts)
         words = [self._words.findall(text) for text in texts]
         if len(self._ids_of) > MAX_REMEMBERED_WORDS:
             self._ids_of.clear()
         new = sorted(set(itertools.chain.from_iterable(words)) - self._ids_of.keys())
-        encodings = self._model.encode_batch_fast(new, add_special_tokens=False)
-        self._ids_of |= {word: np.array(e.ids, np.int32).tobytes() for word, e in zip(new, encodings, strict=True)}
+        self._ids_of |= {word: ids.tobytes() for word, ids in zip(new, self.encode_whole(new), strict=True)}
         ids = [np.frombuffer(b"".join(map(self._ids_of.__getitem__, row)), np.int32) for row in words]
         for word in new:
             if len(word) > MAX_WORD_CHARS:
                 del self._ids_of[word]
         return ids
+
+    def _fast_encoder(self, texts: Sequence[str]) -> FastEncoder | None:
+        """The compiled encoder, once it has given the reference's ids for the first texts it is shown."""
+        if self._fast is None:
+            self._fast = (fast_encoder(self._model),)
+            if (fast := self._fast[0]) is not None:
+                checked = texts[:CHECKED_TEXTS]
+                pairs = zip(fast.encode_batch(checked), self.encode_whole(checked), strict=True)
+                if not all(ours is None or np.array_equal(ours, theirs) for ours, theirs in pairs):
+                    warnings.warn(
+                        "the compiled encoder differs from `tokenizers` on this text; going on without it", stacklevel=2
+                    )
+                    self._fast = (None,)
+        return self._fast[0]
+
+    def encode_whole(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The same ids by `tokenizers` alone: the reference."""
+        encodings = self._model.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
         """The bytes the ids stand for; special tokens give none."""
@@ -105,25 +131,39 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     file = Path(folder) / TOKENIZER_FILE
     if not file.exists():
         raise ArtifactMismatch(f"{folder} has no {TOKENIZER_FILE}; rebuild it with force=[tokenizer]")
-    return Tokenizer(tokenizers.Tokenizer.from_file(str(file)))
+    model = tokenizers.Tokenizer.from_file(str(file))
+    config = Path(folder) / CONFIG_FILE
+    if not config.exists():
+        return Tokenizer(model)
+    named = json.loads(config.read_text("utf-8"))
+    return Tokenizer(model, named["eos_token"], named["pad_token"])
 
 
-def save_tokenizer(model: tokenizers.Tokenizer, folder: Path) -> Tokenizer:
+def save_tokenizer(
+    model: tokenizers.Tokenizer,
+    folder: Path,
+    eos_token: str = END_OF_TEXT,
+    pad_token: str = PAD,
+    special_tokens: Sequence[str] = (),
+    chat_template: str | None = None,
+) -> Tokenizer:
     """Write the three files every reader needs; the config is what Hugging Face's AutoTokenizer reads."""
     model.save(str(folder / TOKENIZER_FILE), pretty=False)
-    write_json(
-        folder / CONFIG_FILE,
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": END_OF_TEXT,
-            "eos_token": END_OF_TEXT,
-            "pad_token": PAD,
-            "split_special_tokens": True,  # text that spells a special token stays text
-            "clean_up_tokenization_spaces": False,
-            "add_prefix_space": False,
-        },
-    )
-    tokenizer = Tokenizer(model)
+    described: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": eos_token,
+        "eos_token": eos_token,
+        "pad_token": pad_token,
+        "split_special_tokens": True,  # text that spells a special token stays text
+        "clean_up_tokenization_spaces": False,
+        "add_prefix_space": False,
+    }
+    if special_tokens:
+        described["additional_special_tokens"] = list(special_tokens)
+    if chat_template is not None:
+        described["chat_template"] = chat_template
+    write_json(folder / CONFIG_FILE, described)
+    tokenizer = Tokenizer(model, eos_token, pad_token)
     np.save(folder / BYTES_FILE, tokenizer.bytes_per_token)
     return tokenizer
 
@@ -135,40 +175,56 @@ def export_hugging_face(tokenizer_folder: Path, model_folder: Path) -> None:
         shutil.copyfile(tokenizer_folder / name, model_folder / name)
 
 
-def model_type(model: tokenizers.Tokenizer) -> str:
-    """`BPE` or `Unigram`."""
-    name = type(model.model).__name__
-    if name not in WORDS:
-        raise ArtifactMismatch(f"a tokenizer of type {name} is none of {', '.join(WORDS)}; rebuild it with force=[tokenizer]")
-    return name
+def unknown_id(model: tokenizers.Tokenizer) -> int | None:
+    """The id of text that has no tokens, where the model has such an id."""
+    described = json.loads(model.to_str())["model"]
+    if "unk_id" in described:
+        return described["unk_id"]
+    token = described.get("unk_token")
+    return model.token_to_id(token) if token is not None else None
 
 
 def token_bytes(model: tokenizers.Tokenizer) -> list[bytes]:
-    """The bytes of each token id; none for special tokens."""
-    byte_level = model_type(model) == "BPE"
-    to_bytes, silent = (_byte_level_bytes, SPECIAL_TOKENS) if byte_level else (_piece_bytes, (*SPECIAL_TOKENS, UNKNOWN))
+    """The bytes of each token id; none for special tokens and the unknown one."""
+    added = model.get_added_tokens_decoder()
+    to_bytes, silent_id = _spelling(model), unknown_id(model)
     pieces = [b""] * model.get_vocab_size(with_added_tokens=True)
     for token, id in model.get_vocab(with_added_tokens=True).items():
-        if token not in silent:
+        if id >= len(pieces):
+            raise ArtifactMismatch(f"token {id} is beyond the {len(pieces)} ids of this tokenizer; ids must have no gaps")
+        if id in added:
+            pieces[id] = b"" if added[id].special else token.encode()
+        elif id != silent_id:
             pieces[id] = to_bytes(token)
     return pieces
 
 
-def _byte_level_bytes(token: str) -> bytes:
-    return bytes(_byte_of_letter()[letter] for letter in token)
+def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
+    """How this model writes bytes, read off its decoder."""
+    decoder = json.loads(model.to_str())["decoder"]
+    steps = [] if decoder is None else decoder.get("decoders", [decoder])
+    kinds = {step["type"] for step in steps}
+    if "ByteLevel" in kinds:
+        return _continued_letters if {"type": "Replace", "pattern": {"String": CONTINUES}, "content": ""} in steps else _letters
+    if "ByteFallback" in kinds or "Metaspace" in kinds or not kinds:
+        spaces = [step["pattern"].get("String") for step in steps if step["type"] == "Replace" and step["content"] == " "]
+        spaces += [step["replacement"] for step in steps if step["type"] == "Metaspace"]
+        return functools.partial(_piece_bytes, space=spaces[0] if spaces else None)
+    raise ArtifactMismatch(
+        f"a tokenizer whose decoder is {' + '.join(sorted(kinds))} does not say which bytes a token stands for; "
+        "known: byte-level, and pieces with byte fallback"
+    )
 
 
-def _piece_bytes(piece: str) -> bytes:
+def _letters(token: str) -> bytes:
+    return bytes(letter_bytes()[letter] for letter in token)
+
+
+def _continued_letters(token: str) -> bytes:
+    return _letters(token.removeprefix(CONTINUES))
+
+
+def _piece_bytes(piece: str, space: str | None) -> bytes:
     if fallback := re.fullmatch(r"<0x([0-9A-F]{2})>", piece):
         return bytes.fromhex(fallback[1])
-    return piece.encode()
-
-
-@functools.cache
-def _byte_of_letter() -> dict[str, int]:
-    """The 256 letters that byte-level BPE writes bytes with (GPT-2): printable Latin-1 as itself, the rest from U+0100 on."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [b for b in range(256) if b not in shown]
-    letters = {chr(b): b for b in shown} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
-    assert set(letters) == set(ByteLevel.alphabet())
-    return letters
+    return (piece.replace(space, " ") if space else piece).encode()

@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from llm_core.config import ConfigError, build
+from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.documents import EMPTIED, MIXTURE
 from tasks.documentset import ID
-from tasks.quality import QualityConfig
 from tasks.verdicts import JUDGES
 from tasks.visible import shows
 
@@ -78,20 +77,25 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
 def _quality(quality: Artifact, place: Place, source: str, language: str) -> dict[str, Any]:
     """Broken rules with value and threshold, those that drop first; then all features."""
     row = _row(quality.file(place.name), place.row)
-    book = build(QualityConfig, quality.config).rule_book() if quality.config else QualityConfig().rule_book()
-    broken = [
-        {
-            "rule": judgement.rule.name,
-            "preset": judgement.rule.preset,
-            "feature": judgement.rule.feature,
-            "value": row[judgement.rule.feature],
-            "side": judgement.rule.side,
-            "threshold": judgement.rule.threshold,
-            "drops": bool(row["drops"] >> judgement.bit & 1),
-        }
-        for judgement in book.judgements(source, language)
-        if row["verdict"] >> judgement.bit & 1
-    ]
+    place_of_rules = (
+        source if source in quality.config.get("by_source", {}) else None,
+        language if language in quality.config.get("by_language", {}) else None,
+    )
+    broken = []
+    for rule in quality.metrics["rules"]:
+        if row["verdict"] >> rule["bit"] & 1:
+            here = next((e for e in rule["elsewhere"] if (e["source"], e["language"]) == place_of_rules), rule)
+            broken.append(
+                {
+                    "rule": rule["name"],
+                    "preset": here["preset"],
+                    "feature": rule["feature"],
+                    "value": row[rule["feature"]],
+                    "side": rule["side"],
+                    "threshold": here["threshold"],
+                    "drops": bool(row["drops"] >> rule["bit"] & 1),
+                }
+            )
     features = {name: value for name, value in row.items() if name not in ("id", "verdict", "drops", "kept", "masks")}
     return {
         "kept": row["kept"],

@@ -18,8 +18,11 @@ import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import Artifact, ArtifactMismatch
+from tasks.documentset import document_parts
+from tasks.quality import QualityConfig
 from tasks.quality_presets import Rule
 from tasks.quality_rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
+from tasks.score_limits import check_scores, resolve_limits
 
 NUM_SAMPLES = 5
 
@@ -51,8 +54,8 @@ class Replay:
     """(id in hex, the old reason) of some documents."""
 
 
-def replay_quality(ingest: Artifact, language: Artifact, quality: Artifact, book: RuleBook) -> Replay:
-    """Compare the verdicts in `quality` with those of `book`.
+def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quality: Artifact, config: QualityConfig) -> Replay:
+    """Compare the verdicts in `quality` with those that `config` would give.
 
     Raises ConfigError where a rule looks at a feature that was not measured, ArtifactMismatch for an older artifact.
     """
@@ -62,6 +65,11 @@ def replay_quality(ingest: Artifact, language: Artifact, quality: Artifact, book
     fields = {field.name: str(field.type) for field in pq.read_schema(files[0])}
     if "drops" not in fields or "num_bytes" not in fields:
         raise ArtifactMismatch(f"the quality artifact {quality.path} is of an older version; make it again with a run")
+    check_scores(config, list(scores.metrics["scores"]))
+    for name, limit in config.limits.items():
+        if limit.spare_frac:
+            raise ConfigError(f"limits.{name}.spare_frac is drawn when documents are judged; replay without it, or run")
+    book = resolve_limits(config, scores, document_parts(ingest, language=language, scores=scores)).rule_book()
     query = _query(
         [str(f) for f in files],
         [str(language.file(f.name)) for f in files],
@@ -118,9 +126,8 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
         raise ConfigError(
             f"{rule.name} looks at {rule.feature}, which this run did not measure; {nearest(rule.feature, list(fields))}"
         )
-    column = f'q."{rule.feature}"'
-    kind = "REAL" if fields[rule.feature] == "float" else "DOUBLE"
-    conditions = [f"{column} {'<' if rule.side == 'min' else '>'} CAST('{float(rule.threshold or 0)!r}' AS {kind})"]
+    column = f'CAST(q."{rule.feature}" AS DOUBLE)'
+    conditions = [f"{column} {'<' if rule.side == 'min' else '>'} CAST('{float(rule.threshold or 0)!r}' AS DOUBLE)"]
     if fields[rule.feature] in ("float", "double"):
         conditions.append(f"NOT isnan({column})")  # DuckDB takes NaN for the largest number
     if rule.applies_to == "segmented":

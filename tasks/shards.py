@@ -17,19 +17,21 @@ each on its own, then merged; memory is one shard and 32 bytes per document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.order import hash_ids, mix
-from tasks.artifact import Artifact, check_accounting
+from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.documentset import ID, id_matrix
 from tasks.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from tasks.exchange import foreign_files
+from tasks.foreign_shards import read_foreign
 from tasks.keys import digest, key_config
 from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.stage import StageFailure
@@ -44,10 +46,24 @@ class ShardsConfig:
     """Tokens in one file at most."""
     seed: int = 0
     """Keys the order of documents."""
+    form: Literal["documents", "megatron", "datasets"] = "documents"
+    """Encode the documents of this run, or take the tokens that another engine has in the folder `path`."""
+    path: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Folder with train.bin and train.idx, or with train/state.json, and the same for validation; its content is in the key."""
 
     def __post_init__(self) -> None:
+        if self.form == "documents" and self.path is not None:
+            raise ConfigError(f"path ({self.path}) goes with form=megatron or datasets; write shards=import shards.path=DIR")
         if self.max_shard_tokens < 16:
             raise ConfigError(f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}")
+
+    def input_files(self) -> dict[str, Path]:
+        """{name: file} of another engine's shards, whose contents enter the key. Raises ConfigError where there are none."""
+        if self.form == "documents":
+            return {}
+        if self.path is None:
+            raise ConfigError(f"shards.path (null) must name a folder of {self.form} data; write shards.path=DIR")
+        return foreign_files(self.form, self.path)
 
 
 def write_shards(
@@ -60,10 +76,15 @@ def write_shards(
     """
     tokenizer_digest = tokenizer.file_digest(TOKENIZER_FILE)
     parts = []
-    for file in documents.files("part-*.parquet"):
-        payload = {"documents": str(file), "tokenizer": str(tokenizer.path)}
-        parts.append(Part(file.name, digest([documents.file_digest(file.name), tokenizer_digest]), payload))
-    results = run_parts(encode_part, parts, config, out_dir)
+    if config.path is not None:
+        files = {name: digest_file(path) for name, path in config.input_files().items()}
+        payload = {"folder": str(config.path.resolve()), "tokenizer": str(tokenizer.path)}
+        parts.append(Part(config.form, digest([config.form, files, tokenizer_digest]), payload))
+    else:
+        for file in documents.files("part-*.parquet"):
+            payload = {"documents": str(file), "tokenizer": str(tokenizer.path)}
+            parts.append(Part(file.name, digest([documents.file_digest(file.name), tokenizer_digest]), payload))
+    results = run_parts(encode_part if config.path is None else import_part, parts, config, out_dir)
 
     model = load_tokenizer(tokenizer.path)
     read = sum(int(result.counters["documents"]) for result in results)
@@ -124,6 +145,18 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
         }
         _write(pa.table(encoded), directory / f"{split}.arrow")
     return {"documents": len(names), "verified": len(names)}
+
+
+def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
+    """Write the documents of another engine as `encode_part` writes ours. Decoding cannot be checked: there is no text."""
+    model = load_tokenizer(Path(part.payload["tokenizer"]))
+    tables = read_foreign(config.form, Path(part.payload["folder"]), model, token_dtype(model.vocab_size))
+    for split, table in tables.items():
+        ids = id_matrix(table["id"])
+        hashes = hash_ids(ids, config.seed)
+        order = pa.array(sort_by_hash(hashes, ids))
+        _write(table.append_column("hash", pa.array(hashes)).take(order), directory / f"{split}.arrow")
+    return {"documents": sum(map(len, tables.values())), "verified": 0}
 
 
 def merge_split(

@@ -180,6 +180,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         "val_curve": validations,
         "device": status["device"],
         "dtype": run.train.dtype,
+        "packing": status["packing"],
         "layout": {"kind": run.parallel.kind, "num_processes": status["num_processes"], "num_threads": status["num_threads"]},
     }
     counters = {"tokens": run.train.num_steps * run.train.tokens_per_step, "steps": run.train.num_steps}

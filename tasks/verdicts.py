@@ -81,8 +81,6 @@ def read_judged(part: Part, document_columns: Sequence[str] | None = None) -> Ju
         verdict[rows & (verdict == 0)] = len(reasons)
 
     for name, table in sidecars.items():
-        if "kept" not in table.column_names:
-            continue
         lost = ~table["kept"].to_numpy()
         if name == "quality":
             # The lowest bit is the first rule.

@@ -74,17 +74,17 @@ def _judged_documents(ingest: Artifact, dedup: Artifact) -> dict[str, dict[str, 
 
 def _exact(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
     groups = copies = staying = 0
-    for record in _records(truth / "exact_dups.jsonl"):
+    for record in records(truth / "exact_dups.jsonl"):
         here = [documents[name] for name in record["ids"] if name in documents]
         groups += len(here) > 1
         copies += max(0, len(here) - 1)
         staying += max(0, sum(d["kept"] for d in here) - 1)
-    return {"exact_groups": groups, "exact_copies": copies} | _share("exact_removed", copies - staying, copies)
+    return {"exact_groups": groups, "exact_copies": copies} | share("exact_removed", copies - staying, copies)
 
 
 def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
     pairs = alike = together = one_cluster = different = wrong = by_words = by_words_wrong = 0
-    for record in _records(truth / "near_dup_pairs.jsonl"):
+    for record in records(truth / "near_dup_pairs.jsonl"):
         if record["a"] not in documents or record["b"] not in documents:
             continue
         a, b = documents[record["a"]], documents[record["b"]]
@@ -103,15 +103,16 @@ def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
         wrong += max(similarity, record["j_char8"]) < 0.5 and removed
     return (
         {"pairs": pairs}
-        | _share("near90_together", together, alike)
-        | _share("near90_one_cluster", one_cluster, alike)
+        | share("near90_together", together, alike)
+        | share("near90_one_cluster", one_cluster, alike)
         | {"below50_pairs": different, "below50_wrong_removals": wrong}
         | {"below50_wrong_interval": wilson_interval(wrong, different)}
         | {"below50_by_words_pairs": by_words, "below50_by_words_removals": by_words_wrong}
     )
 
 
-def _share(name: str, successes: int, trials: int) -> dict[str, Any]:
+def share(name: str, successes: int, trials: int) -> dict[str, Any]:
+    """A share by name, with its counts and its interval."""
     return {
         f"{name}_frac": successes / trials if trials else None,
         f"{name}_count": [successes, trials],
@@ -119,7 +120,8 @@ def _share(name: str, successes: int, trials: int) -> dict[str, Any]:
     }
 
 
-def _records(file: Path) -> Iterator[dict[str, Any]]:
+def records(file: Path) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a file, or of the same with `.zst`."""
     packed = file.with_name(file.name + ".zst")
     if file.exists():
         with file.open(encoding="utf-8") as lines:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numba
 
@@ -25,3 +26,7 @@ def compiled_code_dir(kernels: Path) -> Path:
 
 if not os.environ.get("NUMBA_CACHE_DIR"):
     numba.config.CACHE_DIR = str(compiled_code_dir(Path(__file__).parent))
+
+inner: Any = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Decorator of functions that only kernels call: no door from Python, which takes as long to compile as they do, and no copy on
+disk beside the one in the kernel."""

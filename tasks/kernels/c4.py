@@ -21,8 +21,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
+from tasks.kernels import inner
 from tasks.kernels.chars import decode
 from tasks.kernels.lines import ends_in_dots
 
@@ -68,7 +68,7 @@ def c4_tables() -> tuple[np.ndarray, ...]:
     return kinds, phrases, offsets, spaces, heads, np.frombuffer(b"[edit][citation needed]", np.uint8)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals):  # type: ignore[no-untyped-def]
     """Add a line to `totals` (MEASURES numbers).
 
@@ -95,7 +95,7 @@ def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, 
         totals[6] += sentences * fineweb
 
 
-@njit(cache=True, nogil=True)
+@inner
 def judge_cited_line(buf, start, stop, words, longest, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
     """The same for a line with a bracket: its citations are taken out, and what is left is measured by itself."""
     length = _strip_citations(buf, start, stop, tables[5], stripped)
@@ -105,7 +105,7 @@ def judge_cited_line(buf, start, stop, words, longest, flags, tables, stripped, 
     judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-def]
     """(words, sentences, bits of phrases found, has a curly brace) of buf[:stop], by the rules of tasks.kernels.scan."""
     kinds, heads = tables[0], tables[4]
@@ -142,7 +142,7 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
     return words, sentences, found, brace
 
 
-@njit(cache=True, nogil=True)
+@inner
 def find_javascript(buf, start, stop, tables):  # type: ignore[no-untyped-def]
     """The bit of `javascript` if buf[start:stop] has it."""
     for pos in range(start, stop):
@@ -151,7 +151,7 @@ def find_javascript(buf, start, stop, tables):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def phrases_at(buf, start, stop, space, candidates, tables):  # type: ignore[no-untyped-def]
     """Bits of those candidates that stand around their first space, at `space`."""
     spaces = tables[3]
@@ -165,7 +165,7 @@ def phrases_at(buf, start, stop, space, candidates, tables):  # type: ignore[no-
     return found
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _matches(buf, pos, stop, tables, phrase):  # type: ignore[no-untyped-def]
     data, offsets = tables[1], tables[2]
     begin, length = offsets[phrase], offsets[phrase + 1] - offsets[phrase]
@@ -180,7 +180,7 @@ def _matches(buf, pos, stop, tables, phrase):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _strip_citations(buf, start, stop, citations, stripped):  # type: ignore[no-untyped-def]
     """Copy buf[start:stop] without its citation marks; returns the length of the copy."""
     length = 0
@@ -197,7 +197,7 @@ def _strip_citations(buf, start, stop, citations, stripped):  # type: ignore[no-
     return length
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _citation_end(buf, pos, stop, citations):  # type: ignore[no-untyped-def]
     """Where the citation mark at `pos` ends, or 0 where there is none."""
     after = pos + 1

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from tasks.kernels import c4
+from tasks.kernels import c4, inner
 from tasks.kernels.interning import make_table
 from tasks.kernels.lines import duplicate_paragraphs
 from tasks.kernels.ngrams import MAX_N, repeated_ngrams
@@ -122,6 +122,6 @@ def _measure_documents(buf, offsets, stop_lists, packed_lists, char_tables, c4_t
             row[29 + n] = _ratio(covered[n], units[1][num_units])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _ratio(part, whole):  # type: ignore[no-untyped-def]
     return part / whole if whole > 0 else 0.0

@@ -6,8 +6,7 @@ no blank line between, and equals another when their lines do. Exact: equality i
 
 from __future__ import annotations
 
-from numba import njit
-
+from tasks.kernels import inner
 from tasks.kernels.interning import intern_pair, pair_key, table_mask
 
 BULLETS = "•‣▶◀◦■□▪▫–-*"
@@ -19,13 +18,13 @@ TERMINALS = ".?!…‼⁇⁈⁉。．｡！？؟۔।॥։;׃።፧፨᠃᠉၊�
 _DOT = ord(".")
 
 
-@njit(cache=True, nogil=True)
+@inner
 def ends_in_dots(buf, start, stop):  # type: ignore[no-untyped-def]
     """Whether a span ends in `...`."""
     return stop - start >= 3 and buf[stop - 1] == _DOT and buf[stop - 2] == _DOT and buf[stop - 3] == _DOT
 
 
-@njit(cache=True, nogil=True)
+@inner
 def duplicate_paragraphs(lines, num_lines, counts, table, generation):  # type: ignore[no-untyped-def]
     """(paragraphs that came before, their characters). `counts` has room for one number more than lines.
 

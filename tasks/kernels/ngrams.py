@@ -8,8 +8,8 @@ makes long n-grams nearly free on ordinary text and at worst one table look-up p
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from tasks.kernels import inner
 from tasks.kernels.interning import intern_pair, pair_key, table_mask
 
 MAX_N = 10
@@ -17,7 +17,7 @@ FIRST_DUP = 5
 """Below it the characters in the most frequent n-gram are measured, from it on those in all repeated n-grams."""
 
 
-@njit(cache=True, nogil=True)
+@inner
 def repeated_ngrams(units, num_units, scratch, table, generation, covered):  # type: ignore[no-untyped-def]
     """Fill covered[n] for n = 2..10; returns the last generation of the table used.
 
@@ -73,7 +73,7 @@ def repeated_ngrams(units, num_units, scratch, table, generation, covered):  # t
     return generation
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _covered(char_sums, places, ids, counts, num_places, n, wanted):  # type: ignore[no-untyped-def]
     """Characters under the n-grams of id `wanted`, or, where that is negative, under those that occur more than once."""
     chars, reached = np.int64(0), np.int64(0)
@@ -86,7 +86,7 @@ def _covered(char_sums, places, ids, counts, num_places, n, wanted):  # type: ig
     return chars
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _keep_repeated(places, ids, counts, num_places):  # type: ignore[no-untyped-def]
     """Keep the places at which a longer n-gram can repeat; returns how many are left.
 

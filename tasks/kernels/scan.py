@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from tasks.kernels import c4
+from tasks.kernels import c4, inner
 from tasks.kernels.chars import APOSTROPHE, LETTER, MARK, SPACE, UNSEGMENTED, char_classes, decode
 from tasks.kernels.interning import SMALLEST_MASK, grow, intern_span, load_word, span_key, trailing_zeros
 from tasks.kernels.lines import BULLETS, TERMINALS, ends_in_dots
@@ -57,7 +57,7 @@ def line_marks() -> np.ndarray:
     return table
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def _letters_and_unit_bytes(word):  # type: ignore[no-untyped-def]
     """The high bits of those bytes of a word that are ASCII letters, and of those that are ASCII letters, digits or `_`.
 
@@ -73,7 +73,7 @@ def _letters_and_unit_bytes(word):  # type: ignore[no-untyped-def]
     return letters & ascii_bytes, (letters | digits | connectors) & ascii_bytes
 
 
-@njit(cache=True, nogil=True)
+@inner
 def scan_document(  # type: ignore[no-untyped-def]
     buf,
     begin,
@@ -122,7 +122,7 @@ def scan_document(  # type: ignore[no-untyped-def]
     char_sums[0] = 0
     pos = begin
     while pos < end:
-        line_start, line_stop, start_tails, stop_tails, first, last = -1, pos, 0, 0, 0, 0
+        line_start, line_stop, start_tails, stop_tails, first, last = -1, pos, 0, 0, np.int64(0), np.int64(0)
         # For C4: words parted by white space, the first character of this one, and where the last sentence ended.
         between, words, word_begin, longest_word, sentences, ended_at = True, 0, 0, 0, 0, -1
         phrases, braces_before, bracket = 0, braces, False

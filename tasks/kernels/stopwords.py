@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
+from tasks.kernels import inner
 from tasks.kernels.interning import span_key
 
 _SLOTS = 256
@@ -26,7 +26,7 @@ def pack_lists(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, 
     return np.frombuffer(b"".join(words) + bytes(8), np.uint8), np.cumsum([0, *map(len, words)]), of_list
 
 
-@njit(cache=True, nogil=True)
+@inner
 def stop_tables(packed, num_lists):  # type: ignore[no-untyped-def]
     """(keys, words) by slot, each list in its own stretch of _SLOTS slots; an empty slot has key 0."""
     words, offsets, of_list = packed
@@ -40,7 +40,7 @@ def stop_tables(packed, num_lists):  # type: ignore[no-untyped-def]
     return keys, numbers
 
 
-@njit(cache=True, nogil=True)
+@inner
 def count_stop_words(buf, starts, stops, keys, counts, num_ids, packed, tables, stop_list):  # type: ignore[no-untyped-def]
     """(distinct, all) stop words of a list among the units with these starts, stops, keys and counts by id."""
     words, offsets, _ = packed

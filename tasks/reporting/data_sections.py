@@ -32,6 +32,7 @@ STAGE_WORDS = {
     "language": "language known",
     "quality": "passed quality rules",
     "dedup": "distinct",
+    "contamination": "no evaluation items",
     "pii": "scrubbed",
     "documents": "kept",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tasks.reporting.contamination_section import contamination_section
 from tasks.reporting.data_sections import documents_section, languages_section, rules_section
 from tasks.reporting.evaluation_section import evaluation_section, samples_section
 from tasks.reporting.lineage_sections import configuration_section, lineage_section
@@ -10,6 +11,7 @@ from tasks.reporting.model_card import model_card_section
 from tasks.reporting.page import Card, page
 from tasks.reporting.quantities import NOT_MEASURED, compact, count, fixed, plural, share, significant, size, span
 from tasks.reporting.run import Run
+from tasks.reporting.scores_section import scores_section
 from tasks.reporting.speed_section import headline_cell, speed_section
 from tasks.reporting.text_sections import duplicates_section, privacy_section, tokenizer_section
 from tasks.reporting.training_section import training_section
@@ -20,10 +22,12 @@ def render(run: Run, title: str) -> str:
     """The whole page as text."""
     sections = (
         documents_section(run),
+        scores_section(run),
         rules_section(run),
         languages_section(run),
         duplicates_section(run),
         privacy_section(run),
+        contamination_section(run),
         variety_section(run),
         mixture_section(run),
         tokenizer_section(run),
@@ -35,7 +39,7 @@ def render(run: Run, title: str) -> str:
         configuration_section(run),
         lineage_section(run),
     )
-    return page(title, _subtitle(run), _cards(run), run.warnings, sections)
+    return page(title, _subtitle(run), _cards(run), run.warnings, [section for section in sections if section is not None])
 
 
 def _subtitle(run: Run) -> object:

@@ -22,7 +22,14 @@ COUNTERS: dict[str, dict[str, Any]] = {
     "quality": {"read": 8, "kept": 6, "dropped": {"TOO_FEW_WORDS": 2}, "quarantined": 0},
 }
 METRICS: dict[str, dict[str, Any]] = {
-    "tokenizer": {"vocab_size": 300},
+    "tokenizer": {
+        "kind": "bpe",
+        "vocab_size": 300,
+        "bytes_per_token": {"train": 2.0},
+        "fertility": 2.0,
+        "single_character_frac": 0.5,
+        "round_trip_frac": 1.0,
+    },
     "shards": {"splits": {"train": {"tokens": 90, "documents": 5}, "validation": {"tokens": 10, "documents": 1}}},
     "train": {"num_steps": 3, "final_train_loss": 2.5, "val_bpb": 1.5, "curve": [{"step": 1, "train_loss": 3.0}]},
     "evaluate": {

@@ -89,6 +89,15 @@ def test_only_and_start_refuse_what_they_cannot_read(stand_in_stages: list[str],
     assert stand_in_stages == ["evaluate"]
 
 
+def test_a_sweep_of_tokenizers_ends_with_a_page_and_a_recommendation(
+    stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path
+) -> None:
+    result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2")
+    assert result["code"] == 0 and stand_in_stages.count("tokenizer") == 2 and "shards" not in stand_in_stages
+    assert result["summary"]["recommended"]["vocab_size"] == 300
+    assert Path(result["summary"]["page"]).read_text("utf-8").count("bpe 300") >= 2
+
+
 def test_quarantined_records_are_said(stand_in_stages: list[str], run_cli: RunCli) -> None:
     result = run_cli("run")
     assert "completed with quarantine: 1 records" in result["out"]

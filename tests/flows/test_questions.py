@@ -19,6 +19,7 @@ from tasks.documentset import ID, write_table
 from tasks.keys import key_config
 from tasks.mixture import MixtureConfig
 from tasks.quality import QualityConfig, filter_quality
+from tasks.scores import ScoresConfig, score_documents
 from tasks.store import Node, Store, now
 from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
 
@@ -49,7 +50,8 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         folder / "language",
         [("language", pa.string(), kinds), ("score", pa.float32(), [0.875] * len(names))],
     )
-    quality = filter_quality(ingested, language, empty_dir(folder / "quality"), QualityConfig())
+    scores = score_documents(ingested, language, empty_dir(folder / "scores"), ScoresConfig())
+    quality = filter_quality(ingested, language, scores, empty_dir(folder / "quality"), QualityConfig())
     survivor = {"copy": "good"}
     cuts = [[{"start": 0, "end": len(TEXTS[n]), "reason": "REPEATED_LINE"}] if n == "emptied" else [] for n in names]
     dedup = make_sidecar(
@@ -69,9 +71,21 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     write_table(pa.table(pair), dedup.path / "pairs.parquet")
     spans = [[{"start": 4, "end": 10, "type": "NAME", "replacement": "<NAME>"}] if n == "good" else [] for n in names]
     pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * len(names))])
-    made = {"ingest": ingested, "language": language, "quality": quality, "dedup": dedup, "pii": pii}
+    clean = [("kept", pa.bool_(), [True] * len(names)), ("reason", pa.string(), [None] * len(names))]
+    contamination = make_sidecar(
+        ingested, "contamination", folder / "contamination", [*clean, ("num_hits", pa.int32(), [0] * len(names))]
+    )
+    made = {
+        "ingest": ingested,
+        "language": language,
+        "quality": quality,
+        "dedup": dedup,
+        "pii": pii,
+        "contamination": contamination,
+    }
     config = DocumentsConfig(mixture=MixtureConfig(language_frac={"de": 0.0}))
     made["documents"] = write_documents(*made.values(), empty_dir(folder / "documents"), config)
+    made["scores"] = scores
     store = Store(folder / "store")
     for stage, artifact in made.items():
         settings = key_config(QualityConfig()) if stage == "quality" else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,17 +12,20 @@ import pyarrow as pa
 from llm_core.shards import TokenShards, open_shards
 
 
-def write_split(folder: Path, shards: list[list[list[int]]], split: str = "train", seed: int = 0) -> None:
-    """`shards` holds documents, which hold ids."""
+def write_split(
+    folder: Path, shards: list[list[list[int]]], split: str = "train", seed: int = 0, sources: Sequence[str] = ("web",)
+) -> None:
+    """`shards` holds documents, which hold ids; documents take the sources in turn."""
     number = 0
     for k, documents in enumerate(shards):
         ids = [(number + i).to_bytes(16, "big") for i in range(len(documents))]
+        names = [sources[(number + i) % len(sources)] for i in range(len(documents))]
         number += len(documents)
         batch = pa.record_batch(
             {
                 "tokens": pa.array(documents, pa.large_list(pa.uint16())),
                 "id": pa.array(ids, pa.binary(16)),
-                "source": pa.array(["web"] * len(documents), pa.string()),
+                "source": pa.array(names, pa.string()),
                 "language": pa.array(["en"] * len(documents), pa.string()),
                 "num_bytes": pa.array([len(d) for d in documents], pa.int64()),
                 "continues": pa.array([False] * len(documents), pa.bool_()),

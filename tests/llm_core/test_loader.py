@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
+from llm_core.data_config import DataConfig
 from llm_core.loader import Loader
 from llm_core.order import hash_ids, permute
 from llm_core.shards import TokenShards
@@ -126,6 +127,39 @@ def test_every_token_is_predicted_but_a_counted_tail(shards: TokenShards) -> Non
     predicted = set(loader.batch(0)[1].flatten().tolist())
     assert predicted == set(range(1, NUM_TOKENS - loader.num_dropped_tokens))
     assert loader.num_dropped_tokens == (NUM_TOKENS - 1) % SEQ_LEN
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_strided_ranks_take_what_torchs_distributed_sampler_gives(shards: TokenShards, world: int, shuffled: bool) -> None:
+    from torch.utils.data import DistributedSampler
+
+    data = DataConfig(order="shuffled" if shuffled else "sequential", ranks="strided")
+    order = Loader(shards, SEQ_LEN, 1, seed=0, data=data).sample_index(np.arange(NUM_SAMPLES))
+    for rank in range(world):
+        loader = Loader(shards, SEQ_LEN, 6, seed=0, rank=rank, world=world, data=data)
+        steps = NUM_SAMPLES // 6
+        taken = torch.cat([loader.batch(step)[0][:, 0] for step in range(steps)]) // SEQ_LEN
+        sampler = DistributedSampler(order[: steps * 6], world, rank, shuffle=False)  # type: ignore[arg-type]
+        assert taken.tolist() == [int(order[i]) for i in sampler]
+
+
+def test_sequential_and_random_orders_are_what_they_say(shards: TokenShards) -> None:
+    loaders = {order: Loader(shards, SEQ_LEN, 1, 0, data=DataConfig(order=order)) for order in ("sequential", "random")}  # type: ignore[arg-type]
+    positions = np.arange(50 * NUM_SAMPLES)
+    assert loaders["sequential"].sample_index(positions).tolist() == (positions % NUM_SAMPLES).tolist()
+    drawn = loaders["random"].sample_index(positions)
+    counts = np.bincount(drawn, minlength=NUM_SAMPLES)
+    assert counts.min() > 20 and counts.max() < 85 and len(set(drawn[:NUM_SAMPLES])) < 0.75 * NUM_SAMPLES
+    assert drawn[77] == loaders["random"].sample_index(np.array([77]))[0]
+
+
+def test_batches_over_the_borders_of_order_blocks_agree_with_single_positions(shards: TokenShards) -> None:
+    loader = Loader(shards, SEQ_LEN, 10, seed=4)
+    assert loader._block_size % 10
+    for step in (loader._block_size // 10, 2 * loader._block_size // 10, 99):
+        expected = loader.sample_index(np.arange(step * 10, step * 10 + 10)) * SEQ_LEN
+        assert loader.batch(step)[0][:, 0].tolist() == expected.tolist()
 
 
 def test_errors_say_what_to_do(shards: TokenShards, tmp_path: Path) -> None:

@@ -155,6 +155,54 @@ def _names() -> tuple[str, ...]:
     return STAGES["report"].parents
 
 
+def _scores() -> dict[str, Any]:
+    """One classifier and one perplexity."""
+
+    def by(labels: dict[str, int]) -> dict[str, Any]:
+        return {
+            name: {"documents": n, "bytes": 90 * n, "scored": n - 1, "kept_0.1": n // 20, "kept_0.25": n // 5, "kept_0.5": n // 2}
+            for name, n in labels.items()
+        }
+
+    tables = {"language": by(LANGUAGES), "source": by(SOURCES), "register": by({"prose": 260, "email": 410, "manual": 500})}
+    calibration = [
+        {"low": k / 10, "high": (k + 1) / 10, "texts": 40 + k, "mean_score": k / 10 + 0.05, "positive_frac": (k / 10) ** 2}
+        for k in range(10)
+    ]
+    about = {"scored": 1370, "unscored": 16, "cut_by_language": False, "by": tables}
+    return {
+        "prose": about
+        | {
+            "kind": "classifier",
+            "best": "high",
+            "quantiles": {"0.5": 0.0312, "0.9": 0.98},
+            "histogram": {"edges": [i / 20 for i in range(21)], "counts": [400 - 19 * i for i in range(20)]},
+            "training": {
+                "positives": 260,
+                "negatives": 1126,
+                "in_both": 3,
+                "folds": 2,
+                "auc": {"value": 0.987, "low": 0.981, "high": 0.991},
+                "calibration": calibration,
+            },
+        },
+        "perplexity": about
+        | {
+            "kind": "perplexity",
+            "best": "low",
+            "cut_by_language": True,
+            "quantiles": {"0.5": 1830.0},
+            "histogram": {"edges": [100.0 * i for i in range(21)], "counts": [5 + i * (20 - i) for i in range(20)]},
+            "training": {
+                "languages": {"en": {"texts": 80, "bytes": 520_000}},
+                "held_out": {"en": {"perplexity": 822.0, "ngrams": 310_000}},
+                "folds": 2,
+                "order": 3,
+            },
+        },
+    }
+
+
 def _counters() -> dict[str, Any]:
     first = {name: hits for name, *_, hits in RULES if hits}
     return {
@@ -168,6 +216,7 @@ def _counters() -> dict[str, Any]:
         },
         "language": {"read": 1386, "kept": 1386, "dropped": {}, "quarantined": 0},
         "analysis": {"read": 1386, "kept": 1386, "dropped": {}, "quarantined": 0, "sample_units": 290_520},
+        "contamination": {"read": 1386, "kept": 1379, "dropped": {"CONTAMINATED": 7}, "quarantined": 0},
         "quality": {"read": 1386, "kept": 1386 - sum(first.values()), "dropped": first, "quarantined": 0},
         "dedup": {
             "read": 1386,
@@ -225,11 +274,39 @@ def _metrics() -> dict[str, Any]:
             },
         },
         "language": {"languages": {name: {"documents": n, "bytes": n * 4600} for name, n in LANGUAGES.items()}},
+        "scores": {"scores": _scores()},
+        "contamination": {
+            "suites": {
+                "squad": {"items": 2000, "too_short": 0, "hit_items": 41, "hit_documents": 6},
+                "arithmetic": {"items": 2000, "too_short": 1988, "hit_items": 1, "hit_documents": 1},
+            },
+            "documents": 7,
+            "ngrams": 310_422,
+            "ignored_ngrams": 12,
+            "by_source": {"wiki": {"documents": 6, "bytes": 81_000}, "manuals": {"documents": 1, "bytes": 900}},
+            "examples": [
+                {"suite": "squad", "item": "q17", "document": "0f" * 16, "excerpt": "rises in the Black Forest, <EMAIL>"}
+            ],
+            "action": "drop",
+        },
         "quality": {
             "rules": [
-                {"bit": i, "name": n, "preset": p, "feature": f, "threshold": t, "side": s}
-                for i, (n, p, f, t, s, _, _) in enumerate(RULES)
+                *(
+                    {"bit": i, "name": n, "preset": p, "feature": f, "threshold": t, "side": s}
+                    for i, (n, p, f, t, s, _, _) in enumerate(RULES)
+                ),
+                {"bit": 12, "name": "PROSE_UNDER_MIN", "preset": "limits", "feature": "prose", "threshold": 0.02, "drops": True},
             ],
+            "score_rules": {
+                "PROSE_UNDER_MIN": {
+                    dimension: {label: {"documents": 700, "bytes": 90_000, "scored": 690, "removed": n, "removed_bytes": 9000}}
+                    for dimension, label, n in (
+                        ("language", "en", 412),
+                        ("source", "deb:dict-jargon", 61),
+                        ("register", "email", 333),
+                    )
+                }
+            },
             "funnel": [{"rule": r[0], "dropped": r[5], "dropped_first": r[6]} for r in RULES],
             "overlap": [
                 [min(a[5], b[5]) // (1 if i == j else 2 + (i * j) % 4) for j, b in enumerate(RULES)] for i, a in enumerate(RULES)

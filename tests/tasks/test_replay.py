@@ -14,6 +14,7 @@ from tasks.artifact import Artifact, ArtifactMismatch
 from tasks.documentset import read_table, write_table
 from tasks.quality import QualityConfig, filter_quality
 from tasks.replay import replay_quality
+from tasks.scores import ScoresConfig, score_documents
 from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, write_jsonl
 from tests.tasks.sample_documents import sample_texts
 
@@ -40,11 +41,14 @@ def parents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     ingested = ingest_files(folder, "ingest", [folder / "in"], source_column="from")
     labels = [("en", "zh", "de", "th")[i % 4] for i in range(len(texts))]
     language = make_sidecar(ingested, "language", folder / "language", [("language", pa.string(), labels)])
-    return {"ingest": ingested, "language": language, "quality": run(ingested, language, folder / "quality", {})}
+    scores = score_documents(ingested, language, empty_dir(folder / "scores"), ScoresConfig())
+    made = {"ingest": ingested, "language": language, "scores": scores}
+    return made | {"quality": run(made, folder / "quality", {})}
 
 
-def run(ingested: Artifact, language: Artifact, out_dir: Path, settings: dict) -> Artifact:
-    return filter_quality(ingested, language, empty_dir(out_dir), build(QualityConfig, settings))
+def run(parents: dict[str, Artifact], out_dir: Path, settings: dict) -> Artifact:
+    judged = (parents[name] for name in ("ingest", "language", "scores"))
+    return filter_quality(*judged, empty_dir(out_dir), build(QualityConfig, settings))
 
 
 def kept_bytes(quality: Artifact) -> dict[bytes, int]:
@@ -54,8 +58,8 @@ def kept_bytes(quality: Artifact) -> dict[bytes, int]:
 
 @pytest.mark.parametrize("settings", CHANGES)
 def test_replayed_rules_keep_what_a_run_with_them_keeps(parents, tmp_path, settings) -> None:
-    replay = replay_quality(*parents.values(), build(QualityConfig, settings).rule_book())
-    done = run(parents["ingest"], parents["language"], tmp_path / "again", settings)
+    replay = replay_quality(*parents.values(), build(QualityConfig, settings))
+    done = run(parents, tmp_path / "again", settings)
     old, new = kept_bytes(parents["quality"]), kept_bytes(done)
     total = replay.total
     assert (total.kept_before, total.bytes_before) == (len(old), sum(old.values()))
@@ -77,17 +81,17 @@ def test_replayed_rules_keep_what_a_run_with_them_keeps(parents, tmp_path, setti
 
 def test_some_of_the_changes_above_change_something(parents) -> None:
     moved = Counter(
-        replay_quality(*parents.values(), build(QualityConfig, settings).rule_book()).total.newly_dropped > 0
-        for settings in CHANGES
+        replay_quality(*parents.values(), build(QualityConfig, settings)).total.newly_dropped > 0 for settings in CHANGES
     )
     assert moved[True] >= 3
 
 
 def test_a_feature_that_was_not_measured_and_an_older_artifact_are_refused(parents, tmp_path) -> None:
-    book = build(QualityConfig, {"limits": {"num_lines": {"min": 3}}}).rule_book()
+    config = build(QualityConfig, {"limits": {"num_lines": {"min": 3}}})
     for gone, error in (("num_lines", ConfigError), ("drops", ArtifactMismatch)):
         out = empty_dir(tmp_path / gone)
         for file in parents["quality"].files("part-*.parquet"):
             write_table(read_table(file).drop_columns([gone]), out / file.name)
         with pytest.raises(error):
-            replay_quality(parents["ingest"], parents["language"], Artifact(out, "quality", {}, parents["quality"].metrics), book)
+            older = Artifact(out, "quality", {}, parents["quality"].metrics)
+            replay_quality(parents["ingest"], parents["language"], parents["scores"], older, config)

@@ -278,9 +278,10 @@ def test_lost_documents_are_warned_of(tmp_path: Path) -> None:
 
 def test_a_rule_without_a_threshold_is_shown_as_off(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
-    rules = copy.deepcopy(artifacts[2].metrics["rules"])
+    metrics = next(artifact.metrics for artifact in artifacts if artifact.stage == "quality")
+    rules = copy.deepcopy(metrics["rules"])
     rules[0] |= {"threshold": None, "drops": False}
-    quality = artifacts[2].metrics | {"rules": rules, "funnel": artifacts[2].metrics["funnel"][1:]}
+    quality = metrics | {"rules": rules, "funnel": metrics["funnel"][1:]}
     text = Page(render(changed(artifacts, "quality", **quality), tmp_path)).text
     name = rules[0]["name"].replace("_", "_ ")
     assert re.search(rf"{name} {rules[0]['preset']} {rules[0]['feature'].replace('_', '_ ')} off – –", text)

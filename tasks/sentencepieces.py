@@ -1,4 +1,4 @@
-"""Unigram language-model tokenizer, trained with `sentencepiece` (Kudo 2018), run by `tokenizers`.
+"""Unigram and byte-pair pieces, trained with `sentencepiece` (Kudo 2018; Kudo and Richardson 2018), run by `tokenizers`.
 
 sentencepiece trains under identity rules: no normalisation, no added or removed spaces. It silently skips lines
 longer than its limit and lines with the signs it uses itself; here text is cut to chunks below the limit, at spaces or
@@ -8,7 +8,8 @@ get no piece and are encoded as bytes; text is cut around them. At most half of 
 The trained pieces are rewritten as a `tokenizers` model with real spaces instead of U+2581: then U+2581 in
 text is a character like any other and comes back. Pieces hold spaces only at their start, so the best segmentation falls apart
 before each run of spaces, and each such word is segmented alone (and remembered). Two things keep text from spelling byte and
-special tokens: their scores lose against any spelling in single characters, and printable ASCII always has those.
+special tokens: their scores lose against any spelling in single characters, and printable ASCII always has those. Byte pairs
+need no such thing: no merge makes them. A pair of pieces merges where both together are a piece, earlier trained ones first.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from tasks.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
+from tasks.pretokenizers import SPACE_PATTERN
 from tasks.stage import StageFailure
 
+Method = Literal["unigram", "bpe"]
 SPACE = "\u2581"
 RESERVED = "\u2581\u2585\t\0"
 """What sentencepiece uses for itself: lines with it would be skipped or misread."""
@@ -54,19 +58,19 @@ class VocabularyTooLarge(ValueError):
         self.limit = limit
 
 
-def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, ChunkCount]:
+def train_pieces(texts: list[str], vocab_size: int, method: Method) -> tuple[Tokenizer, bytes, ChunkCount]:
     """(tokenizer, sentencepiece model file, what went into training).
 
     Raises StageFailure with the largest possible size when the text is too small for `vocab_size`.
     """
     try:
-        model, count = train_model(texts, vocab_size)
+        model, count = train_model(texts, vocab_size, method)
     except VocabularyTooLarge as error:
         limit = error.limit
         # A smaller vocabulary gives fewer characters a piece, which may lower the limit again; small texts train fast.
         while limit >= MIN_VOCAB_SIZE:
             try:
-                train_model(texts, limit)
+                train_model(texts, limit, method)
                 break
             except VocabularyTooLarge as lower:
                 limit = lower.limit
@@ -74,10 +78,10 @@ def train_unigram(texts: list[str], vocab_size: int) -> tuple[Tokenizer, bytes, 
         raise StageFailure(
             f"tokenizer.vocab_size ({vocab_size}) is more pieces than this text has; {smaller}tokenizer=bpe, or give more text"
         ) from error
-    return from_sentencepiece(model), model, count
+    return from_sentencepiece(model, method), model, count
 
 
-def train_model(texts: list[str], vocab_size: int) -> tuple[bytes, ChunkCount]:
+def train_model(texts: list[str], vocab_size: int, method: Method) -> tuple[bytes, ChunkCount]:
     """A sentencepiece model file. Raises VocabularyTooLarge."""
     import sentencepiece
 
@@ -90,7 +94,7 @@ def train_model(texts: list[str], vocab_size: int) -> tuple[bytes, ChunkCount]:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(chunk for text in texts for chunk in split_chunks(text, without, count)),
             model_writer=model,
-            model_type="unigram",
+            model_type=method,
             vocab_size=vocab_size,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -118,21 +122,40 @@ def train_model(texts: list[str], vocab_size: int) -> tuple[bytes, ChunkCount]:
     return model.getvalue(), count
 
 
-def from_sentencepiece(model: bytes) -> Tokenizer:
-    """The same segmentation as a `tokenizers` Unigram model over raw text."""
+def from_sentencepiece(model: bytes, method: Method) -> Tokenizer:
+    """The same segmentation as a `tokenizers` model over raw text."""
     import sentencepiece
 
     trained = sentencepiece.SentencePieceProcessor(model_proto=model)
-    vocabulary = []
+    vocabulary, special = [], []
     for id in range(trained.vocab_size()):
-        spelled = not (trained.is_byte(id) or trained.is_control(id) or trained.is_unknown(id))
+        spelled = not (trained.is_byte(id) or trained.is_control(id) or trained.is_unknown(id) or trained.is_unused(id))
         piece = trained.id_to_piece(id)
         vocabulary.append((piece.replace(SPACE, " "), trained.get_score(id)) if spelled else (piece, UNREACHABLE_SCORE))
-    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" +[^ ]*|[^ ]+"), behavior="isolated")
+        special += [piece] if trained.is_control(id) else []
+    if method == "unigram":
+        tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True))
+    else:
+        tokenizer = Tokenizer(byte_pairs(vocabulary, trained.id_to_piece(trained.unk_id())))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SPACE_PATTERN), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     return tokenizer
+
+
+def byte_pairs(vocabulary: Sequence[tuple[str, float]], unknown: str) -> models.BPE:
+    """Merges that build the same pieces: every split of a piece into two others, in the order of the pieces' scores."""
+    scores = dict(vocabulary)
+    merges = []
+    for rank, (piece, score) in enumerate(vocabulary):
+        if score == UNREACHABLE_SCORE:
+            continue
+        for cut in range(1, len(piece)):
+            parts = piece[:cut], piece[cut:]
+            if all(scores.get(part, UNREACHABLE_SCORE) != UNREACHABLE_SCORE for part in parts):
+                merges.append((-score, rank, cut, parts))
+    ids = {piece: id for id, (piece, _) in enumerate(vocabulary)}
+    return models.BPE(ids, [parts for *_, parts in sorted(merges)], unk_token=unknown, fuse_unk=True, byte_fallback=True)
 
 
 def choose_characters(counts: Counter[str], vocab_size: int) -> set[str]:

@@ -1,0 +1,69 @@
+"""What is in shards that another engine wrote? Their documents as a table, held to the rules of ours.
+
+Reads `tasks.exchange` forms; gives per split the columns `tokens`, `id`, `source`, `language`, `num_bytes`, one row per
+document. A document ends with the end-of-text id, which is appended where it is missing; inside one it would be a border, so
+such documents are an error, as are ids that the tokenizer has not. Documents without an id get a digest of their place and
+tokens. Where the other engine has no validation split, one document in `HELD_OUT_EVERY`, by a hash of its id, is held out.
+Memory: one split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from llm_core.order import hash_ids
+from tasks.documentset import ID
+from tasks.encoder import Tokenizer
+from tasks.exchange import READERS, ExchangeError, ForeignDocument, has_split
+from tasks.stage import StageFailure
+
+HELD_OUT_EVERY = 100
+SCHEMA = (("id", ID), ("source", pa.string()), ("language", pa.string()), ("num_bytes", pa.int64()))
+
+
+def read_foreign(form: str, folder: Path, model: Tokenizer, dtype: np.dtype) -> dict[str, pa.Table]:
+    """{split: documents}. Raises StageFailure on damaged files, and on tokens that are not of `model`."""
+    try:
+        if has_split(form, folder, "validation"):
+            return {split: _table(READERS[form](folder, split), split, form, model, dtype) for split in ("train", "validation")}
+        table = _table(READERS[form](folder, "train"), "train", form, model, dtype)
+    except ExchangeError as error:
+        raise StageFailure(f"shards.path: {error}") from error
+    ids = np.frombuffer(b"".join(table["id"].to_pylist()), np.uint8).reshape(-1, 16)
+    held_out = hash_ids(ids, 0) % np.uint64(HELD_OUT_EVERY) == 0
+    # A small corpus may have none below the threshold; training needs something to validate on.
+    if len(ids) > 1 and not held_out.any():
+        held_out[np.argmin(hash_ids(ids, 0))] = True
+    return {"train": table.filter(pa.array(~held_out)), "validation": table.filter(pa.array(held_out))}
+
+
+def _table(documents: Iterable[ForeignDocument], split: str, form: str, model: Tokenizer, dtype: np.dtype) -> pa.Table:
+    pieces: list[np.ndarray] = []
+    facts: dict[str, list[object]] = {name: [] for name, _ in SCHEMA}
+    for number, document in enumerate(documents):
+        tokens = np.asarray(document.tokens).astype(np.int64)
+        what = f"document {number} of split {split}"
+        if len(tokens) and (tokens.min() < 0 or tokens.max() >= model.vocab_size):
+            raise StageFailure(
+                f"{what} has id {tokens.max() if tokens.max() >= model.vocab_size else tokens.min()}, the tokenizer has "
+                f"{model.vocab_size} ids; give the tokenizer they were made with, tokenizer=import tokenizer.path=FILE"
+            )
+        if not len(tokens) or tokens[-1] != model.eos_id:
+            tokens = np.append(tokens, model.eos_id)
+        if np.any(tokens[:-1] == model.eos_id):
+            raise StageFailure(f"{what} has end-of-text ({model.eos_id}) before its end; set tokenizer.eos_token to theirs")
+        pieces.append(tokens.astype(dtype))
+        digest = hashlib.blake2b(f"{split} {number} ".encode() + tokens.tobytes(), digest_size=16)
+        facts["id"].append(document.id or digest.digest())
+        facts["source"].append(document.source or form)
+        facts["language"].append(document.language)
+        facts["num_bytes"].append(int(model.bytes_per_token[tokens].sum()))
+    offsets = np.cumsum([0] + [len(piece) for piece in pieces], dtype=np.int64)
+    flat = np.concatenate(pieces) if pieces else np.zeros(0, dtype)
+    columns = {"tokens": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))}
+    return pa.table(columns | {name: pa.array(facts[name], kind) for name, kind in SCHEMA})
