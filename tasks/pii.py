@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 from llm_core.config import NOT_IN_KEY, ConfigError, nearest
 from tasks.artifact import Artifact, check_accounting
 from tasks.documentset import ID, SIDECAR_FILE, document_parts, link_sidecars, read_table, sum_counters, text_buffers, write_table
-from tasks.kernels.pii_kinds import NATIONAL_IDS, TYPE_NAMES, TYPES
 from tasks.parts import Part, PartResult, RunParts, serial
+from tasks.pii_kinds import NATIONAL_IDS, TYPE_NAMES, TYPES
 from tasks.pii_replacements import ACTIONS, key_id, read_key, replacements, value_hashes
 from tasks.pii_spans import Spans, find_all_spans
 from tasks.stage import StageFailure

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tasks.kernels import pii_kinds as kinds
+from tasks import pii_kinds as kinds
 from tasks.pii_crypto import is_base58_address, is_bech32_address, is_ether_address
 
 GROUP_BITS = 5

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tasks.kernels import pii_kinds as kinds
+from tasks import pii_kinds as kinds
 
 MAX_KEY_BYTES = 16384
 MAX_PHRASE_BYTES = 160

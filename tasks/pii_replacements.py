@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError
-from tasks.kernels.pii_kinds import TYPE_NAMES
+from tasks.pii_kinds import TYPE_NAMES
 from tasks.pii_spans import Spans
 
 ACTIONS = ("tag", "mask", "drop_document", "pseudonym")

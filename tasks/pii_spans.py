@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.kernels import pii_kinds as kinds
+from tasks import pii_kinds as kinds
 from tasks.pii_checks import Checks
 from tasks.pii_phrases import addresses_in_words, names, private_keys
 
@@ -37,7 +37,7 @@ class Spans:
     """Byte offset in the buffer, int64."""
     ends: np.ndarray
     kinds: np.ndarray
-    """See `tasks.kernels.pii_kinds`, int64."""
+    """See `tasks.pii_kinds`, int64."""
 
     def __len__(self) -> int:
         return len(self.starts)

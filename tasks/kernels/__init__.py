@@ -19,7 +19,8 @@ import numba
 def compiled_code_dir(kernels: Path) -> Path:
     """Where compiled code of these sources is kept: beside them, or in the temporary folder where they are read-only."""
     sources = hashlib.blake2b(digest_size=8)
-    for path in sorted(kernels.glob("*.py")):
+    # Kinds of candidates are constants of kernels too, but configs need them without Numba.
+    for path in [*sorted(kernels.glob("*.py")), *sorted(kernels.parent.glob("*_kinds.py"))]:
         sources.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     beside = kernels / "__pycache__"
     base = beside if os.access(beside if beside.exists() else kernels, os.W_OK) else Path(tempfile.gettempdir())

@@ -5,7 +5,7 @@ A digit, `@`, `:` or `-` and every word of at least twenty letters and digits tr
 `tasks.pii_spans` resolves them. `<`, `>` and `*` stop every look-around, so a found span that is overwritten by them acts
 exactly as the replacement will.
 
-Kinds and what is final: `pii_kinds`. What looks alike and is none is vetoed by the judges: `pii_emails`, `pii_addresses`,
+Kinds and what is final: `tasks.pii_kinds`. What looks alike and is none is vetoed by the judges: `pii_emails`, `pii_addresses`,
 `pii_numbers`, `pii_tokens`.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from tasks.kernels import pii_kinds as kinds
+from tasks import pii_kinds as kinds
 from tasks.kernels.pii_addresses import ip4, ip6, mac
 from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, is_any
 from tasks.kernels.pii_emails import email

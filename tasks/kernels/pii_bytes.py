@@ -40,8 +40,15 @@ def packed(words: str) -> np.ndarray:
     return np.array([int.from_bytes(word.encode()[-8:], "big") for word in words.split()], np.uint64)
 
 
-# Helpers are called from compiled code alone: without entry points for Python they compile in half the time.
-_HELPER: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Helpers are called from compiled code alone: without entry points for Python they compile in half the time. Rewrites of array
+# expressions find nothing here.
+_HELPER: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "no_rewrites": True,
+}
 helper = numba.njit(**_HELPER)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels import pii_kinds as kinds
+from tasks import pii_kinds as kinds
 from tasks.kernels.pii_bytes import ALPHA, contains, helper, is_any, pack, packed
 
 MAX_CONTEXT_BYTES = 48

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels import pii_kinds as kinds
+from tasks import pii_kinds as kinds
 from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, UPPER, helper, is_any
 from tasks.kernels.pii_context import announced
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tasks.kernels import pii_kinds as kinds
+from tasks import pii_kinds as kinds
 from tasks.kernels.pii_bytes import ALNUM, ALPHA, BASE58, DIGIT, HEX, TOKEN, UPPER, all_of, helper, is_any
 from tasks.kernels.pii_context import announced
 

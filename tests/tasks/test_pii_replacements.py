@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
-from tasks.kernels.pii_kinds import TYPE_NAMES
 from tasks.keys import canonical_json, key_config
 from tasks.pii import PiiConfig, find_pii
+from tasks.pii_kinds import TYPE_NAMES
 from tasks.pii_replacements import ACTIONS, normal_form, pseudonym, replacements
 from tasks.pii_spans import find_all_spans
 from tasks.scrub import apply_replacements

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from stdnum import luhn
 from stdnum.iban import calc_check_digits
 
-from tasks.kernels.pii_kinds import TYPE_NAMES
 from tasks.kernels.pii_numbers import IBAN_LENGTHS
 from tasks.pii import DEFAULT_TYPES, PiiConfig, find_spans
 from tasks.pii_crypto import is_base58_address, is_bech32_address, is_ether_address, keccak_256
+from tasks.pii_kinds import TYPE_NAMES
 from tasks.scrub import apply_spans, scrub
 from tests.tasks.pii_oracles import is_card, is_iban, is_ip4, is_ip6, is_mac, stdnum_iban_length
 

@@ -9,8 +9,8 @@ import pytest
 
 from tasks.artifact import ArtifactMismatch
 from tasks.benchmarks.pii_truth import main, pii_precision, pii_recall
-from tasks.kernels.pii_kinds import TYPE_NAMES
 from tasks.pii import PiiConfig, find_pii, find_spans
+from tasks.pii_kinds import TYPE_NAMES
 from tests.tasks.make_artifacts import empty_dir, ingest_files, write_jsonl
 
 SAMPLE = Path(__file__).parents[3] / "data" / "sample"
