@@ -70,8 +70,8 @@ def replay(arguments: list[str]) -> int:
     run = _past_run(question, ("ingest", "language", "scores", "quality"))
     given = {override.split("=")[0].lstrip("+~") for override in question.overrides}
     kept = [o for o in run.record.overrides if o.split("=")[0].lstrip("+~") not in given]
-    stages = (run.artifacts[name] for name in ("ingest", "language", "scores", "quality"))
-    found = replay_quality(*stages, compose([*kept, *question.overrides]).quality)
+    ingest, language, scores, quality = (run.artifacts[name] for name in ("ingest", "language", "scores", "quality"))
+    found = replay_quality(ingest, language, scores, quality, compose([*kept, *question.overrides]).quality)
     if question.as_json:
         print(json.dumps({"run": run.record.run_id} | asdict(found), ensure_ascii=False))
     else:

@@ -3,7 +3,7 @@
 Classifiers over words and word bigrams choose pre-training text in DCLM (Li et al. 2024, section 4: fastText, positives against
 random web text, the best 10 % kept). For two classes fastText's model (Joulin et al. 2016) is a linear function of the mean
 of n-gram vectors; here the same function is fitted as what it is, a logistic regression on hashed n-grams
-(`tasks.kernels.linear_ngrams`): convex, the same bytes each time, and an order of magnitude faster (decision 0009).
+(`tasks.kernels.linear_ngrams`): convex, the same bytes each time, and an order of magnitude faster (decision 0010).
 Trained fastText models can be given and are applied as they are.
 
 Nothing is scored by a model that has seen it: texts fall into `folds` by a hash, model f learns from the other folds and scores

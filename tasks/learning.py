@@ -54,7 +54,8 @@ def learn_models(
     parts: Sequence[Part], out_dir: Path, config: ScoresConfig, run_parts: RunParts
 ) -> tuple[dict[str, ModelFiles], dict[str, Any]]:
     """Train what has to be trained: {score: its models}, {score: how it was learnt}. Raises StageFailure for too few texts."""
-    learning = {name: c for name, c in (*config.classifiers.items(), *config.perplexities.items()) if c.trains}
+    configured: dict[str, ClassifierConfig | PerplexityConfig] = {**config.classifiers, **config.perplexities}
+    learning = {name: c for name, c in configured.items() if c.trains}
     if not learning:
         return {}, {}
     pools = run_parts(gather_part, [*_document_parts(parts, learning), *_file_parts(config)], config, out_dir)
@@ -65,8 +66,10 @@ def learn_models(
     training: dict[str, Any] = {}
     for name, one in learning.items():
         mine = candidates.filter(pc.equal(candidates["score"], name))
-        choose = _choose_classes if isinstance(one, ClassifierConfig) else _choose_references
-        chosen, training[name] = choose(name, mine, one)  # type: ignore[operator]
+        if isinstance(one, ClassifierConfig):
+            chosen, training[name] = _choose_classes(name, mine, one)
+        else:
+            chosen, training[name] = _choose_references(name, mine, one)
         for language, table in chosen.items():
             file = scratch_dir(out_dir) / f"lesson-{name}-{len(lessons)}.parquet"
             write_table(table, file)
@@ -218,7 +221,7 @@ def _choose_classes(name: str, candidates: pa.Table, config: ClassifierConfig) -
     """The texts a classifier learns from: distinct, of one class only, and at most so many of each."""
     positive, hashes = candidates["positive"].to_numpy(zero_copy_only=False), candidates["hash"].to_numpy()
     classes = [np.unique(hashes[positive]), np.unique(hashes[~positive])]
-    both = np.intersect1d(*classes, assume_unique=True)
+    both = np.intersect1d(classes[0], classes[1], assume_unique=True)
     classes = [np.setdiff1d(one, both, assume_unique=True)[: config.max_documents] for one in classes]
     for what, one in zip(("positive", "negative"), classes, strict=True):
         if len(one) < MIN_TEXTS:

@@ -195,7 +195,7 @@ def _is_ip6(text: bytes) -> bool:
         address = ipaddress.IPv6Address(text.decode("ascii"))
     except ValueError:
         return False
-    return not (address.is_loopback or address.is_unspecified)
+    return not (address.is_loopback or address.is_unspecified or address.is_multicast)
 
 
 _TEXT_CHECKS: dict[int, Callable[[bytes, int], bool]] = {

@@ -24,7 +24,7 @@ Row = tuple[int, int, int, int, int]
 _KEY_WORDS = b"PRIVATE KEY"
 _KEY_LABEL = re.compile(rb"-----BEGIN ([A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?)-----")
 _KEY_BODY = re.compile(rb"(?:[A-Za-z0-9+/=\s\\:,.()]|-(?!-))*")
-_KEY_BASE64 = re.compile(rb"[A-Za-z0-9+/=\s\\]*")
+_KEY_CUT = re.compile(rb"(?:\s*[A-Za-z-]{4,20}: [^\n<>*]{0,80}\n)*(?:[\s\\nr]*[A-Za-z0-9+/=]{16,})*")
 _KEY_MATTER = re.compile(rb"[A-Za-z0-9+/]{24}")
 
 _AT = re.compile(rb"(?: ?[\[({] ?(?:at|AT|@) ?[\])}] ?| (?:at|AT) )")
@@ -61,9 +61,9 @@ def _key_end(text: bytes, label: re.Match[bytes], high: int) -> int:
     if text.startswith(closing, body.end(), high):
         end = body.end() + len(closing)
     else:  # cut off
-        base64 = _KEY_BASE64.match(text, label.end(), high)
-        assert base64 is not None
-        end = label.end() + len(base64[0].rstrip())
+        cut = _KEY_CUT.match(text, label.end(), high)
+        assert cut is not None
+        end = cut.end()
     return end if _KEY_MATTER.search(text, label.end(), end) else -1
 
 

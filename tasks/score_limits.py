@@ -47,8 +47,9 @@ def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
 
 def limited_scores(config: QualityConfig) -> list[str]:
     """Scores that some limit stands on, in a fixed order."""
-    overlays = (config, *config.by_language.values(), *config.by_source.values())
-    return sorted({name for overlay in overlays for name in overlay.limits if name not in FEATURES})
+    overlays = (*config.by_language.values(), *config.by_source.values())
+    limited = [*config.limits, *(name for overlay in overlays for name in overlay.limits)]
+    return sorted({name for name in limited if name not in FEATURES})
 
 
 def resolve_limits(config: QualityConfig, scores: Artifact, parts: Sequence[Part]) -> QualityConfig:

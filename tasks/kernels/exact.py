@@ -38,10 +38,8 @@ def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[by
         first = len(keys)
         done = _fold_rows(buf, begins, rows, first, forms, scratch, places)
         for row, (start, stop) in zip(rows[first:done], places[first:done].tolist(), strict=True):
-            if start < 0:
-                folded = fold_text(buf[begins[row] : ends[row]].tobytes().decode("utf-8"))
-            else:
-                folded = view[start:stop]
+            plain = start >= 0
+            folded = view[start:stop] if plain else fold_text(buf[begins[row] : ends[row]].tobytes().decode("utf-8"))
             keys.append(hashlib.blake2b(folded, digest_size=KEY_BYTES).digest() if len(folded) else None)
     return keys
 

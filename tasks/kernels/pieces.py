@@ -9,29 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tasks.kernels import inner
 from tasks.kernels.chars import MARK, SPACE, decode, next_unit
 
 _NEWLINE = ord("\n")
-
-
-@inner
-def _trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
-    """A span without the white space around it; empty where it is blank."""
-    while start < stop:
-        character, after = decode(buf, start, stop)
-        if classes[character] != SPACE:
-            break
-        start = after
-    while stop > start:
-        before = stop - 1
-        while before > start and (buf[before] & 0xC0) == 0x80:
-            before -= 1
-        character, _ = decode(buf, before, stop)
-        if classes[character] != SPACE:
-            break
-        stop = before
-    return start, stop
 
 
 @njit(cache=True, nogil=True)
@@ -54,7 +34,7 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
             line_end = pos
             while line_end < end and buf[line_end] != _NEWLINE:
                 line_end += 1
-            start, stop = _trim(buf, pos, line_end, classes)
+            start, stop = trim(buf, pos, line_end, classes)
             pos = line_end + 1
             if start == stop:
                 open_piece = False
@@ -77,6 +57,25 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
         if last_reach >= 0 and not has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
             count -= 1
     return owners[:count].copy(), starts[:count].copy(), stops[:count].copy(), reaches[:count].copy()
+
+
+@njit(cache=True, nogil=True)
+def trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
+    """(start, stop) of a span without the white space around it; start == stop where it is blank."""
+    while start < stop:
+        c, after = decode(buf, start, stop)
+        if classes[c] != SPACE:
+            break
+        start = after
+    while stop > start:
+        before = stop - 1
+        while before > start and (buf[before] & 0xC0) == 0x80:
+            before -= 1
+        c, _ = decode(buf, before, stop)
+        if classes[c] != SPACE:
+            break
+        stop = before
+    return start, stop
 
 
 @njit(cache=True, nogil=True)

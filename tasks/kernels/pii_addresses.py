@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, contains, helper, is_any, pack, packed
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, helper, is_any, pack, packed
 from tasks.kernels.pii_context import is_numbering
 
-_NOBODY = packed("127 255")
+MAX_SECTION = 40
+_EDGES = np.frombuffer(b"\n\r<>|", np.uint8).astype(np.uint64)  # of lines, elements and cells
+_ARCS = packed("1.3. 2.5. 2.16")  # organisations, X.500, countries
 
 
 @helper
@@ -24,9 +26,11 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     end = _octets(v, i, hi)
     if end < 0:
         return -1
-    # 0.x, 127.x and 255.x are places on every machine and masks: they say nothing about anybody.
-    first = pack(v, i, i + 3)
-    if (v[i + 1] == 46 and v[i] == 48) or (v[i + 3] == 46 and contains(_NOBODY, first)):
+    # Places on every machine (0.x, 127.x), groups and masks (from 224 on), and arcs of object ids say nothing about anybody.
+    first, dot = 0, i
+    while v[dot] != 46:
+        first, dot = first * 10 + (v[dot] - np.int64(48)), dot + 1
+    if first == 0 or first == 127 or first >= 224 or contains(_ARCS, pack(v, i, i + 4)):
         return -1
     if end < hi:
         c = v[end]
@@ -35,7 +39,34 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
         joined = c == 45 or c == 43 or c == 126
         if joined and end + 1 < hi and is_any(v[end + 1], ALNUM) and not (c == 45 and _octets(v, end + 1, hi) > 0):
             return -1
-    return -1 if is_numbering(v, lo, i) else end
+    return -1 if is_numbering(v, lo, i) or _is_heading(v, lo, hi, i, end) else end
+
+
+@helper
+def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
+    """Is this the number of a section: small numbers without zero that begin a line, element or cell, and then a title?"""
+    value = 0
+    for j in range(i, end + 1):
+        if j < end and v[j] != 46:
+            value = value * 10 + (v[j] - np.int64(48))
+        elif value == 0 or value >= MAX_SECTION:
+            return False
+        else:
+            value = 0
+    limit = max(lo, i - 64)
+    while i > limit and (v[i - 1] == 32 or v[i - 1] == 9):
+        i -= 1
+    if end >= hi or (i > lo and not contains(_EDGES, np.uint64(v[i - 1]))):
+        return False
+    if v[end] == 46:
+        return end + 1 >= hi or not is_any(v[end + 1], ALNUM)
+    blanks = end
+    while blanks < hi and blanks - end < 8 and v[blanks] == 32:
+        blanks += 1
+    if blanks == end or blanks >= hi:
+        return False
+    wide = v[blanks] >= 128 or v[blanks] == 124
+    return wide or is_any(v[blanks], ALPHA if blanks - end > 1 else UPPER)
 
 
 @helper
@@ -105,7 +136,10 @@ def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
         or (start > lo and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95 or v[start - 1] == separator))
     ):
         return -1, -1
-    letters, zeros, ones = 0, 0, 0
+    # An odd first byte addresses a group of machines, not one.
+    if is_any(v[start + 1], DIGIT) == (v[start + 1] & 1 == 1):
+        return -1, -1
+    letters, zeros = 0, 0
     for k in range(start, end):
         c = v[k]
         if (k - start) % 3 == 2:
@@ -115,9 +149,8 @@ def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
             return -1, -1
         letters += is_any(c, ALPHA)
         zeros += c == 48
-        ones += (c | 32) == 102
-    # 10-20-30-40-50-60 is a row of numbers; all zeros and all ones are nobody's card.
-    if zeros == 12 or ones == 12 or (separator == 45 and letters == 0):
+    # 10-20-30-40-50-60 is a row of numbers; all zeros are nobody's card.
+    if zeros == 12 or (separator == 45 and letters == 0):
         return -1, -1
     if end < hi and (is_any(v[end], ALNUM) or v[end] == 95 or v[end] == separator):
         return -1, -1

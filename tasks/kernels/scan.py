@@ -122,7 +122,7 @@ def scan_document(  # type: ignore[no-untyped-def]
     char_sums[0] = 0
     pos = begin
     while pos < end:
-        line_start, line_stop, start_tails, stop_tails, first, last = -1, pos, 0, 0, 0, 0
+        line_start, line_stop, start_tails, stop_tails, first, last = -1, pos, 0, 0, np.int64(0), np.int64(0)
         # For C4: words parted by white space, the first character of this one, and where the last sentence ended.
         between, words, word_begin, longest_word, sentences, ended_at = True, 0, 0, 0, 0, -1
         phrases, braces_before, bracket = 0, braces, False

@@ -19,7 +19,7 @@ def obey(data: bytes) -> bytes:
         case [b"rest", seconds]:
             time.sleep(float(seconds))
         case [b"eat"]:
-            bytearray(1 << 40)
+            bytearray(1 << 30)
         case [b"crash"]:
             os.kill(os.getpid(), signal.SIGSEGV)
         case [b"raise"]:

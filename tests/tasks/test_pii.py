@@ -89,7 +89,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.one_of(st.lists(PIECES, max_size=14).map("".join), st.text(max_size=60)))
 def test_scrubbing_twice_changes_nothing(text) -> None:
     once = scrub(text)

@@ -142,6 +142,11 @@ def test_server_without_ranges_is_read_too(site: tuple[str, Path, type[Server]],
     (folder / "a.txt").write_bytes(bytes(range(256)) * 20)
     (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
     assert file.read_bytes() == (folder / "a.txt").read_bytes()
+    part = file.with_name(f"{file.name}.part")
+    file.unlink()
+    part.write_bytes((folder / "a.txt").read_bytes()[:2500])
+    (again,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    assert again == file and file.read_bytes() == (folder / "a.txt").read_bytes()
 
 
 def test_names_are_relative_to_what_the_addresses_have_in_common(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:

@@ -159,6 +159,13 @@ def test_pages_keep_their_title_and_encoding_as_metadata(tmp_path: Path) -> None
     assert json.loads(row["metadata"]) == {"encoding": "cp1252", "title": "Ein Titel"}
 
 
+def test_bytes_without_a_meaning_in_a_page_are_a_repair(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_bytes(b"\xef\xbb\xbf<p>some words and \xff")
+    artifact = ingest_files(tmp_path, "out", [tmp_path / "a.html"], html=HtmlConfig(main_content=False))
+    assert read_documents(artifact)[0]["text"] == "some words and \ufffd"
+    assert artifact.counters["repaired"]["ENCODING"] == 1
+
+
 def with_bad(tmp_path: Path, bad: int, good: int, **config: Any) -> tuple[Artifact, SourceConfig]:
     lines = ['{"text": "good"}'] * good + ["{broken"] * (bad - 1) + ['{"text": 1}'] * min(bad, 1)
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

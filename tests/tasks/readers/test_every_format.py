@@ -109,6 +109,43 @@ def test_members_without_a_reader_are_skipped_and_members_of_one_name_are_told_a
     assert names == ["twice.tar!d.jsonl", "twice.tar!d.jsonl#2"]
 
 
+def test_broken_header_in_a_tar_archive_is_not_taken_for_its_end(tmp_path: Path) -> None:
+    data = bytearray(as_tar({"a.txt": b"one", "b.txt": b"two", "c.txt": b"three"}))
+    data[1024 + 150] ^= 1  # in the checksum of the second header
+    (tmp_path / "m.tar").write_bytes(data)
+    first, fault = read_items(tmp_path / "m.tar")
+    assert isinstance(first, Record) and first.values["text"] == "one"
+    assert isinstance(fault, Fault) and fault.error == "damaged file: broken tar (ReadError)"
+
+
+def test_bad_row_of_a_table_costs_itself(tmp_path: Path) -> None:
+    rows = [
+        b"\xef\xbb\xbfid,text",
+        b"1,caf\xe9",
+        b"2,too,many",
+        b'3,"a ""quote"""',
+        b"",
+        b'4,"x"y',
+        b'5,"over',
+        b'lines"',
+        b"6,last",
+    ]
+    (tmp_path / "a.csv").write_bytes(b"\r\n".join(rows))
+    items = read_items(tmp_path / "a.csv")
+    assert [i.values for i in items if isinstance(i, Record)] == [
+        {"id": "3", "text": 'a "quote"'},
+        {"id": "5", "text": "over\r\nlines"},
+        {"id": "6", "text": "last"},
+    ]
+    assert [(f.line, f.error) for f in faults(items)] == [
+        (2, "invalid UTF-8: byte 0xe9"),
+        (3, "broken CSV: the row has 3 fields, the first row 2"),
+        (6, "broken CSV: ',' expected after '\"'"),
+    ]
+    positions = [i.position for i in items if isinstance(i, Record)]
+    assert positions == [sum(len(r) + 2 for r in rows[:n]) for n in (3, 6, 8)]
+
+
 def test_damaged_member_is_a_fault_and_the_others_are_read(tmp_path: Path) -> None:
     members = {f"{i}.jsonl": FILES["r.jsonl"] for i in range(3)}
     data = bytearray(as_zip(members))

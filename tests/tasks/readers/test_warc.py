@@ -97,6 +97,9 @@ def test_archive_that_is_cut_off_keeps_its_whole_records(tmp_path: Path) -> None
     *kept, fault = read(tmp_path, data[: len(data) - 30], name="a.warc.gz")
     assert [i.position for i in kept if isinstance(i, Record)] == [sum(map(len, records[:n])) for n in range(len(kept))]
     assert isinstance(fault, Fault) and fault.error == "damaged file: truncated gzip stream"
+    in_lines = page(b"<p>a line\nand another one")
+    (fault,) = read(tmp_path, in_lines[: in_lines.index(b"and another")], name="c.warc")
+    assert fault == Fault(1, None, "damaged file: the last WARC record is cut off")
     plain = b"".join(records)
     for cut in (len(records[-1]) // 2, len(records[-1]) - 5):
         *kept, fault = read(tmp_path, plain[: len(plain) - cut], name="b.warc")

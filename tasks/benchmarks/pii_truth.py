@@ -1,0 +1,120 @@
+"""How much of the personal data that is known was found, and how much of what was found is any?
+
+`python -m tasks.benchmarks.pii_truth INGEST PII TRUTH`. Truth is `pii.jsonl` (or `.jsonl.zst`, or the folder that holds it):
+lines {"id": a record's own id, "spans": [[kind, start, end], …]} with offsets in code points, kinds email, ip, phone, name. A
+span is found where one span of its type covers it. Addresses that every machine has (127.x, 0.x, ::1) are nobody's and not
+counted as missed; how many there are is told. Truth known from the structure of documents is not complete: it says nothing of
+precision.
+
+Precision is measured on labels: spans found once and judged by eye, {"id", "start", "end", "type", "right"} with UTF-8 byte
+offsets and without the value; it is that of the labelled spans which are still found. Intervals are Wilson's, of 95 %, as if
+spans were independent: spans of one document are alike, so the true ones are wider.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
+from tasks.benchmarks.dedup_truth import wilson_interval
+from tasks.documentset import check_aligned, read_table
+
+TYPE_OF = {"email": "EMAIL", "ip": "IP", "phone": "PHONE", "name": "NAME"}
+_ON_EVERY_MACHINE = (b"127.", b"0.", b"::1")
+
+
+def pii_recall(pii: Artifact, ingest: Artifact, truth: Path) -> dict[str, Any]:
+    """Shares of known spans that were found: `pii_email_recall`, `pii_ip_recall` and so on, each with `_count` and `_interval`.
+
+    Kinds that the artifact does not look for are left out. Raises ArtifactMismatch where the truth names no document here.
+    """
+    known = {record["id"]: record["spans"] for record in _records(truth)}
+    found, wanted, nobodys = Counter[str](), Counter[str](), 0
+    for document, text, spans in _documents(pii, ingest):
+        if document not in known:
+            continue
+        data = text.encode()
+        # Byte offset of every code point, and of the end.
+        starts = np.flatnonzero(np.frombuffer(data + b"\0", np.uint8) & 0xC0 != 0x80)
+        for kind, first, last in known[document]:
+            start, end = int(starts[first]), int(starts[last])
+            if kind == "ip" and data[start:end].startswith(_ON_EVERY_MACHINE):
+                nobodys += 1
+                continue
+            wanted[kind] += 1
+            found[kind] += any(s["type"] == TYPE_OF.get(kind) and s["start"] <= start and end <= s["end"] for s in spans)
+    if not wanted:
+        raise ArtifactMismatch(f"{truth} names no document of {ingest.path}; give the truth of this corpus")
+    looked_for = pii.metrics["types"]
+    result: dict[str, Any] = {"pii_ip_on_every_machine": nobodys}
+    for kind in sorted(wanted):
+        if TYPE_OF.get(kind) in looked_for:
+            result |= _share(f"pii_{kind}_recall", found[kind], wanted[kind])
+    return result
+
+
+def pii_precision(spans: Mapping[str, Iterable[tuple[int, int, str]]], labels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`pii_TYPE_precision` with `_count` and `_interval`, of labelled spans that are among those found in {own id: spans}."""
+    right, judged = Counter[str](), Counter[str]()
+    found = {name: set(members) for name, members in spans.items()}
+    for label in labels:
+        if (label["start"], label["end"], label["type"]) in found.get(label["id"], ()):
+            judged[label["type"]] += 1
+            right[label["type"]] += label["right"]
+    result: dict[str, Any] = {}
+    for kind in sorted(judged):
+        result |= _share(f"pii_{kind.lower()}_precision", right[kind], judged[kind])
+    return result
+
+
+def _share(name: str, successes: int, trials: int) -> dict[str, Any]:
+    return {
+        name: successes / trials,
+        f"{name}_count": [successes, trials],
+        f"{name}_interval": wilson_interval(successes, trials),
+    }
+
+
+def _documents(pii: Artifact, ingest: Artifact) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+    """(own id, text, spans) of each document."""
+    for file in ingest.files("documents/part-*.parquet"):
+        documents, sidecar = read_table(file, ["id", "source_id", "text"]), read_table(pii.file(file.name), ["id", "spans"])
+        check_aligned(documents, sidecar, "pii")
+        columns = documents["source_id"], documents["text"], sidecar["spans"]
+        for batch in zip(*columns, strict=True):
+            yield tuple(value.as_py() for value in batch)  # type: ignore[misc]
+
+
+def _records(truth: Path) -> Iterator[dict[str, Any]]:
+    places = [truth / "pii.jsonl", truth / "pii.jsonl.zst"] if truth.is_dir() else [truth]
+    place = next((p for p in places if p.exists()), None)
+    if place is None:
+        raise FileNotFoundError(f"{truth} has no pii.jsonl or pii.jsonl.zst; give the folder or file with the known spans")
+    with place.open("rb") as stream:
+        plain = zstandard.ZstdDecompressor().stream_reader(stream) if place.suffix == ".zst" else stream
+        yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 3:
+        print("give an ingest artifact, a pii artifact made of it, and the known spans", file=sys.stderr)
+        return 2
+    ingest, pii = (load_artifact(Path(argument)) for argument in arguments[:2])
+    if ingest is None or pii is None:
+        print(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store", file=sys.stderr)
+        return 2
+    print(json.dumps({"benchmark": "pii_truth"} | pii_recall(pii, ingest, Path(arguments[2]))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
