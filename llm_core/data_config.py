@@ -26,6 +26,9 @@ class DataConfig:
     prefetch_batches: int = field(default=2, metadata=NOT_IN_KEY)
     """Batches read ahead by a thread, into pinned memory where there is a GPU; 0 reads when asked."""
 
+    verify_shards: bool = field(default=False, metadata=NOT_IN_KEY)
+    """Read all training shards once before the first step, and compare them with the digests they were written with."""
+
     def __post_init__(self) -> None:
         if self.prefetch_batches < 0:
             raise ConfigError(f"prefetch_batches ({self.prefetch_batches}) must not be negative; 0 reads when asked")

@@ -5,12 +5,13 @@ A shard is an Arrow IPC file with one record batch: `tokens` large_list<uint16 o
 A document longer than a whole shard is cut into rows; `continues` says that it goes on in the next row (the
 first of the next shard). The schema metadata says what the split is made of and how many shards it has.
 
-Opening reads the footers only; tokens come from the page cache when they are touched.
+Opening reads the footers only; tokens come from the page cache when they are touched. `verify` holds them against their digests.
 """
 
 from __future__ import annotations
 
 import bisect
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,13 @@ class TokenShards:
     def tokenizer_digest(self) -> str:
         return self.shards[0].metadata["tokenizer_digest"]
 
+    def verify(self) -> None:
+        """Read everything once and raise ShardError where tokens are not those that were written."""
+        for shard in self.shards:
+            written = shard.metadata.get("tokens_digest")
+            if written is not None and written != digest_tokens(shard.tokens):
+                raise ShardError(f"shard {shard.path} holds other tokens than were written; rebuild it with force=[shards]")
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop) of the stream as int64, across shard borders."""
         if not 0 <= start <= stop <= self.num_tokens:
@@ -132,6 +140,11 @@ class TokenShards:
                 id, source, language = (shard.batch[name][row].as_py() for name in ("id", "source", "language"))
                 yield Document(tokens, id, source, language, num_bytes)
                 pieces, num_bytes = [], 0
+
+
+def digest_tokens(tokens: np.ndarray) -> str:
+    """128-bit BLAKE2b of token ids as they are stored, in hex."""
+    return hashlib.blake2b(np.ascontiguousarray(tokens).data, digest_size=16).hexdigest()
 
 
 def open_shards(folder: Path, split: str) -> TokenShards:

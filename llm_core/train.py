@@ -67,6 +67,8 @@ def run(config: RunConfig, workdir: Path) -> None:
     num_threads = set_threads(config.parallel)
     with open_ranks(config.parallel) as ranks:
         shards = open_shards(config.shards, "train")
+        if config.train.data.verify_shards and ranks.is_first:
+            shards.verify()
         loader = build_loader(config, shards, ranks)
         facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
         facts |= {"packing": dataclasses.asdict(loader.shares())}

@@ -62,7 +62,10 @@ def export_shards(shards: Artifact, form: str, out_dir: Path) -> dict[str, int]:
     if out_dir.exists() and any(out_dir.iterdir()):
         raise ConfigError(f"{out_dir} is not empty; name a new folder")
     out_dir.mkdir(parents=True, exist_ok=True)
-    counts = {split: EXPORTS[form](open_shards(shards.path, split), out_dir) for split in SPLITS}
+    splits = {split: open_shards(shards.path, split) for split in SPLITS}
+    for split in splits.values():
+        split.verify()
+    counts = {name: EXPORTS[form](split, out_dir) for name, split in splits.items()}
     if form == "datasets":
         write_json(out_dir / "dataset_dict.json", {"splits": list(SPLITS)})
     sync_directory(out_dir)

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.order import hash_ids, mix
+from llm_core.shards import digest_tokens
 from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.documentset import ID, id_matrix
 from tasks.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
@@ -195,6 +196,7 @@ def merge_split(
         described = dict(metadata) | {
             "split": split,
             "num_tokens": str(len(flat)),
+            "tokens_digest": digest_tokens(flat),
             "shard": str(number),
             "num_shards": str(len(plan)),
         }

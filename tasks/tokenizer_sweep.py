@@ -34,7 +34,6 @@ class Candidate:
     bytes_per_token: float
     fertility: float
     single_character_frac: float
-    round_trip_frac: float
     embedding_parameters: int
     """Weights that the vocabulary decides: the embedding, and the output layer where it is not tied."""
     flops_per_byte: float
@@ -59,7 +58,6 @@ def candidates(tokenizers: Sequence[Artifact], model: ModelConfig, seq_len: int)
             per_token,
             metrics["fertility"],
             metrics["single_character_frac"],
-            metrics["round_trip_frac"],
             size * model.dim * (1 if model.tied_embeddings else 2),
             priced.training_flops_per_token(seq_len) / per_token if per_token else float("inf"),
         )
@@ -106,11 +104,11 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
     )
     rows = [
         [
-            c.name + (" (recommended)" if c == best else ""),
+            c.kind,
+            f"{c.vocab_size:,}" + (" ✓" if c == best else ""),
             f"{c.bytes_per_token:.3f}",
             f"{c.fertility:.2f}",
             f"{c.single_character_frac:.1%}",
-            f"{c.round_trip_frac:.1%}",
             f"{c.embedding_parameters:,}",
             f"{c.flops_per_byte / 1e6:.3f}",
             f"{c.flops_per_byte / least - 1:+.1%}",
@@ -118,17 +116,7 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
         ]
         for c in found
     ]
-    columns = (
-        "tokenizer",
-        "bytes/token",
-        "tokens/word",
-        "one character",
-        "round trip",
-        "weights",
-        "MFLOP/byte",
-        "to least",
-        "key",
-    )
+    columns = ("kind", "vocabulary", "bytes/token", "tokens/word", "one character", "weights", "MFLOP/byte", "to least", "key")
     body = replace(model, vocab_size=best.vocab_size)
     share = best.embedding_parameters / max(1, body.num_parameters())
     cards = [
@@ -136,10 +124,10 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
         Card("bytes per token", f"{best.bytes_per_token:.3f}", "UTF-8", "held-out documents where there are any"),
         Card("embedding", f"{share:.0%}", f"{best.embedding_parameters:,} weights", "share of the model's weights"),
     ]
-    note = f"Recommended is the smallest vocabulary within {TOLERANCE:.0%} of the least compute per byte."
-    section = Section("comparison", "Comparison", "", [table(None, columns, rows, note), gain, price])
+    note = f"✓ Recommended is the smallest vocabulary within {TOLERANCE:.0%} of the least compute per byte."
+    section = Section("comparison", "Comparison", "", [table(None, columns, rows, note, left=1), gain, price])
     title = f"{len(found)} tokenizers for a model of width {model.dim} and {model.num_layers} layers"
-    return page("Tokenizers compared", title, cards, [], [section])
+    return page("Tokenizers compared", title, cards, None, [section], "Sweep")
 
 
 def write_sweep(found: Sequence[Candidate], model: ModelConfig, seq_len: int, file: Path) -> Path:

@@ -38,7 +38,14 @@ class Card:
     meaning: str
 
 
-def page(title: str, subtitle: Any, cards: Sequence[Card], notices: Sequence[Any], sections: Sequence[Section]) -> str:
+def page(
+    title: str,
+    subtitle: Any,
+    cards: Sequence[Card],
+    notices: Sequence[Any] | None,
+    sections: Sequence[Section],
+    kicker: str = "Run report",
+) -> str:
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -53,11 +60,11 @@ def page(title: str, subtitle: Any, cards: Sequence[Card], notices: Sequence[Any
     )
     header = tag(
         "header",
-        tag("p", "Run report", class_="kicker"),
+        tag("p", kicker, class_="kicker"),
         tag("h1", tag("bdi", title)),
         tag("p", subtitle, class_="subtitle"),
         tag("dl", [_card(card) for card in cards], class_="cards"),
-        _notices(notices),
+        _notices(notices) if notices is not None else None,
     )
     body = tag("body", contents, tag("main", header, [_section(s) for s in sections]))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"

@@ -96,7 +96,7 @@ def test_a_sweep_of_tokenizers_ends_with_a_page_and_a_recommendation(
     result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2")
     assert result["code"] == 0 and stand_in_stages.count("tokenizer") == 2 and "shards" not in stand_in_stages
     assert result["summary"]["recommended"]["vocab_size"] == 300
-    assert Path(result["summary"]["page"]).read_text("utf-8").count("bpe 300") >= 2
+    assert Path(result["summary"]["page"]).read_text("utf-8").count("300") >= 2
 
 
 def test_quarantined_records_are_said(stand_in_stages: list[str], run_cli: RunCli) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from llm_core.shards import TokenShards, open_shards
+from llm_core.shards import TokenShards, digest_tokens, open_shards
 
 
 def write_split(
@@ -33,6 +33,7 @@ def write_split(
         )
         metadata = {"split": split, "tokenizer_digest": "t", "config_digest": "c", "seed": str(seed), "eos_id": "0"}
         metadata |= {"num_tokens": str(sum(map(len, documents))), "num_shards": str(len(shards)), "shard": str(k)}
+        metadata["tokens_digest"] = digest_tokens(batch["tokens"].flatten().to_numpy())
         batch = batch.replace_schema_metadata(metadata)
         with pa.ipc.new_file(folder / f"{split}-{k:05d}.arrow", batch.schema) as writer:
             writer.write_batch(batch)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from llm_core.checkpoint import CheckpointError, IndexUnpickler
+from llm_core.data_config import DataConfig
 from llm_core.metric_log import read_rows, read_status
 from llm_core.train import run
 from llm_core.train_config import RunConfig
@@ -122,6 +123,24 @@ def test_torn_checkpoint_is_passed_over_for_the_one_before(
     assert int(older.name.removeprefix("step-")) < int(newest.name.removeprefix("step-"))
     assert result_bytes(tmp_path) == uninterrupted
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_packed_and_mixed_data_resume_to_the_same_bytes(prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = {"0": {"walk": 1.0}, "5": {"walk": 2.0}}
+    data = DataConfig(packing="best_fit", mixture=mixture, prefetch_batches=prefetch, verify_shards=True)
+    config = run_config(tmp_path, train={"num_steps": 9, "checkpoint_every": 4, "data": data})
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_when(6, signal.SIGTERM, patch)
+        run(config, tmp_path / "stopped")
+    assert read_status(tmp_path / "stopped" / "status.json")["outcome"] == "preempted"
+    run(config, tmp_path / "stopped")
+    assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
+    shares = read_status(tmp_path / "whole" / "status.json")["packing"]
+    assert shares["cropped_frac"] == 0 and 0 <= shares["padding_frac"] < 0.2 and shares["cut_documents_frac"] == 1
 
 
 def test_finished_run_only_exports_again(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:

@@ -58,6 +58,18 @@ def test_a_shard_of_another_run_is_named(tmp_path: Path) -> None:
         open_shards(tmp_path, "train")
 
 
+def test_changed_tokens_are_found_by_their_digest(tmp_path: Path) -> None:
+    shards = counting_stream(tmp_path, 500)
+    shards.verify()
+    file = tmp_path / "train-00003.arrow"
+    content = bytearray(file.read_bytes())
+    place = content.index(shards.shards[3].tokens[20:30].tobytes())
+    content[place] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(ShardError, match=r"train-00003\.arrow holds other tokens than were written"):
+        open_shards(tmp_path, "train").verify()
+
+
 def test_an_unknown_split_is_named(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match="no shards of split 'test'"):
         open_shards(tmp_path, "test")

@@ -59,6 +59,8 @@ def test_every_document_is_read_back_once(
     model, expected, num_tokens = load_tokenizer(tokenizer.path), stored(documents), 0
     for split in ("train", "validation"):
         shards = open_shards(tmp_path, split)
+        shards.verify()
+        assert all(len(shard.metadata["tokens_digest"]) == 32 for shard in shards.shards)
         assert shards.num_documents == made.metrics["splits"][split]["documents"]
         assert max(len(shard.tokens) for shard in shards.shards) <= max_shard_tokens
         for tokens, id, source, language, num_bytes in shards.documents():

@@ -42,5 +42,5 @@ def test_the_page_is_self_contained_and_shows_every_tokenizer(tmp_path: Path) ->
     assert not re.search(r"(?:src|href)=[\"'][^#]", text) and text.count("<svg") >= 2
     for candidate in found:
         assert candidate.key in text and f"{candidate.bytes_per_token:.3f}" in text
-    assert f"{recommend(found).name} (recommended)" in text
+    assert f"{recommend(found).vocab_size:,} ✓" in text
     assert text == write_sweep(found, MODEL, 256, tmp_path / "again.html").read_text("utf-8")
