@@ -8,11 +8,11 @@ characters for documents declared to be Chinese, Japanese or Khmer, which have n
 Only documents that took part count. Three claims:
 
 * `exact_removed_frac`: of the copies that a group has beyond one, the share that is gone.
-* `near90_together_frac`: of pairs with similarity of at least 0.9, the share that has one survivor, or of which one at most is
-  kept. `near90_one_cluster_frac` counts the first alone: two documents that both go may go to different survivors.
-* `below50_wrong_removals`: pairs below 0.5, by words and by characters, of which one was removed for the other. Words between
-  blanks alone do not show that texts differ: a licence in comment lines shares few 5-grams with the same licence without
-  comment signs. `below50_by_words_removals` counts pairs that are below 0.5 by words.
+* `near90_together_frac`: of pairs with similarity of at least 0.9, the share that has one survivor. `near90_not_both_kept_frac`
+  also counts pairs of which both went, to different survivors.
+* `below50_wrong_removals`: pairs below 0.5 of which one was removed for the other. What stands between blanks alone does not show
+  that texts differ: a licence in comment lines shares few 5-grams with the same licence without comment signs. So
+  `below50_by_both_removals` counts those that are below 0.5 by characters too.
 
 Shares come with their counts and 95 % intervals (Wilson 1927). A pair counts as one trial though a document may be in many.
 """
@@ -83,7 +83,7 @@ def _exact(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
 
 
 def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
-    pairs = alike = together = one_cluster = different = wrong = by_words = by_words_wrong = 0
+    pairs = alike = together = not_both = different = wrong = by_both = by_both_wrong = 0
     for record in records(truth / "near_dup_pairs.jsonl"):
         if record["a"] not in documents or record["b"] not in documents:
             continue
@@ -94,20 +94,20 @@ def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
         same = a["cluster_id"] == b["cluster_id"]
         if similarity >= 0.9:
             alike += 1
-            one_cluster += same
-            together += same or not (a["kept"] and b["kept"])
+            together += same
+            not_both += same or not (a["kept"] and b["kept"])
         removed = a["cluster_id"] == b["id"] or b["cluster_id"] == a["id"]
-        by_words += similarity < 0.5
-        by_words_wrong += similarity < 0.5 and removed
-        different += max(similarity, record["j_char8"]) < 0.5
-        wrong += max(similarity, record["j_char8"]) < 0.5 and removed
+        different += similarity < 0.5
+        wrong += similarity < 0.5 and removed
+        by_both += max(similarity, record["j_char8"]) < 0.5
+        by_both_wrong += max(similarity, record["j_char8"]) < 0.5 and removed
     return (
         {"pairs": pairs}
         | share("near90_together", together, alike)
-        | share("near90_one_cluster", one_cluster, alike)
+        | share("near90_not_both_kept", not_both, alike)
         | {"below50_pairs": different, "below50_wrong_removals": wrong}
         | {"below50_wrong_interval": wilson_interval(wrong, different)}
-        | {"below50_by_words_pairs": by_words, "below50_by_words_removals": by_words_wrong}
+        | {"below50_by_both_pairs": by_both, "below50_by_both_removals": by_both_wrong}
     )
 
 

@@ -46,9 +46,9 @@ def test_removals_are_judged_against_the_truth(tmp_path: Path) -> None:
     truth = write_truth(tmp_path / "truth", [["c", "d"], ["b", "e", "f"], ["f", "nobody"]], pairs)
     found = check_dedup(ingest_of(artifact), artifact, truth)
     assert (found["exact_groups"], found["exact_copies"], found["exact_removed_frac"]) == (2, 2, 0.5)
-    assert (found["pairs"], found["near90_together_count"], found["near90_one_cluster_count"]) == (5, [1, 2], [1, 2])
-    assert (found["below50_pairs"], found["below50_wrong_removals"]) == (2, 1)
-    assert (found["below50_by_words_pairs"], found["below50_by_words_removals"]) == (3, 2)
+    assert (found["pairs"], found["near90_together_count"], found["near90_not_both_kept_count"]) == (5, [1, 2], [1, 2])
+    assert (found["below50_pairs"], found["below50_wrong_removals"]) == (3, 2)
+    assert (found["below50_by_both_pairs"], found["below50_by_both_removals"]) == (2, 1)
     json.dumps(found, allow_nan=False)
 
 
