@@ -7,7 +7,7 @@ import pytest
 COMPILE_THE_SAME = {
     "pii": ("test_pii", "test_scrub", "test_documents", "test_edits", "test_evaluate"),
     "features": ("test_quality", "test_replay", "test_features", "test_scan", "test_analysis"),
-    "dedup": ("test_dedup", "test_cuts", "test_near_duplicates", "test_minhash", "test_datasketch_exchange", "test_planted_texts"),
+    "dedup": ("test_dedup", "test_cuts", "test_near_duplicates", "test_minhash", "test_datasketch", "test_planted"),
 }
 
 
