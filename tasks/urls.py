@@ -25,9 +25,9 @@ def normalise_url(url: str, tracking_parameters: Sequence[str] = ()) -> str | No
         port = pieces.port
     except ValueError:
         return None  # a port or a bracketed host that is none
-    if not pieces.scheme or not pieces.hostname:
+    host = (pieces.hostname or "").rstrip(".")
+    if not pieces.scheme or not host:
         return None
-    host = pieces.hostname.rstrip(".")
     host = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS.get(pieces.scheme):
         host = f"{host}:{port}"
