@@ -122,7 +122,7 @@ def find_keywords(
         asked |= applies.astype(np.uint64) << np.uint64(bit)
         located |= np.uint64(one.action == "mask") << np.uint64(bit)
     values, begins = text_buffers(texts)
-    room = 1024
+    room = max(1024, len(values) // 64)
     while True:
         counts, spans = np.zeros((len(texts), len(lists)), np.int64), np.empty((room, 4), np.int64)
         found = find_terms(values, begins, *automaton.arrays, asked, located, counts, spans)
@@ -158,15 +158,17 @@ def _automaton(lists: Sequence[tuple[str, tuple[str, ...], tuple[Path, ...]]], f
 
 
 def _masks(spans: np.ndarray, num_documents: int, types: Sequence[str]) -> pa.ChunkedArray:
-    """One row per document, of the spans (document, list, start, stop); those of a list that overlap or touch inside become one."""
+    """One row per document, of spans (document, list, start, stop); those of a list that overlap become one."""
     spans = spans[np.lexsort((spans[:, 3], spans[:, 2], spans[:, 1], spans[:, 0]))]
-    merged: list[list[int]] = []
-    for document, number, start, stop in spans.tolist():
-        if merged and merged[-1][:2] == [document, number] and start < merged[-1][3]:
-            merged[-1][3] = max(merged[-1][3], stop)
-        else:
-            merged.append([document, number, start, stop])
-    rows = np.array(merged, np.int64).reshape(-1, 4)
+    group = spans[:, 0] * len(types) + spans[:, 1]
+    size = int(spans[:, 3].max(initial=0)) + 1
+    # Where each group ends so far: groups ascend, so a running maximum never looks back into another one.
+    covered = np.maximum.accumulate(group * size + spans[:, 3])
+    fresh = np.ones(len(spans), bool)
+    fresh[1:] = group[1:] * size + spans[1:, 2] >= covered[:-1]
+    rows = spans[fresh]
+    if len(rows):
+        rows[:, 3] = np.maximum.reduceat(spans[:, 3], np.flatnonzero(fresh))
     rows = rows[np.lexsort((rows[:, 1], rows[:, 3], rows[:, 2], rows[:, 0]))]
     names = pa.DictionaryArray.from_arrays(pa.array(rows[:, 1], pa.int32()), pa.array(types, pa.string())).cast(pa.string())
     offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[:, 0], minlength=num_documents))])

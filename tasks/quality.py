@@ -3,13 +3,14 @@
 Published collections of rules by name (tasks.quality_presets) and limits of one's own, chosen per run, source and language
 (tasks.quality_rules), on measures made by one kernel call per part (tasks.kernels.features). Every rule is evaluated on every
 document and nothing exits early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or
-thresholds can be judged without reading a text again. Lists of keywords (tasks.keywords) are features and rules too.
+thresholds can be judged without reading a text again. Lists of keywords (tasks.keywords) and rules on URLs (tasks.url_rules)
+are features and rules too.
 
-In: id, text, source; language; scores, which are features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`,
-one column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of the
-broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords masks. A dropped document counts for the first of its rules.
-Deterministic and independent of parts but for shares of scores, which are of all documents. Leaves out: removal of single
-lines.
+In: id, text, source, url; language; scores, which are features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`,
+one column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of
+the broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords masks. A dropped document
+counts for the first of its rules. Deterministic and independent of parts but for shares of scores, which are of all documents.
+Leaves out: removal of single lines.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from tasks.score_labels import DIMENSIONS, LABELS_FOLDER
 from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
 from tasks.stage import StageFailure
 from tasks.tally import OTHER, largest
+from tasks.url_rules import UrlRules, count_urls, find_urls, url_files, url_rules
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ class QualityConfig:
     keywords: dict[str, KeywordList] = field(default_factory=dict)
     """Lists of terms by name, for all documents of their languages."""
 
+    urls: UrlRules = field(default_factory=UrlRules)
+    """Lists of domains, URLs and words in URLs, for all documents."""
+
     def __post_init__(self) -> None:
         check_names(self.presets, self.record, self.thresholds, self.limits)
         check_keywords(self.keywords)
@@ -92,15 +97,15 @@ class QualityConfig:
     def rule_book(self) -> RuleBook:
         """Raises ConfigError where the chosen rules contradict each other."""
         base = RuleOverlay(self.presets, self.record, self.thresholds, self.limits)
-        return RuleBook(base, self.by_language, self.by_source, keyword_rules(self.keywords))
+        return RuleBook(base, self.by_language, self.by_source, [*url_rules(self.urls), *keyword_rules(self.keywords)])
 
     def list_features(self) -> tuple[str, ...]:
         """Columns of what lists find."""
-        return tuple(map(keyword_feature, self.keywords))
+        return (*self.urls.finds, *map(keyword_feature, self.keywords))
 
     def input_files(self) -> dict[str, Path]:
         """Files of lists, whose contents are part of the key. Raises ConfigError where one is not there."""
-        files = keyword_files(self.keywords)
+        files = keyword_files(self.keywords) | url_files(self.urls)
         for name, path in files.items():
             check_list_files(f"quality.{name}", (path,))
         return files
@@ -140,18 +145,19 @@ def filter_quality(
     check_accounting("quality", counters)
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
-    metrics = _metrics(config.rule_book(), totals) | ({"keywords": totals["keywords"]} if "keywords" in totals else {})
+    metrics = _metrics(config.rule_book(), totals) | {name: totals[name] for name in ("urls", "keywords") if name in totals}
     return Artifact(out_dir, "quality", counters, metrics)
 
 
 def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[str, Any]:
-    documents = read_table(part.payload["documents"], ["id", "text", "source"])
+    documents = read_table(part.payload["documents"], ["id", "text", "source", "url"])
     labels, scores = read_table(part.payload["language"], ["id", "language"]), read_table(part.payload["scores"])
     check_aligned(documents, labels, "the language sidecar")
     check_aligned(documents, scores, "the scores sidecar")
     languages = np.asarray(labels["language"].to_pylist(), dtype=object)
     hits, masks = find_keywords(config.keywords, part.payload["lists"], documents["text"], languages)
-    features = measure_features(documents["text"], languages) | hits
+    url_hits = find_urls(config.urls, part.payload["lists"], documents["url"])
+    features = measure_features(documents["text"], languages) | url_hits | hits
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
     score_columns, judged = judged_scores(documents["id"].to_pylist(), scores, config)
@@ -167,6 +173,8 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     counts = _count(book, verdicts, drops, sources, languages)
     if config.keywords:
         counts["keywords"] = count_keywords(config.keywords, hits)
+    if url_hits:
+        counts["urls"] = count_urls(url_hits)
     if part.payload["labels"]:
         counts["score_rules"] = _count_by_label(book, verdicts, judged, read_table(part.payload["labels"]))
     return counts

@@ -1,23 +1,27 @@
 """Where do terms of lists occur in texts? One walk of an Aho–Corasick automaton, tens of thousands of terms at once.
 
-Aho and Corasick 1975, with two changes. Symbols are folded characters (`tasks.kernels.chars`), and a run of white space is one
+Aho and Corasick 1975, with two changes. Symbols are folded characters (`tasks.kernels.chars`), a run of white space is one
 space. A match begins and ends at a boundary, so no match can begin inside a word: the automaton starts there only, and failure
-links that would lead into the middle of a word are not kept. In segmented text the links are short, and most of a word is skipped.
+links that would lead into the middle of a word are not kept.
 
 A boundary stands between any two characters but these: letters, digits, connectors and marks in a row, and a mark and the letter
 it stands on. Letters of scripts written without spaces are words of their own, an apostrophe ends a word (`l'école`, `John's`).
 Every occurrence of every term counts, also those that overlap; equal folded terms of a list are one.
 
-Transitions are one open-addressing table of (state, symbol) with the child in the same 8 bytes; those of the start are dense.
-Cost: linear in the text and the occurrences; 32 bytes of table per character of a term. Left out: normalisation forms (é is not
-e and an accent), stemming, spellings with invisible characters inside.
+A word enters the automaton only if it is the first of some term, as far as a hash can tell. States are numbered so that the
+children of one stand in a row: a bitmap of the 64 most frequent symbols and the number of the first child are a transition in one
+load, taken or not. Those by rarer symbols are in an open-addressing table, those of the start are dense.
+Cost: linear in the text and the occurrences; some 30 bytes per character of a term, 60 with rare symbols. Left out: normalisation
+forms (é is not e and an accent), stemming, spellings with invisible characters inside.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 from numba import njit
@@ -30,6 +34,7 @@ from tasks.kernels.chars import char_classes, decode, fold_table
 
 OUTSIDE, WORD, MARK, UNSEGMENTED, SPACE = range(5)
 CHILD_BITS, SYMBOL_BITS = 24, 16
+NUM_FREQUENT = 64
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -38,22 +43,24 @@ class Automaton:
     """Terms as arrays; state 0 is the start, symbol 0 every character of no term.
 
     symbols: uint32[0x110000], symbol << 3 | kind of each code point. starts: int32[symbols], children of the start.
-    edges: uint64[power of two], state << 40 | symbol << 24 | child, 0 where empty. fails: int32[states].
-    outputs: int32[states], the longest term that ends in a state, as its state. depths: int32[states], characters.
-    lists: uint64[states], bit l: this is a term of list l.
+    nodes: uint64[states, 2], bitmap of the symbols under 64 that go on, and first child << 32 | the longest term that ends here.
+    words: uint8[power of two], a bit for each hash of a first word.
+    edges: uint64[power of two], state << 40 | symbol << 24 | child for the other symbols, 0 where empty.
+    fails: int32[states]. depths: int32[states], characters. lists: uint64[states], bit l: this is a term of list l.
     """
 
     symbols: np.ndarray
     starts: np.ndarray
+    words: np.ndarray
+    nodes: np.ndarray
     edges: np.ndarray
     fails: np.ndarray
-    outputs: np.ndarray
     depths: np.ndarray
     lists: np.ndarray
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        return (self.symbols, self.starts, self.edges, self.fails, self.outputs, self.depths, self.lists)
+        return (self.symbols, self.starts, self.words, self.nodes, self.edges, self.fails, self.depths, self.lists)
 
 
 def fold_text(text: str) -> str:
@@ -65,7 +72,8 @@ def fold_text(text: str) -> str:
 def build_automaton(terms: Mapping[str, int]) -> Automaton:
     """The automaton of folded terms {term: bits of the lists it is in}. Raises ValueError where there is no room for them."""
     kinds = _kinds()
-    alphabet = {char: number for number, char in enumerate(sorted(set().union(*map(set, terms))), start=1)}
+    frequencies = Counter(char for term in terms for char in term)
+    alphabet = {char: n for n, char in enumerate(sorted(frequencies, key=lambda char: (-frequencies[char], char)), start=1)}
     if len(alphabet) >= 1 << SYMBOL_BITS:
         raise ValueError(f"{len(alphabet)} different characters are more than {(1 << SYMBOL_BITS) - 1}")
     children: dict[int, int] = {}
@@ -95,20 +103,44 @@ def build_automaton(terms: Mapping[str, int]) -> Automaton:
                 found = children.get(fail << SYMBOL_BITS | symbol, 0)
         fails[state] = found
         outputs[state] = state if lists[state] else outputs[found]
-    keys = np.fromiter(children, np.uint64, len(children))
-    values = np.fromiter(children.values(), np.uint64, len(children))
+    depth, parent = np.array(depths, np.int64), np.array(parents, np.int64)
+    symbols = np.array([0, *(alphabet[chr(code_point)] for code_point in last[1:])], np.int64)
+    number = _breadth_first(depth, parent, symbols)
+    order = np.argsort(number)
+    symbols, parent = symbols[order], number[parent[order]]
+    states = np.arange(len(order))
     starts = np.zeros(len(alphabet) + 1, np.int32)
-    for symbol in alphabet.values():
-        starts[symbol] = children.get(symbol, 0)
+    starts[symbols[1:][parent[1:] == 0]] = states[1:][parent[1:] == 0]
+    nodes = np.zeros((len(order), 2), np.uint64)
+    frequent = np.flatnonzero((symbols < NUM_FREQUENT) & (states > 0))
+    np.bitwise_or.at(nodes[:, 0], parent[frequent], np.uint64(1) << symbols[frequent].astype(np.uint64))
+    # The children by frequent symbols stand first among those of a state.
+    first = np.unique(parent[frequent], return_index=True)
+    nodes[first[0], 1] = frequent[first[1]].astype(np.uint64) << np.uint64(32)
+    nodes[:, 1] |= number[np.array(outputs)[order]].astype(np.uint64)
+    rare = np.flatnonzero(symbols >= NUM_FREQUENT)
+    keys = (parent[rare] << SYMBOL_BITS | symbols[rare]).astype(np.uint64)
     return Automaton(
         _symbols(alphabet, kinds),
         starts,
-        _edge_table(keys, values),
-        np.array(fails, np.int32),
-        np.array(outputs, np.int32),
-        np.array(depths, np.int32),
-        np.array(lists, np.uint64),
+        _first_words(terms, alphabet, kinds),
+        nodes,
+        _edge_table(keys, rare.astype(np.uint64)),
+        number[np.array(fails)[order]].astype(np.int32),
+        depth[order].astype(np.int32),
+        np.array(lists, np.uint64)[order],
     )
+
+
+def _breadth_first(depths: np.ndarray, parents: np.ndarray, symbols: np.ndarray) -> np.ndarray:
+    """The number of each state in order of depth, number of the parent and symbol; 0 for the start."""
+    numbers = np.zeros(len(depths), np.int64)
+    by_depth = np.argsort(depths, kind="stable")
+    begins = np.searchsorted(depths[by_depth], np.arange(int(depths.max()) + 2))
+    for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
+        level = by_depth[begin:end]
+        numbers[level[np.lexsort((symbols[level], numbers[parents[level]]))]] = np.arange(begin, end)
+    return numbers
 
 
 def _kinds() -> np.ndarray:
@@ -127,6 +159,21 @@ def _symbols(alphabet: Mapping[str, int], kinds: np.ndarray) -> np.ndarray:
     folded = table[fold_table()]
     folded[kinds == SPACE] = numbers[ord(" ")] << 3 | SPACE
     return folded
+
+
+def _first_words(terms: Mapping[str, int], alphabet: Mapping[str, int], kinds: np.ndarray) -> np.ndarray:
+    """Bits of the hashes that `_walk_word` gives the words at the beginnings of terms."""
+    hashes = []
+    for term in terms:
+        value = 0
+        for char in takewhile(lambda char: kinds[ord(char)] in (WORD, MARK), term):
+            value = (value ^ alphabet[char]) * int(_SPREAD) & 0xFFFFFFFFFFFFFFFF
+        hashes.append(value)
+    size = 1 << max(3, (2 * len(hashes)).bit_length())
+    table = np.zeros(size, np.uint8)
+    bits = np.array(hashes, np.uint64) >> np.uint64(64 - (8 * size - 1).bit_length())
+    np.bitwise_or.at(table, (bits >> np.uint64(3)).astype(np.int64), np.uint8(1) << (bits & np.uint64(7)).astype(np.uint8))
+    return table
 
 
 def _edge_table(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -151,12 +198,21 @@ def _edge_table(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _joined(before, kind):  # type: ignore[no-untyped-def]
     """Whether no boundary stands between characters of these kinds."""
     if kind == MARK:
-        return before == WORD or before == MARK or before == UNSEGMENTED
-    return kind == WORD and (before == WORD or before == MARK)
+        return before in (WORD, MARK, UNSEGMENTED)
+    return kind == WORD and before in (WORD, MARK)
 
 
 @inner
-def _child(edges, shift, state, symbol):  # type: ignore[no-untyped-def]
+def _num_ones(bits):  # type: ignore[no-untyped-def]
+    """Bits that are set, by adding neighbours (Warren, Hacker's Delight, section 5-1)."""
+    bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@inner
+def _rare_child(edges, shift, state, symbol):  # type: ignore[no-untyped-def]
     key = np.uint64(state) << np.uint64(16) | np.uint64(symbol)
     slot = np.int64(key * np.uint64(0x9E3779B97F4A7C15) >> shift)
     while True:
@@ -166,6 +222,38 @@ def _child(edges, shift, state, symbol):  # type: ignore[no-untyped-def]
         if entry >> np.uint64(24) == key:
             return np.int64(entry & np.uint64(0xFFFFFF))
         slot = (slot + 1) & (len(edges) - 1)
+
+
+@inner
+def _child(nodes, edges, shift, state, symbol):  # type: ignore[no-untyped-def]
+    if symbol >= 64:
+        return _rare_child(edges, shift, state, symbol)
+    place = np.uint64(1) << np.uint64(symbol)
+    bitmap = nodes[state, 0]
+    if bitmap & place == 0:
+        return np.int64(0)
+    return np.int64(nodes[state, 1] >> np.uint64(32)) + _num_ones(bitmap & (place - np.uint64(1)))
+
+
+@inner
+def _walk_word(buf, pos, end, symbols, words, shift):  # type: ignore[no-untyped-def]
+    """Where the word at `pos` ends, and whether it may be the first of a term."""
+    value, is_of_terms = np.uint64(0), True
+    while pos < end:
+        lead = buf[pos]
+        if lead < 0x80:
+            about, after = symbols[lead], pos + 1
+        else:
+            code_point, after = decode(buf, pos, end)
+            about = symbols[code_point]
+        kind = about & 7
+        if kind == OUTSIDE or kind > MARK:
+            break
+        is_of_terms &= about > 7
+        value = (value ^ np.uint64(about >> 3)) * np.uint64(0x9E3779B97F4A7C15)
+        pos = after
+    value >>= shift
+    return pos, is_of_terms and (words[np.int64(value >> np.uint64(3))] >> (value & np.uint64(7))) & np.uint64(1) != 0
 
 
 @inner
@@ -188,24 +276,29 @@ def _walk_back(buf, begin, stop, depth, symbols):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True)
-def find_terms(buf, begins, symbols, starts, edges, fails, outputs, depths, lists, asked, located, counts, spans):  # type: ignore[no-untyped-def]
+def find_terms(  # type: ignore[no-untyped-def]
+    buf, begins, symbols, starts, words, nodes, edges, fails, depths, lists, asked, located, counts, spans
+):
     """Count the occurrences of terms by document and list, and locate those of some lists.
 
     asked: uint64[documents], bits of the lists that are looked for. located: uint64, bits of the lists whose spans are wanted.
-    counts: int64[documents, lists], added to. spans: int64[room, 4], document, list, start, stop in bytes of the document, in order
-    of stops. Returns how many spans there are, which may be more than there is room for.
+    counts: int64[documents, lists], added to. spans: int64[room, 4], document, list, start, stop in bytes of the document, in
+    order of stops. Returns how many spans there are, which may be more than there is room for.
     """
     num_spans = 0
-    bits = 0
-    while (1 << bits) < len(edges):
-        bits += 1
-    shift = np.uint64(64 - bits)
+    shift = np.uint64(64)
+    while np.int64(1) << (np.int64(64) - np.int64(shift)) < len(edges):
+        shift -= np.uint64(1)
+    shift_of_words = np.uint64(61)
+    while np.int64(8) << (np.int64(61) - np.int64(shift_of_words)) < 8 * len(words):
+        shift_of_words -= np.uint64(1)
     for document in range(len(begins) - 1):
         begin, end = begins[document], begins[document + 1]
         if asked[document] == 0:
             continue
         pos, state, before = begin, np.int64(0), OUTSIDE
         while pos < end:
+            at = pos
             if buf[pos] < 0x80:
                 about, pos = np.int64(symbols[buf[pos]]), pos + 1
             else:
@@ -214,27 +307,34 @@ def find_terms(buf, begins, symbols, starts, edges, fails, outputs, depths, list
             symbol, kind = about >> 3, about & 7
             if kind == SPACE:
                 while pos < end:
-                    code_point, after = decode(buf, pos, end)
+                    if buf[pos] < 0x80:
+                        code_point, after = np.int64(buf[pos]), pos + 1
+                    else:
+                        code_point, after = decode(buf, pos, end)
                     if symbols[code_point] & 7 != SPACE:
                         break
                     pos = after
             step = np.int64(0)
             if symbol != 0:
                 while state != 0:
-                    step = _child(edges, shift, state, symbol)
+                    step = _child(nodes, edges, shift, state, symbol)
                     if step != 0:
                         break
                     state = np.int64(fails[state])
-                if state == 0 and not _joined(before, kind):
-                    step = np.int64(starts[symbol])
+            else:
+                state = np.int64(0)
+            if state == 0:
+                if kind in (WORD, MARK):
+                    # Nothing can begin inside a word, nor in one that no term begins with.
+                    stop, may_begin = _walk_word(buf, at, end, symbols, words, shift_of_words)
+                    if _joined(before, kind) or not may_begin:
+                        pos, before = stop, WORD
+                        continue
+                step = np.int64(starts[symbol])
             state, before = step, kind
             if state == 0:
-                if kind == WORD:
-                    # Nothing can begin before the end of this word.
-                    while pos < end and buf[pos] < 0x80 and symbols[buf[pos]] & 7 == WORD:
-                        pos += 1
                 continue
-            hit = np.int64(outputs[state])
+            hit = np.int64(nodes[state, 1] & np.uint64(0xFFFFFFFF))
             if hit == 0:
                 continue
             if pos < end:
@@ -257,5 +357,5 @@ def find_terms(buf, begins, symbols, starts, edges, fails, outputs, depths, list
                             num_spans += 1
                     found >>= np.uint64(1)
                     number += 1
-                hit = np.int64(outputs[fails[hit]])
+                hit = np.int64(nodes[fails[hit], 1] & np.uint64(0xFFFFFFFF))
     return num_spans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tasks.artifact import Artifact
 from tasks.documentset import read_table
 from tasks.edits import collect_edits, edit_texts
 from tasks.kernels.chars import MARK, UNSEGMENTED, char_classes, fold_table
+from tasks.keys import key_config
 from tasks.keywords import KeywordList, find_keywords
 from tasks.language import LanguageConfig, identify_languages
 from tasks.parts import PartRunner
@@ -181,6 +183,22 @@ def test_limits_bound_hits_and_a_replay_agrees(tmp_path: Path) -> None:
     parents = [Artifact(tmp_path / "a" / name, name, {}, {"scores": {}}) for name in ("ingest", "language", "scores")]
     config = build(QualityConfig, {"presets": [], "record": [], "keywords": keywords, "limits": limits})
     assert replay_quality(*parents, before, config).total.kept_after == after.counters["kept"] == 2
+
+
+def test_a_replay_with_other_terms_than_those_that_were_counted_is_refused(tmp_path: Path) -> None:
+    keywords = {"dogs": {"terms": ["dog"]}}
+    made = filtered(tmp_path, TEXTS_OF_ANIMALS, "a", keywords=keywords)
+    recorded = json.loads(json.dumps(key_config(build(QualityConfig, {"keywords": keywords}))))
+    stored = Artifact(made.path, "quality", made.counters, made.metrics, {"config": recorded, "identity": {"inputs": {}}})
+    parents = [Artifact(tmp_path / "a" / name, name, {}, {"scores": {}}) for name in ("ingest", "language", "scores")]
+    looser = {"dogs": {"terms": ["dog"], "max_hits": 1}}
+    config = build(QualityConfig, {"presets": [], "record": [], "keywords": looser})
+    assert replay_quality(*parents, stored, config).total.kept_after == 2
+    listed = tmp_path / "list.txt"
+    listed.write_text("cat", "utf-8")
+    for other in ({"terms": ["cat"]}, {"terms": ["dog"], "files": [str(listed)]}, {"terms": ["dog"], "languages": ["de"]}):
+        with pytest.raises(ConfigError, match=r"keywords\.dogs is not the list"):
+            replay_quality(*parents, stored, build(QualityConfig, {"keywords": {"dogs": other}}))
 
 
 def test_a_changed_file_is_another_part(tmp_path: Path) -> None:
