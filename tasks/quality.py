@@ -6,8 +6,8 @@ document and nothing exits early: the sidecar holds all measures and one bit per
 thresholds can be judged without reading a text again. Lists of keywords (tasks.keywords) and rules on URLs (tasks.url_rules)
 are features and rules too.
 
-In: id, text, source, url; language; scores, which are features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`,
-one column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of
+In: id, text, source, url; language; scores, features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`, one
+column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of
 the broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords masks. A dropped document
 counts for the first of its rules. Deterministic and independent of parts but for shares of scores, which are of all documents.
 Leaves out: removal of single lines.

@@ -91,7 +91,7 @@ def _check_lists(quality: Artifact, config: QualityConfig) -> None:
         return  # never published, so nobody knows of its lists
     found = {f"keywords.{name}": one for name, one in quality.config.get("keywords", {}).items()}
     found["urls"] = quality.config.get("urls", {})
-    files = quality.record["identity"]["inputs"]
+    files = quality.record["identity"].get("inputs", {})
     own_files = {name: digest_file(path) for name, path in config.input_files().items()}
     wanted = json.loads(json.dumps(key_config(config)))
     asked = {f"keywords.{name}": one for name, one in wanted["keywords"].items()}

@@ -103,7 +103,7 @@ def url_rules(rules: UrlRules) -> list[tuple[Rule, bool]]:
 
 def url_files(rules: UrlRules) -> dict[str, Path]:
     """{place in the configuration: file}. Raises ConfigError on folders and categories that are not there."""
-    files = {}
+    files: dict[str, Path] = {}
     for setting in ("domain_files", "url_files", "keyword_files", "allow_domain_files"):
         files |= {f"urls/{setting}/{i}": path for i, path in enumerate(getattr(rules, setting))}
     categories: set[str] = set()

@@ -296,7 +296,7 @@ def find_terms(  # type: ignore[no-untyped-def]
         begin, end = begins[document], begins[document + 1]
         if asked[document] == 0:
             continue
-        pos, state, before = begin, np.int64(0), OUTSIDE
+        pos, state, before = begin, np.int64(0), np.int64(OUTSIDE)
         while pos < end:
             at = pos
             if buf[pos] < 0x80:
@@ -328,7 +328,7 @@ def find_terms(  # type: ignore[no-untyped-def]
                     # Nothing can begin inside a word, nor in one that no term begins with.
                     stop, may_begin = _walk_word(buf, at, end, symbols, words, shift_of_words)
                     if _joined(before, kind) or not may_begin:
-                        pos, before = stop, WORD
+                        pos, before = stop, np.int64(WORD)
                         continue
                 step = np.int64(starts[symbol])
             state, before = step, kind
