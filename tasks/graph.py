@@ -16,7 +16,7 @@ STAGES: dict[str, Stage] = {
             reads_inputs=True,
             accept="require_budget",
         ),
-        Stage("language", "tasks.language", "identify_languages", ("ingest",), ("fasttext",), reads_inputs=True),
+        Stage("language", "tasks.language", "identify_languages", ("ingest",), ("fasttext", "numba"), reads_inputs=True),
         Stage(
             "scores",
             "tasks.scores",

@@ -13,7 +13,8 @@ In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 o
 (probability of the label, kept also where it is too low to name it; the share of letters in its script where the script alone
 decides). Nothing is dropped here; quality rules and mixtures use the label. `und`: a score under `min_score`, or a prefix
 without a single letter.
-Cost: the model call, a constant per document by the prefix bound. fastText holds the GIL, so only processes run in parallel.
+Cost: the model, a constant per document by the prefix bound: some 50 microseconds for 1000 characters. Models like lid.176, with
+a softmax tree, are read and applied by `tasks.fasttext_tree`; others by fastText itself, four times as slow and holding the GIL.
 Leaves out: several languages in one document, and what follows the prefix.
 """
 
@@ -42,6 +43,7 @@ from tasks.documentset import (
     text_buffers,
     write_table,
 )
+from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
 from tasks.keys import digest
 from tasks.language_labels import UNDETERMINED
 from tasks.parts import Part, RunParts, serial
@@ -50,7 +52,6 @@ from tasks.tally import tally_documents
 
 LEAST_LETTERS = 10
 """Letters of one script from which they can contradict a label; a name or a unit in another alphabet is no language."""
-MOST_CANDIDATES = 20
 _ARABIC_MARKS = dict.fromkeys([*range(0x64B, 0x660), 0x670, 0x640])
 """Vowel marks and the stroke that stretches words."""
 LANGUAGE_SCHEMA = pa.schema([("id", ID), ("language", pa.string()), ("score", pa.float32())])
@@ -119,34 +120,63 @@ def _identify_part(part: Part, directory: Path, config: LanguageConfig) -> Mappi
 def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: LanguageConfig) -> tuple[list[str], np.ndarray, int]:
     """The label and the score (float32) of each text, and how many labels their script contradicted."""
     from tasks.kernels.scripts import count_scripts
+    from tasks.kernels.softmax_tree import CORRECTED, SEEN_END, SEEN_LETTER
 
-    predict = _load_predict(model)
     prefixes = pc.utf8_slice_codeunits(texts, 0, config.prefix_chars)
     letters = count_scripts(*text_buffers(prefixes), config.prefix_chars)[:, 1:]  # 0 is no script
-    totals, mains = letters.sum(axis=1).tolist(), (letters.argmax(axis=1) + 1).tolist()
-    most = letters.max(axis=1, initial=0).tolist()
-    labels, scores, corrected = [], np.zeros(len(texts), np.float32), 0
-    for i, prefix in enumerate(prefixes.to_pylist()):
+    totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
+    scripts = np.where((most >= LEAST_LETTERS) & (2 * most > totals), letters.argmax(axis=1) + 1, 0)
+    tree = _load_tree(model)
+    if tree is None:
+        labels, scores, facts = _label_lines(_load_predict(model), prefixes.to_pylist(), scripts.tolist())
+    else:
+        names = np.array([*map(_name, tree.labels), UNDETERMINED], object)  # the last is the label -1
+        numbers, scores, facts = label_prefixes(
+            tree, text_buffers(prefixes), scripts, _written(tree.labels), SCRIPTS.index("ARABIC"), tuple(_ARABIC_MARKS)
+        )
+        labels = names[numbers]
+    # The counts are of the text itself, where the mark that ends a line has a letter.
+    wordless = (facts & SEEN_LETTER == 0) & ((totals == 0) | (facts & SEEN_END != 0))
+    corrected = (facts & CORRECTED != 0) & ~wordless
+    least = np.float32(config.min_score)
+    for row in np.flatnonzero(corrected & (scores < least)).tolist():
+        only = only_language_of(SCRIPTS[scripts[row]])
+        if only:
+            labels[row], scores[row] = only, most[row] / totals[row]
+    scores[wordless] = 0
+    labels[wordless | (scores < least)] = UNDETERMINED
+    return labels.tolist(), scores, int(corrected.sum())
+
+
+def _label_lines(predict: Any, prefixes: Sequence[str], scripts: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `label_prefixes` finds, by fastText itself, for models of other kinds."""
+    from tasks.kernels.softmax_tree import CORRECTED, SEEN_END, SEEN_LETTER
+
+    labels = np.full(len(prefixes), UNDETERMINED, object)
+    scores, facts = np.zeros(len(prefixes), np.float32), np.zeros(len(prefixes), np.int64)
+    for row, (prefix, number) in enumerate(zip(prefixes, scripts, strict=True)):
         # "</s>" as a word of its own is fastText's end of line: what follows would not be read.
-        line = " ".join(prefix.lower().replace("</s>", " ").split())
-        # The counts are of the text itself, where the mark has a letter.
-        if (not totals[i] or "</s>" in prefix) and not any(map(str.isalpha, line)):
-            labels.append(UNDETERMINED)
-            continue
-        script = SCRIPTS[mains[i]] if most[i] >= LEAST_LETTERS and 2 * most[i] > totals[i] else None
+        parts = prefix.lower().split("</s>")
+        line = " ".join(" ".join(parts).split())
+        facts[row] = SEEN_END * (len(parts) > 1) | SEEN_LETTER * any(map(str.isalpha, line))
+        script = SCRIPTS[number]
         if script == "ARABIC":
             line = line.translate(_ARABIC_MARKS)
-        label, score = _best(predict(line + "\n", 1, 0.0, "strict"))
-        if script and label != UNDETERMINED and script not in scripts_of(label):
-            corrected += 1
-            candidates = predict(line + "\n", MOST_CANDIDATES, 0.0, "strict")
-            label, score = _best([pair for pair in candidates if script in scripts_of(_name(pair[1]))])
-            only = only_language_of(script)
-            if only and score < config.min_score:
-                label, score = only, most[i] / totals[i]
-        scores[i] = score
-        labels.append(label if scores[i] >= np.float32(config.min_score) else UNDETERMINED)
-    return labels, scores, corrected
+        labels[row], scores[row] = _best(predict(line + "\n", 1, 0.0, "strict"))
+        if number and labels[row] != UNDETERMINED and script not in scripts_of(labels[row]):
+            facts[row] |= CORRECTED
+            found = predict(line + "\n", -1, 0.0, "strict")
+            labels[row], scores[row] = _best([pair for pair in found if script in scripts_of(_name(pair[1]))])
+    return labels, scores, facts
+
+
+@functools.lru_cache(maxsize=2)
+def _written(labels: tuple[str, ...]) -> np.ndarray:
+    """bool [scripts, labels]: is the language written in the script? All are in script 0, which is none."""
+    of_labels = [scripts_of(_name(label)) for label in labels]
+    table = np.array([[script in scripts for scripts in of_labels] for script in SCRIPTS])
+    table[0] = True
+    return table
 
 
 def _best(predictions: Sequence[tuple[float, str]]) -> tuple[str, float]:
@@ -156,6 +186,14 @@ def _best(predictions: Sequence[tuple[float, str]]) -> tuple[str, float]:
 
 def _name(label: str) -> str:
     return label.removeprefix("__label__")
+
+
+@functools.lru_cache(maxsize=2)
+def _load_tree(model: Path) -> SoftmaxTree | None:
+    try:
+        return read_tree(model)
+    except (ValueError, IndexError) as error:
+        raise ConfigError(f"language.model_path ({model}) is damaged: {error}; fetch the model again") from error
 
 
 @functools.lru_cache(maxsize=2)

@@ -120,7 +120,8 @@ def test_vocalised_arabic_is_arabic(tmp_path: Path) -> None:
 
 def test_a_label_its_letters_contradict_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [(0.6, "__label__de"), (0.3, "__label__uk"), (0.1, "__label__ru")]
-    monkeypatch.setattr("tasks.language._load_predict", lambda model: lambda line, k, *rest: answers[:k])
+    monkeypatch.setattr("tasks.language._load_tree", lambda model: None)
+    monkeypatch.setattr("tasks.language._load_predict", lambda model: lambda line, k, *rest: answers[: k if k > 0 else None])
 
     def label(text: str, min_score: float = 0.2) -> tuple[str, float]:
         labels, scores, _ = label_texts(pa.array([text]), Path("model"), LanguageConfig(min_score=min_score))
