@@ -25,7 +25,14 @@ STAGES: dict[str, Stage] = {
             ("numba", "fasttext", "duckdb", "safetensors"),
             reads_inputs=True,
         ),
-        Stage("quality", "tasks.quality", "filter_quality", ("ingest", "language", "scores"), ("numba",)),
+        Stage(
+            "quality",
+            "tasks.quality",
+            "filter_quality",
+            ("ingest", "language", "scores"),
+            ("numba", "publicsuffixlist"),
+            reads_inputs=True,
+        ),
         Stage("dedup", "tasks.dedup", "deduplicate", ("ingest", "quality"), ("numba", "datasketch"), reads_inputs=True),
         Stage("pii", "tasks.pii", "find_pii", ("ingest",), ("numba", "phonenumbers", "python-stdnum")),
         Stage(

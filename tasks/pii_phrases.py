@@ -46,8 +46,12 @@ _AFTER_ADDRESS = re.compile(rb"[<*]*>? ?\((" + _NAME + rb")\)")
 
 
 def private_keys(text: bytes, begins: np.ndarray) -> Iterator[Row]:
-    """Key blocks in a buffer of documents. What is masked around one cannot make another, so one search is enough."""
-    for label in _KEY_LABEL.finditer(text) if _KEY_WORDS in text else ():
+    """Key blocks in a buffer of documents. What is masked around one cannot make another, so one search is enough.
+
+    The buffer may hold more than the documents, as that of a slice does.
+    """
+    low, high = int(begins[0]), int(begins[-1])
+    for label in _KEY_LABEL.finditer(text, low, high) if text.find(_KEY_WORDS, low, high) >= 0 else ():
         document = int(np.searchsorted(begins, label.start(), "right")) - 1
         high = int(begins[document + 1])
         end = _key_end(text, label, min(high, label.end() + MAX_KEY_BYTES)) if label.end() <= high else -1

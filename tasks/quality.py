@@ -3,13 +3,14 @@
 Published collections of rules by name (tasks.quality_presets) and limits of one's own, chosen per run, source and language
 (tasks.quality_rules), on measures made by one kernel call per part (tasks.kernels.features). Every rule is evaluated on every
 document and nothing exits early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or
-thresholds can be judged without reading a text again.
+thresholds can be judged without reading a text again. Lists of keywords (tasks.keywords) and rules on URLs (tasks.url_rules)
+are features and rules too.
 
-In: id, text, source; language; scores, which are features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`,
-one column per feature and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of the
-broken rules that drop this document), `kept` (there are none). A dropped document counts for the first of its rules.
-Deterministic and independent of parts but for shares of scores, which are of all documents. Leaves out: word lists, removal of
-single lines.
+In: id, text, source, url; language; scores, features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`, one
+column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of
+the broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords masks. A dropped document
+counts for the first of its rules. Deterministic and independent of parts but for shares of scores, which are of all documents.
+Leaves out: removal of single lines.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_core.config import to_plain
-from tasks.artifact import Artifact, check_accounting
+from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.documentset import (
     SIDECAR_FILE,
     check_aligned,
@@ -36,7 +37,17 @@ from tasks.documentset import (
     write_table,
 )
 from tasks.keys import digest
+from tasks.keywords import (
+    KeywordList,
+    check_keywords,
+    count_keywords,
+    find_keywords,
+    keyword_feature,
+    keyword_files,
+    keyword_rules,
+)
 from tasks.language_labels import check_label
+from tasks.listfiles import check_list_files
 from tasks.parts import Part, RunParts, serial
 from tasks.quality_features import COUNTS, FEATURES
 from tasks.quality_fineweb2 import FINEWEB2
@@ -45,6 +56,7 @@ from tasks.score_labels import DIMENSIONS, LABELS_FOLDER
 from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
 from tasks.stage import StageFailure
 from tasks.tally import OTHER, largest
+from tasks.url_rules import UrlRules, count_urls, find_urls, url_files, url_rules
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,15 @@ class QualityConfig:
     by_source: dict[str, RuleOverlay] = field(default_factory=dict)
     """Other rules for documents of a source, by name; laid over those of their language."""
 
+    keywords: dict[str, KeywordList] = field(default_factory=dict)
+    """Lists of terms by name, for all documents of their languages."""
+
+    urls: UrlRules = field(default_factory=UrlRules)
+    """Lists of domains, URLs and words in URLs, for all documents."""
+
     def __post_init__(self) -> None:
         check_names(self.presets, self.record, self.thresholds, self.limits)
+        check_keywords(self.keywords)
         for label in self.by_language:
             check_label(label, "by_language")
         self.rule_book()
@@ -78,7 +97,18 @@ class QualityConfig:
     def rule_book(self) -> RuleBook:
         """Raises ConfigError where the chosen rules contradict each other."""
         base = RuleOverlay(self.presets, self.record, self.thresholds, self.limits)
-        return RuleBook(base, self.by_language, self.by_source)
+        return RuleBook(base, self.by_language, self.by_source, [*url_rules(self.urls), *keyword_rules(self.keywords)])
+
+    def list_features(self) -> tuple[str, ...]:
+        """Columns of what lists find."""
+        return (*self.urls.finds, *map(keyword_feature, self.keywords))
+
+    def input_files(self) -> dict[str, Path]:
+        """Files of lists, whose contents are part of the key. Raises ConfigError where one is not there."""
+        files = keyword_files(self.keywords) | url_files(self.urls)
+        for name, path in files.items():
+            check_list_files(f"quality.{name}", (path,))
+        return files
 
 
 def filter_quality(
@@ -94,8 +124,14 @@ def filter_quality(
     # What is cut at depends on all parts: a part judged by other bounds is another one.
     bounds = digest({name: to_plain(limit) for name, limit in config.limits.items()})
     labels = {part.name: str(scores.file(f"{LABELS_FOLDER}/{part.name}")) for part in parts if limited_scores(config)}
+    lists = digest({name: digest_file(path) for name, path in config.input_files().items()})
     parts = [
-        Part(p.name, digest({"part": p.digest, "limits": bounds}), {**p.payload, "labels": labels.get(p.name)}) for p in parts
+        Part(
+            p.name,
+            digest({"part": p.digest, "limits": bounds, "lists": lists}),
+            {**p.payload, "labels": labels.get(p.name), "lists": lists},
+        )
+        for p in parts
     ]
     results = run_parts(_judge_part, parts, config, out_dir)
     link_sidecars(results, out_dir)
@@ -109,16 +145,19 @@ def filter_quality(
     check_accounting("quality", counters)
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
-    return Artifact(out_dir, "quality", counters, _metrics(config.rule_book(), totals))
+    metrics = _metrics(config.rule_book(), totals) | {name: totals[name] for name in ("urls", "keywords") if name in totals}
+    return Artifact(out_dir, "quality", counters, metrics)
 
 
 def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[str, Any]:
-    documents = read_table(part.payload["documents"], ["id", "text", "source"])
+    documents = read_table(part.payload["documents"], ["id", "text", "source", "url"])
     labels, scores = read_table(part.payload["language"], ["id", "language"]), read_table(part.payload["scores"])
     check_aligned(documents, labels, "the language sidecar")
     check_aligned(documents, scores, "the scores sidecar")
     languages = np.asarray(labels["language"].to_pylist(), dtype=object)
-    features = measure_features(documents["text"], languages)
+    hits, masks = find_keywords(config.keywords, part.payload["lists"], documents["text"], languages)
+    url_hits = find_urls(config.urls, part.payload["lists"], documents["url"])
+    features = measure_features(documents["text"], languages) | url_hits | hits
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
     score_columns, judged = judged_scores(documents["id"].to_pylist(), scores, config)
@@ -126,10 +165,16 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
     measured = {"num_bytes": num_bytes, **features, **score_columns}
     columns = {"id": documents["id"], **measured, "verdict": verdicts, "drops": drops, "kept": drops == 0}
+    if masks is not None:
+        columns["masks"] = masks
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )
     counts = _count(book, verdicts, drops, sources, languages)
+    if config.keywords:
+        counts["keywords"] = count_keywords(config.keywords, hits)
+    if url_hits:
+        counts["urls"] = count_urls(url_hits)
     if part.payload["labels"]:
         counts["score_rules"] = _count_by_label(book, verdicts, judged, read_table(part.payload["labels"]))
     return counts

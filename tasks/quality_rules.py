@@ -126,9 +126,19 @@ class Judgement:
 class RuleBook:
     """All rules of a run with their bits, and which of them judge a document of some source and language."""
 
-    def __init__(self, base: RuleOverlay, by_language: Mapping[str, RuleOverlay], by_source: Mapping[str, RuleOverlay]) -> None:
-        """Raises ConfigError where a rule would need two thresholds, or a verdict more than 64 bits."""
+    def __init__(
+        self,
+        base: RuleOverlay,
+        by_language: Mapping[str, RuleOverlay],
+        by_source: Mapping[str, RuleOverlay],
+        of_lists: Sequence[tuple[Rule, bool]] = (),
+    ) -> None:
+        """Raises ConfigError where a rule would need two thresholds, or a verdict more than 64 bits.
+
+        of_lists: rules of lists, and whether they drop. They judge every document, whatever its source and language.
+        """
         self._base, self._by_language, self._by_source = base, by_language, by_source
+        self._of_lists = {rule.name: (rule, drops) for rule, drops in of_lists}
         places = [(source, language) for source in (None, *by_source) for language in (None, *by_language)]
         chosen = {place: self._choose(*place) for place in places}
         known = {rule.name: rule for rules in chosen.values() for rule, _ in rules.values()}
@@ -136,7 +146,7 @@ class RuleBook:
         names = sorted(known, key=lambda name: order.get(name, len(order)))  # stable: limits stay in their own order
         if len(names) > MAX_RULES:
             raise ConfigError(
-                f"{len(names)} rules are chosen, and a verdict has {MAX_RULES} bits; choose fewer presets, or fewer limits"
+                f"{len(names)} rules are chosen, and a verdict has {MAX_RULES} bits; choose fewer presets, limits or lists"
             )
         self.names = tuple(names)
         bits = {name: bit for bit, name in enumerate(names)}
@@ -161,7 +171,7 @@ class RuleBook:
         for overlay in overlays:
             choice = _lay_over(choice, overlay)
         where = " ".join(f"{kind} {name}" for kind, name in (("source", source), ("language", language)) if name is not None)
-        return _rules_of(choice, f" for {where}" if where else "")
+        return _rules_of(choice, f" for {where}" if where else "") | self._of_lists
 
 
 def judge(

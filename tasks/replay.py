@@ -10,15 +10,17 @@ documents. Cost: seconds for ten million documents, memory of the groups. Left o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError, nearest
-from tasks.artifact import Artifact, ArtifactMismatch
+from tasks.artifact import Artifact, ArtifactMismatch, digest_file
 from tasks.documentset import document_parts
+from tasks.keys import key_config
 from tasks.quality import QualityConfig
 from tasks.quality_presets import Rule
 from tasks.quality_rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
@@ -66,6 +68,7 @@ def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quali
     if "drops" not in fields or "num_bytes" not in fields:
         raise ArtifactMismatch(f"the quality artifact {quality.path} is of an older version; make it again with a run")
     check_scores(config, list(scores.metrics["scores"]))
+    _check_lists(quality, config)
     for name, limit in config.limits.items():
         if limit.spare_frac:
             raise ConfigError(f"limits.{name}.spare_frac is drawn when documents are judged; replay without it, or run")
@@ -80,6 +83,31 @@ def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quali
         rows = connection.execute(query).fetchall()
     names = [str(rule["name"]) for rule in quality.metrics["rules"]]
     return _summarize(rows, names)
+
+
+def _check_lists(quality: Artifact, config: QualityConfig) -> None:
+    """Raise ConfigError where lists hold something else than those whose hits are stored."""
+    if not quality.record:
+        return  # never published, so nobody knows of its lists
+    found = {f"keywords.{name}": one for name, one in quality.config.get("keywords", {}).items()}
+    found["urls"] = quality.config.get("urls", {})
+    files = quality.record["identity"].get("inputs", {})
+    own_files = {name: digest_file(path) for name, path in config.input_files().items()}
+    wanted = json.loads(json.dumps(key_config(config)))
+    asked = {f"keywords.{name}": one for name, one in wanted["keywords"].items()}
+    asked |= {"urls": wanted["urls"]} if config.urls.finds else {}
+    for place, one in asked.items():
+        under = place.replace(".", "/") + "/"
+        before = _contents(found.get(place, {})), {n: d for n, d in files.items() if n.startswith(under)}
+        if before != (_contents(one), {n: d for n, d in own_files.items() if n.startswith(under)}):
+            raise ConfigError(
+                f"quality.{place} is not the list whose hits this run has stored; it takes a run to look for others"
+            )
+
+
+def _contents(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the hits of a list, in plain values."""
+    return {name: value for name, value in settings.items() if name not in ("action", "max_hits", "drops")}
 
 
 def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[str], reason: str) -> str:

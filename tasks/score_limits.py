@@ -32,15 +32,21 @@ if TYPE_CHECKING:
 
 def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
     """Raise ConfigError for a limit on what is neither a feature nor one of the scores, and for shares of a part of the run."""
+    measured = (*FEATURES, *config.list_features())
+    for name in known:
+        if name in config.list_features():
+            raise ConfigError(f"{name} is a score and a list of quality; give one of them another name")
     overlays = [("", config.limits)]
     overlays += [(f"by_language.{label}.", overlay.limits) for label, overlay in config.by_language.items()]
     overlays += [(f"by_source.{name}.", overlay.limits) for name, overlay in config.by_source.items()]
     for where, limits in overlays:
         for name, limit in limits.items():
             place = f"quality.{where}limits.{name}"
-            if name not in FEATURES and name not in known:
-                hint = nearest(name, [*FEATURES, *known])
+            if name not in measured and name not in known:
+                hint = nearest(name, [*measured, *known])
                 raise ConfigError(f"{place} is neither a feature nor a score of this run (see scores.classifiers); {hint}")
+            if name in measured and (limit.is_share or limit.pareto is not None):
+                raise ConfigError(f"{place}: shares, quantiles and draws are for scores; what lists find has min and max")
             if where and (limit.is_share or limit.pareto is not None or limit.spare_frac):
                 raise ConfigError(f"{place}: shares and draws are of all documents; put them into quality.limits.{name}")
 
@@ -49,7 +55,7 @@ def limited_scores(config: QualityConfig) -> list[str]:
     """Scores that some limit stands on, in a fixed order."""
     overlays = (*config.by_language.values(), *config.by_source.values())
     limited = [*config.limits, *(name for overlay in overlays for name in overlay.limits)]
-    return sorted({name for name in limited if name not in FEATURES})
+    return sorted({name for name in limited if name not in FEATURES and name not in config.list_features()})
 
 
 def resolve_limits(config: QualityConfig, scores: Artifact, parts: Sequence[Part]) -> QualityConfig:

@@ -25,16 +25,16 @@ def normalise_url(url: str, tracking_parameters: Sequence[str] = ()) -> str | No
         port = pieces.port
     except ValueError:
         return None  # a port or a bracketed host that is none
-    if not pieces.scheme or not pieces.hostname:
+    host = (pieces.hostname or "").rstrip(".")
+    if not pieces.scheme or not host:
         return None
-    host = pieces.hostname.rstrip(".")
     host = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS.get(pieces.scheme):
         host = f"{host}:{port}"
     user = pieces.netloc.rpartition("@")[0]
-    path = _normal_escapes(pieces.path) or "/"
+    path = normal_escapes(pieces.path) or "/"
     kept = [p for p in pieces.query.split("&") if p and not _is_tracking(p.partition("=")[0], tracking_parameters)]
-    query = _normal_escapes("&".join(kept))
+    query = normal_escapes("&".join(kept))
     return f"{pieces.scheme}://{user}{'@' if user else ''}{host}{path}{'?' if query else ''}{query}"
 
 
@@ -51,7 +51,9 @@ def _is_tracking(name: str, tracking_parameters: Sequence[str]) -> bool:
     return any(name.startswith(t[:-1]) if t.endswith("*") else name == t for t in tracking_parameters)
 
 
-def _normal_escapes(text: str) -> str:
+def normal_escapes(text: str) -> str:
+    """Escapes in upper case, and undone for unreserved characters."""
+
     def normal(match: re.Match[str]) -> str:
         char = chr(int(match[1], 16))
         return char if char in _UNRESERVED else match[0].upper()

@@ -212,8 +212,9 @@ def test_completion_and_config_dump_leave_no_files(tmp_path: Path) -> None:
         )
         return done.stdout
 
-    assert textmill("-sc", "query=bash", COMP_LINE="textmill re").split() == ["refresh"]
-    assert textmill("-sc", "query=bash", COMP_LINE="textmill run tokenizer=").split() == ["tokenizer=bpe", "tokenizer=unigram"]
+    assert textmill("-sc", "query=bash", COMP_LINE="textmill re").split() == ["refresh", "replay"]
+    expected = [f"tokenizer={choice}" for choice in choices("tokenizer")]
+    assert textmill("-sc", "query=bash", COMP_LINE="textmill run tokenizer=").split() == expected
     assert "vocab_size: 777" in textmill("run", "--cfg", "job", "tokenizer.vocab_size=777")
     assert list(tmp_path.iterdir()) == []
 

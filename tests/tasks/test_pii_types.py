@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import random
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stdnum import luhn
 from stdnum.iban import calc_check_digits
 
+from tasks.documentset import text_buffers
 from tasks.kernels.pii_numbers import IBAN_LENGTHS
 from tasks.pii import DEFAULT_TYPES, PiiConfig, find_spans
 from tasks.pii_crypto import is_base58_address, is_bech32_address, is_ether_address, keccak_256
 from tasks.pii_kinds import TYPE_NAMES
+from tasks.pii_spans import find_all_spans
 from tasks.scrub import apply_spans, scrub
 from tests.tasks.pii_oracles import is_card, is_iban, is_ip4, is_ip6, is_mac, stdnum_iban_length
 
@@ -198,3 +201,13 @@ def test_spans_of_anything_are_ordered_disjoint_and_at_character_borders(text) -
         if not isinstance(text, bytes):
             data[:start].decode(), data[start:stop].decode()
         end = stop
+
+
+def test_slice_of_a_column_has_the_spans_of_its_own_documents_only() -> None:
+    texts = pa.array([f"before {PEM}{END}", "jane@example.com", f"mine {PEM}{END}", f"after {PEM}{END}"], pa.large_string())
+    part = texts.slice(1, 2)
+    spans = find_all_spans(*text_buffers(part), EVERYTHING)
+    alone = find_all_spans(*text_buffers(pa.array(part.to_pylist(), pa.large_string())), EVERYTHING)
+    before = len(texts[0].as_py().encode())
+    assert spans.documents.tolist() == alone.documents.tolist() == [0, 1]
+    assert (spans.starts - before).tolist() == alone.starts.tolist()

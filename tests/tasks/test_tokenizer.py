@@ -98,7 +98,7 @@ def test_remembered_words_of_the_sample_give_the_ids_of_the_whole_text(tokenizer
     texts = sample_texts(300, 1200)
     encodings = tokenizer._model.encode_batch(texts, add_special_tokens=False)
     for _ in range(2):  # the second time from memory
-        assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [encoding.ids for encoding in encodings]
+        assert [ids.tolist() for ids in tokenizer.encode_words(texts)] == [encoding.ids for encoding in encodings]
 
 
 def test_words_are_not_cut_where_a_merge_crosses() -> None:

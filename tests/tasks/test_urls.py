@@ -54,7 +54,9 @@ def test_tracking_parameters_are_an_option() -> None:
     assert normalise_url("http://a.org/?utm_source=x") == "http://a.org/?utm_source=x"
 
 
-@pytest.mark.parametrize("url", ["", "no url", "/path", "mailto:a@example.org", "http://", "http://a.org:port/", "http://[1/"])
+@pytest.mark.parametrize(
+    "url", ["", "no url", "/path", "mailto:a@example.org", "http://", "http://a.org:port/", "http://[1/", "http://./"]
+)
 def test_what_is_no_url_is_like_nothing(url: str) -> None:
     assert normalise_url(url) is None
     assert url_keys([url, None, url]) == [None] * 3

@@ -42,12 +42,14 @@ def make_run(folder: Path, num_documents: int = 36, weight_scale: float = 4.0, s
             "source": row["source"],
             "language": row["lang"],
             "split": "validation" if n % 3 == 0 else "train",
+            "repeats": 1,
         }
         for n, row in enumerate(rows)
     ]
     for name in ("documents", "tokenizer", "shards", "train"):
         (folder / name).mkdir(parents=True)
-    schema = pa.schema([("id", ID), ("text", pa.large_string()), *((n, pa.string()) for n in ("source", "language", "split"))])
+    labels = [(name, pa.string()) for name in ("source", "language", "split")]
+    schema = pa.schema([("id", ID), ("text", pa.large_string()), *labels, ("repeats", pa.int32())])
     write_table(pa.Table.from_pylist(table[::-1] if reverse else table, schema), folder / "documents/part-00000.parquet")
     documents = Artifact(folder / "documents", "documents")
     tokenizer = train_tokenizer(documents, folder / "tokenizer", TokenizerConfig(vocab_size=400))
