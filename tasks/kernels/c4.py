@@ -101,7 +101,7 @@ def judge_cited_line(buf, start, stop, words, longest, flags, tables, stripped, 
     length = _strip_citations(buf, start, stop, tables[5], stripped)
     clean_words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
     last = stripped[length - 1] if length else np.uint8(0)
-    ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(stripped, 0, length)
+    ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(stripped, np.int64(0), length)
     judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals)
 
 
@@ -110,8 +110,8 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
     """(words, sentences, bits of phrases found, has a curly brace) of buf[:stop], by the rules of tasks.kernels.scan."""
     kinds, heads = tables[0], tables[4]
     words, sentences, found, brace = 0, 0, 0, False
-    word_start, content_stop, ended_at = 0, 0, -1
-    pos = 0
+    word_start, content_stop, ended_at = np.int64(0), np.int64(0), np.int64(-1)
+    pos = np.int64(0)
     while pos < stop:
         kind, after = kinds[buf[pos]], pos + 1
         if kind == _WIDE:
@@ -124,7 +124,7 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
                 content_stop = pos
                 sentences += ended_at == pos
             if pos > 0 and pos + 1 < stop:
-                found |= phrases_at(buf, 0, stop, pos, heads[0, buf[pos - 1]] & heads[1, buf[pos + 1]], tables)
+                found |= phrases_at(buf, np.int64(0), stop, pos, heads[0, buf[pos - 1]] & heads[1, buf[pos + 1]], tables)
             word_start = after
         elif kind == _END:
             ended_at = after
@@ -133,7 +133,7 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
                 ended_at = after
         elif kind == _BRACE:
             brace = True
-        elif kind == _J and _matches(buf, pos, stop, tables, 0):
+        elif kind == _J and _matches(buf, pos, stop, tables, np.int64(0)):
             found |= _JAVASCRIPT_BIT
         pos = after
     words += stop > word_start
@@ -146,7 +146,7 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
 def find_javascript(buf, start, stop, tables):  # type: ignore[no-untyped-def]
     """The bit of `javascript` if buf[start:stop] has it."""
     for pos in range(start, stop):
-        if buf[pos] | 0x20 == _SMALL_J and _matches(buf, pos, stop, tables, 0):
+        if buf[pos] | 0x20 == _SMALL_J and _matches(buf, pos, stop, tables, np.int64(0)):
             return _JAVASCRIPT_BIT
     return 0
 
@@ -156,7 +156,7 @@ def phrases_at(buf, start, stop, space, candidates, tables):  # type: ignore[no-
     """Bits of those candidates that stand around their first space, at `space`."""
     spaces = tables[3]
     found = np.int64(0)
-    phrase = 0
+    phrase = np.int64(0)
     while candidates:
         if candidates & 1 and space - spaces[phrase] >= start and _matches(buf, space - spaces[phrase], stop, tables, phrase):
             found |= np.int64(1) << phrase

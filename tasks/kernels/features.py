@@ -50,13 +50,14 @@ def measure_texts(
     """
     rows = np.zeros((len(offsets) - 1, len(FEATURES)), np.float64)
     lists = np.zeros(len(rows), np.int64) if list_of_document is None else list_of_document.astype(np.int64)
-    packed = pack_lists(stop_lists or [STOP_WORDS])
-    _measure_documents(buf, offsets, lists, packed, (char_flags(), line_marks()), c4.c4_tables(), rows)
+    stop_lists = stop_lists or [STOP_WORDS]
+    packed = pack_lists(stop_lists)
+    _measure_documents(buf, offsets, lists, packed, len(stop_lists), (char_flags(), line_marks()), c4.c4_tables(), rows)
     return rows
 
 
 @njit(cache=True, nogil=True)
-def _measure_documents(buf, offsets, stop_lists, packed_lists, char_tables, c4_tables, rows):  # type: ignore[no-untyped-def]
+def _measure_documents(buf, offsets, stop_lists, packed_lists, num_lists, char_tables, c4_tables, rows):  # type: ignore[no-untyped-def]
     longest = 0
     for d in range(len(rows)):
         length = offsets[d + 1] - offsets[d]
@@ -71,8 +72,8 @@ def _measure_documents(buf, offsets, stop_lists, packed_lists, char_tables, c4_t
     units = (np.empty(room, np.int32), np.empty(room, np.int64), np.empty(room, np.int32))
     scratch = (np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32))
     stripped, c4_totals, covered = np.empty(longest, np.uint8), np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
-    stops = stop_tables(packed_lists, packed_lists[2].max() + 1)
-    generation = 0
+    stops = stop_tables(packed_lists, num_lists)
+    generation = np.int64(0)  # a literal would compile the walk twice, for itself and for int64
     for d in range(len(rows)):
         begin, end = offsets[d], offsets[d + 1]
         sizes, num_paragraphs, of_lines, of_units = scan_document(

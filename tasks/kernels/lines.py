@@ -6,6 +6,8 @@ no blank line between, and equals another when their lines do. Exact: equality i
 
 from __future__ import annotations
 
+import numpy as np
+
 from tasks.kernels import inner
 from tasks.kernels.interning import intern_pair, pair_key, table_mask
 
@@ -33,9 +35,10 @@ def duplicate_paragraphs(lines, num_lines, counts, table, generation):  # type: 
     """
     chars, ids, paragraphs = lines
     mask = table_mask(num_lines)
-    num_nodes, dup, dup_chars = 1, 0, 0
-    counts[: num_lines + 1] = 0
-    node, paragraph_chars = 0, 0
+    num_nodes, dup, dup_chars = np.int64(1), 0, 0
+    for i in range(num_lines + 1):
+        counts[i] = 0
+    node, paragraph_chars = np.int64(0), 0
     for i in range(num_lines):
         child = intern_pair(pair_key(node, ids[i]), num_nodes, table, generation, mask)
         num_nodes += child == num_nodes
@@ -46,5 +49,5 @@ def duplicate_paragraphs(lines, num_lines, counts, table, generation):  # type: 
                 dup += 1
                 dup_chars += paragraph_chars
             counts[node] += 1
-            node, paragraph_chars = 0, 0
+            node, paragraph_chars = np.int64(0), 0
     return dup, dup_chars

@@ -29,8 +29,9 @@ def repeated_ngrams(units, num_units, scratch, table, generation, covered):  # t
     """
     unit_ids, char_sums, counts = units
     places, ids, pair_counts = scratch
-    covered[:] = 0
-    num_places = 0
+    for n in range(MAX_N + 1):
+        covered[n] = 0
+    num_places = np.int64(0)
     before = num_units > 0 and counts[unit_ids[0]] > 1
     for i in range(num_units - 1):
         repeats = counts[unit_ids[i + 1]] > 1
@@ -44,7 +45,7 @@ def repeated_ngrams(units, num_units, scratch, table, generation, covered):  # t
             break
         generation += 1
         mask = table_mask(num_places)
-        num_ids, equal = 0, 0
+        num_ids, equal = np.int64(0), 0
         last_key, last_id = np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(-1)
         for k in range(num_places):
             place = places[k]
@@ -59,7 +60,7 @@ def repeated_ngrams(units, num_units, scratch, table, generation, covered):  # t
             last_key, last_id = key, found
             ids[k] = found
         # Text that is little but runs of one unit waits for each look-up of the same slot: the next length looks at runs first.
-        runs = 4 * equal > 3 * num_places
+        runs = bool(4 * equal > 3 * num_places)
         if num_ids == num_places:  # all different
             break
         wanted = -1

@@ -73,7 +73,7 @@ def find_candidates(
     found = np.empty(1024 * ROW, np.int64)
     groups = np.empty((MAX_GROUPS, GROUP_COLUMNS), np.int64)
     letters = np.zeros(128, np.int64)
-    count, r = 0, 0
+    count, r = np.int64(0), np.int64(0)  # literals would compile every judge twice, for themselves and for int64
     while r < len(lo):
         low, high, end = lo[r], hi[r], scan_hi[r]
         if wanted & _TOKEN_KINDS:

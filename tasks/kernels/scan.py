@@ -109,20 +109,21 @@ def scan_document(  # type: ignore[no-untyped-def]
     unit_ids, char_sums, unit_counts = units
     line_generation, unit_generation = generation + 1, generation + 2
     generation += 2
-    line_mask, unit_mask = SMALLEST_MASK, SMALLEST_MASK
-    num_lines, num_line_ids, num_paragraphs, num_newlines = 0, 0, 0, 0
+    line_mask, unit_mask, num_line_ids, num_unit_ids = np.int64(SMALLEST_MASK), np.int64(SMALLEST_MASK), np.int64(0), np.int64(0)
+    num_lines, num_paragraphs, num_newlines = 0, 0, 0
     bullet, ellipsis, terminal, short, dup, dup_chars, all_chars = 0, 0, 0, 0, 0, 0, 0
-    num_units, num_unit_ids, unsegmented, alphabetic, word_chars, longest = 0, 0, 0, 0, 0, 0
+    num_units, unsegmented, alphabetic, word_chars, longest = 0, 0, 0, 0, 0
     hashes, ellipses, braces, dots, after_dot = 0, 0, 0, 0, -1
     # Characters up to a position are the bytes up to it that begin one: all but `tails`.
     tails, unit_chars = 0, 0
     last_full_word = len(buf) - 8
     blank_before = True
-    c4_totals[:] = 0
+    for i in range(c4.MEASURES):
+        c4_totals[i] = 0
     char_sums[0] = 0
     pos = begin
     while pos < end:
-        line_start, line_stop, start_tails, stop_tails, first, last = -1, pos, 0, 0, np.int64(0), np.int64(0)
+        line_start, line_stop, start_tails, stop_tails, first, last = np.int64(-1), pos, 0, 0, np.int64(0), np.int64(0)
         # For C4: words parted by white space, the first character of this one, and where the last sentence ended.
         between, words, word_begin, longest_word, sentences, ended_at = True, 0, 0, 0, 0, -1
         phrases, braces_before, bracket = 0, braces, False

@@ -250,7 +250,7 @@ def best_labels(buf, offsets, scripts, tables, words, lengths, grams, rows, tree
     for d in range(len(offsets) - 1):
         longest = max(longest, offsets[d + 1] - offsets[d])
     word = np.empty(2 * longest + 8, np.uint8)
-    word[0] = ord("<")
+    word[0] = 0x3C
     hidden = np.empty(rows.shape[1], np.float32)
     which = np.empty(max(1, lengths[1]) * word.size + 1, np.int64)
     # Words come again and again: the sums of their rows are kept, the last one at each place.
