@@ -24,7 +24,7 @@ setup: $(VENV)/.installed ## Make .venv and install the locked requirements
 
 test: $(VENV)/.installed-dev ## Set up with development tools; lint, types, architecture, CPU tests
 	@$(MAKE) --no-print-directory check
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, types and architecture contracts only
 	@$(BIN)/ruff check .

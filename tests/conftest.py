@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 COMPILE_THE_SAME = {
@@ -12,7 +15,24 @@ COMPILE_THE_SAME = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        name = item.path.stem
-        groups = [group for group, files in COMPILE_THE_SAME.items() if name.startswith(files)]
-        item.add_marker(pytest.mark.xdist_group(groups[0] if groups else item.path.as_posix()))
+    """Whole runs first: a long one at the end would leave the other processes without work."""
+    items.sort(key=lambda item: len(item.path.parts))
+
+
+# pytest-xdist's own groups are written into the names of tests, which pytest 9.2 no longer lets it do.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
+
+
+def group(nodeid: str) -> str:
+    file = nodeid.split("::", 1)[0]
+    groups = [name for name, files in COMPILE_THE_SAME.items() if Path(file).stem.startswith(files)]
+    return groups[0] if groups else file
