@@ -56,17 +56,19 @@ lock: ## Resolve requirements.lock and requirements-dev.lock again (needs uv)
 clean: down ## Remove the environment; results under data/ stay
 	rm -rf $(VENV) *.egg-info
 
-# torch goes first and with its own dependencies: which of them it needs depends on the build (CPU or CUDA).
-# The lock is complete, so nothing else is resolved again. fasttext is compiled meanwhile, on another core. Byte code is
-# compiled on first import, not for thousands of modules that are never loaded.
+# fasttext is compiled on one core while all the rest is installed on another. torch goes first and with its own dependencies:
+# which of them it needs depends on the build (CPU or CUDA). The lock is complete, so nothing else is resolved again. Byte code
+# is compiled on first import, not for thousands of modules that are never loaded.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) flows/prerequisites.py
 	@echo 'textmill: installing into $(VENV) (some minutes the first time; fasttext is compiled here)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@grep -v '^fasttext==' requirements.lock > $(VENV)/rest.lock
 	@$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels $$(grep '^fasttext==' requirements.lock) > $(VENV)/fasttext.log 2>&1 & built=$$!; \
-	  $(PIP) install --no-compile torch==2.13.0 -c requirements.lock || { kill $$built; exit 1; }; \
+	  { $(PIP) install --no-compile torch==2.13.0 -c requirements.lock && $(PIP) install --no-compile --no-deps -r $(VENV)/rest.lock; } \
+	    || { kill $$built; exit 1; }; \
 	  wait $$built || { cat $(VENV)/fasttext.log >&2; echo 'textmill: fasttext was not compiled; the reason is above' >&2; exit 1; }
-	@$(PIP) install --no-compile --no-deps --find-links $(VENV)/wheels -r requirements.lock
+	@$(PIP) install --no-compile --no-deps --find-links $(VENV)/wheels $$(grep '^fasttext==' requirements.lock)
 	@$(PIP) install --no-compile --no-deps --no-build-isolation -e .
 	@touch $@
 
