@@ -41,6 +41,14 @@ def test_recall_counts_covered_spans_of_the_right_type_in_code_points(tmp_path) 
     assert main([]) == 2 and main([str(tmp_path), str(tmp_path), str(truth)]) == 2
 
 
+def test_offsets_may_count_a_byte_order_mark_that_ingest_took(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"id": "marked", "text": "\ufeffask bob@x.org"}])
+    source = ingest_files(tmp_path, "in", [tmp_path / "a.jsonl"], id_column="id")
+    pii = find_pii(source, empty_dir(tmp_path / "pii"), PiiConfig())
+    truth = write_jsonl(tmp_path / "pii.jsonl", [{"id": "marked", "spans": [["email", 5, 14]]}])
+    assert pii_recall(pii, source, truth)["pii_email_recall"] == 1
+
+
 def test_recall_and_precision_on_the_sample_hold_their_floors() -> None:
     """Labels were given by eye to spans as they were found: e-mail and names sampled, the rest all."""
     labels = _lines("pii_labels.jsonl")
