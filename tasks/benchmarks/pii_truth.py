@@ -77,10 +77,10 @@ def pii_precision(spans: Mapping[str, Iterable[tuple[int, int, str]]], labels: I
 
 
 def _shift(text: str, spans: Iterable[tuple[str, int, int]]) -> int:
-    """1 where the offsets count a byte order mark that ingest took from the beginning: only then do e-mail addresses hold an @."""
-    emails = [(first, last) for kind, first, last in spans if kind == "email"]
-    apart = sum(("@" in text[first - 1 : last - 1]) - ("@" in text[first:last]) for first, last in emails if first > 0)
-    return int(apart > 0)
+    """1 where the offsets count a byte order mark that ingest took from the beginning: only then do spans begin as words do."""
+    firsts = [first for _, first, _ in spans]
+    begin_words = [sum(not text[max(0, f - shift - 1) : f - shift].isalnum() for f in firsts if f >= shift) for shift in (0, 1)]
+    return int(begin_words[1] > begin_words[0])
 
 
 def _share(name: str, successes: int, trials: int) -> dict[str, Any]:
