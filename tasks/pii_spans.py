@@ -135,12 +135,7 @@ def _phrases(values: np.ndarray, begins: np.ndarray, windows: Windows, config: P
 
 def _around(rows: np.ndarray, begins: np.ndarray) -> Windows:
     """Where a trigger may now judge otherwise: around spans in order, overlapping places of a document as one."""
-    from tasks.kernels.pii import MAX_LOOK_BYTES
+    from tasks.kernels.pii import places_around
 
-    documents = rows[:, 0]
-    lows = np.maximum(begins[documents], rows[:, 1] - MAX_LOOK_BYTES)
-    highs = np.minimum(begins[documents + 1], rows[:, 2] + MAX_LOOK_BYTES)
-    first = np.ones(len(rows), bool)
-    first[1:] = (documents[1:] != documents[:-1]) | (lows[1:] > highs[:-1])
-    places = np.flatnonzero(first)
-    return documents[places], lows[places], highs[np.append(places[1:], len(rows)) - 1]
+    documents, lows, highs = places_around(rows, begins)
+    return documents, lows, highs

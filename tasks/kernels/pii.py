@@ -17,7 +17,7 @@ import numpy as np
 from tasks import pii_kinds as kinds
 from tasks.kernels.pii_addresses import ip4, ip6, mac
 from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, is_any
-from tasks.kernels.pii_emails import email
+from tasks.kernels.pii_emails import email, may_be_email
 from tasks.kernels.pii_numbers import (
     DIGITS,
     DOT,
@@ -29,7 +29,6 @@ from tasks.kernels.pii_numbers import (
     NUM_FORMS,
     SHAPE,
     SIGNS,
-    VALUE,
     card,
     ends_a_phone,
     foreigner_id,
@@ -42,6 +41,7 @@ from tasks.kernels.pii_numbers import (
     phone_start,
     read_groups,
     shape_number,
+    value_of,
 )
 from tasks.kernels.pii_tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
 
@@ -127,8 +127,9 @@ def _scan_triggers(
     while i < stop and count < full:
         c = v[i]
         if c == 64:
-            start, end = email(v, low, high, i)
-            count = _put(found, count, wanted, r, start, end, kinds.EMAIL, 0)
+            if may_be_email(v, low, high, i):
+                start, end = email(v, low, high, i)
+                count = _put(found, count, wanted, r, start, end, kinds.EMAIL, 0)
         elif c == 58 or c == 45:
             if i + 3 < high and v[i + 3] == c and i > low and is_any(v[i - 1], HEX):
                 start, end = mac(v, low, high, i)
@@ -235,7 +236,7 @@ def _digits(
     else:
         start, kind, fewest, most = local_phone_start(v, low, high, i, groups[0, END]), kinds.LOCAL_PHONE, 9, 12
     for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
-        end, value = groups[k, END], groups[k, VALUE]
+        end = groups[k, END]
         if not fewest <= groups[k, DIGITS] <= most or not ends_a_phone(v, high, end):
             continue
         if kind == kinds.LOCAL_PHONE:
@@ -243,8 +244,9 @@ def _digits(
             # 252.227-7014 is a clause of some law.
             if k == 0 or shape < 0 or goes_on(v, high, end, signs) or (signs & DOT and signs & HYPHEN):
                 continue
-            value = value * kinds.MAX_PHONE_SHAPES + shape
-        count = _put(found, count, wanted, r, start, end, kind, value)
+            count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end) * kinds.MAX_PHONE_SHAPES + shape)
+        else:
+            count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
     return count
 
 
@@ -278,3 +280,20 @@ def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
                 masked[i] = marks[r]
         taken[r] = free
     return taken
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def places_around(rows: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(document, first byte, last byte) of what `MAX_LOOK_BYTES` reach around spans in order; places that overlap are one."""
+    documents, lows, highs = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    count = 0
+    for r in range(len(rows)):
+        document = rows[r, 0]
+        low = max(begins[document], rows[r, 1] - MAX_LOOK_BYTES)
+        high = min(begins[document + 1], rows[r, 2] + MAX_LOOK_BYTES)
+        if count > 0 and documents[count - 1] == document and low <= highs[count - 1]:
+            highs[count - 1] = high
+        else:
+            documents[count], lows[count], highs[count] = document, low, high
+            count += 1
+    return documents[:count], lows[:count], highs[:count]

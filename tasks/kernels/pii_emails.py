@@ -24,14 +24,17 @@ _COMMON_TLD = packed(
 
 
 @helper
-def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
-    """The e-mail address around the @ at `at`, as (start, end), or (-1, -1)."""
-    none = (-1, -1)
-    # A quick look first: @@ and decorators are many.
+def may_be_email(v: np.ndarray, lo: int, hi: int, at: int) -> bool:
+    """Could an address stand around the @ at `at`? A quick look: @@ and decorators are many."""
     if at == lo or at + 3 >= hi or not (is_any(v[at - 1], LOCAL) or v[at - 1] >= 128):
-        return none
-    if not (is_any(v[at + 1], ALPHA | DIGIT) or v[at + 1] >= 128):
-        return none
+        return False
+    return is_any(v[at + 1], ALPHA | DIGIT) or v[at + 1] >= 128
+
+
+@helper
+def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
+    """The e-mail address around the @ at `at`, of which `may_be_email` holds, as (start, end), or (-1, -1)."""
+    none = (-1, -1)
     start = _local_part(v, lo, at)
     if start == at or v[at - 1] == 46 or _in_url(v, lo, start):
         return none

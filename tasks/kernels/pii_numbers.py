@@ -16,14 +16,15 @@ from tasks.kernels.pii_context import announced
 MAX_PHONE_BYTES = 40
 MAX_GROUPS = 8
 MAX_DIGITS = 19
+MAX_PHONE_DIGITS = 15
 SIZE_BITS = 5
 MAX_ONES = 3
 """More groups of one digit are no number but a row of them."""
 
-END, DIGITS, VALUE, SHAPE, SEPARATOR, SIGNS = range(6)
-"""Columns of a row of groups, a line per group: where it ends; digits, number and sizes so far (five bits each); the code of the
-separator before it; bits of the separators so far."""
-GROUP_COLUMNS = 6
+END, DIGITS, SHAPE, SIGNS = range(4)
+"""Columns of a row of groups, a line per group: where it ends; digits and sizes so far (five bits each); bits of the separators
+so far."""
+GROUP_COLUMNS = 4
 BLANK, HYPHEN, DOT, SLASH, OTHER = 1, 2, 4, 8, 16
 
 _SEPARATOR = np.zeros(256, np.int64)
@@ -82,13 +83,15 @@ for _country, _length in IBAN_LENGTHS.items():
 
 @helper
 def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
-    """Read the digit groups from i, with one or two separators between; how many there are."""
-    count, digits, value, shape, signs, separator, ones = 0, 0, 0, 0, 0, 0, 0
+    """Read the digit groups from i, with one or two separators between; how many there are.
+
+    Nothing has more digits than a telephone number and separators of two kinds, so a longer row is not read to its end.
+    """
+    count, digits, shape, signs, separator, ones = 0, 0, 0, 0, 0, 0
     limit = min(hi, i + MAX_PHONE_BYTES)
     while count < MAX_GROUPS:
-        j = i
-        while j < limit and j - i <= MAX_DIGITS and is_any(v[j], DIGIT):
-            value = value * 10 + (v[j] - np.int64(48))
+        j, most = i, min(limit, i + MAX_DIGITS + 1)
+        while j < most and is_any(v[j], DIGIT):
             j += 1
         digits += j - i
         ones += j - i == 1
@@ -98,20 +101,32 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
         signs |= separator
         groups[count, END] = j
         groups[count, DIGITS] = digits
-        groups[count, VALUE] = value
         groups[count, SHAPE] = shape
-        groups[count, SEPARATOR] = separator
         groups[count, SIGNS] = signs
         count += 1
-        i, separator = j, 0
-        for _ in range(2):
-            if i < limit:
-                code, size = _separator(v, i, limit)
-                separator |= code | (OTHER if code > 0 and separator > 0 else 0)
-                i += size
-        if i == j:
+        if digits > MAX_PHONE_DIGITS and signs & (signs - 1) != 0:
             break
+        if j == limit:
+            break
+        separator, size = _separator(v, j, limit)
+        if size == 0:
+            break
+        i = j + size
+        if i < limit and not is_any(v[i], DIGIT):
+            code, size = _separator(v, i, limit)
+            separator |= code | (OTHER if code > 0 else 0)
+            i += size
     return count
+
+
+@helper
+def value_of(v: np.ndarray, i: int, end: int) -> int:
+    """The digits from i to `end` as one number."""
+    value = np.int64(0)
+    for j in range(i, end):
+        if is_any(v[j], DIGIT):
+            value = value * 10 + (v[j] - np.int64(48))
+    return value
 
 
 @helper
@@ -299,9 +314,10 @@ def shape_number(shapes: np.ndarray, shape: int) -> int:
 @helper
 def national_id(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: int, nth: int) -> tuple[int, int, int]:
     """(end, kind, value) of the digits from i to the end of group k, which has the shape of the nth form; end -1 if none."""
-    kind, end, value = _FORM_KIND[nth], groups[k, END], groups[k, VALUE]
+    kind, end = _FORM_KIND[nth], groups[k, END]
     if groups[k, SIGNS] != _FORM_SIGNS[nth]:
         return -1, 0, 0
+    value = value_of(v, i, end)
     if FORM_SHAPES[nth] == 17 or kind == kinds.ES_DNI:
         if end >= hi:
             return -1, 0, 0
