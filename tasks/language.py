@@ -5,7 +5,7 @@ fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classi
 Runs of white space, newlines among them, become one space: the model reads one line, and words that only a newline parts must
 stay apart.
 
-A label whose language is not written in the script of most letters (tasks.scripts) is contradicted: the best label of the
+A label whose language is not written in the script of four fifths of the letters (tasks.scripts) is contradicted: the best label of the
 model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its Wikipedia
 seldom writes: with them Arabic reads as Mazanderani (mzn).
 
@@ -52,6 +52,10 @@ from tasks.tally import tally_documents
 
 LEAST_LETTERS = 10
 """Letters of one script from which they can contradict a label; a name or a unit in another alphabet is no language."""
+LEAST_SHARE = 0.8
+"""Share of all letters that they need for it: manuals in Chinese or Russian may have more letters of commands than of text."""
+_LETTERS_OF_A_SIGN = np.array([3 if script in ("HAN", "KANA", "HANGUL") else 1 for script in SCRIPTS], np.int32)
+"""A sign of these scripts says as much as some letters of others."""
 _ARABIC_MARKS = dict.fromkeys([*range(0x64B, 0x660), 0x670, 0x640])
 """Vowel marks and the stroke that stretches words."""
 LANGUAGE_SCHEMA = pa.schema([("id", ID), ("language", pa.string()), ("score", pa.float32())])
@@ -67,14 +71,14 @@ class LanguageConfig:
     prefix_chars: int = 1000
     """Characters read of each document; more costs time and changes about one label in a hundred."""
 
-    min_score: float = 0.4
-    """Least probability of a named language; below it the label is `und`."""
+    min_score: float = 0.2
+    """Least probability of a named language; below it, where labels are wrong more often than right, it is `und`."""
 
     def __post_init__(self) -> None:
         if self.prefix_chars < 1:
             raise ConfigError(f"prefix_chars ({self.prefix_chars}) must be at least 1; try 1000")
         if not 0 <= self.min_score <= 1:
-            raise ConfigError(f"min_score ({self.min_score}) must be a probability from 0 to 1; try 0.4")
+            raise ConfigError(f"min_score ({self.min_score}) must be a probability from 0 to 1; try 0.2")
 
     def input_files(self) -> dict[str, Path]:
         """The model file, whose content is part of the key. Raises ConfigError where there is none."""
@@ -123,9 +127,9 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
     from tasks.kernels.softmax_tree import CORRECTED, SEEN_END, SEEN_LETTER
 
     prefixes = pc.utf8_slice_codeunits(texts, 0, config.prefix_chars)
-    letters = count_scripts(*text_buffers(prefixes), config.prefix_chars)[:, 1:]  # 0 is no script
+    letters = (count_scripts(*text_buffers(prefixes), config.prefix_chars) * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is no script
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
-    scripts = np.where((most >= LEAST_LETTERS) & (2 * most > totals), letters.argmax(axis=1) + 1, 0)
+    scripts = np.where((most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals), letters.argmax(axis=1) + 1, 0)
     tree = _load_tree(model)
     if tree is None:
         labels, scores, facts = _label_lines(_load_predict(model), prefixes.to_pylist(), scripts.tolist())
