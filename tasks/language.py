@@ -5,8 +5,8 @@ fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classi
 Runs of white space, newlines among them, become one space: the model reads one line, and words that only a newline parts must
 stay apart.
 
-A label whose language is not written in the script of four fifths of the letters (tasks.scripts) is contradicted: the best label of the
-model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its Wikipedia
+A label whose language is not written in the script of four fifths of the letters (tasks.scripts) is contradicted: the best
+label of the model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its Wikipedia
 seldom writes: with them Arabic reads as Mazanderani (mzn).
 
 In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or `und`), `score` float32
