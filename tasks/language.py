@@ -6,8 +6,8 @@ Runs of white space, newlines among them, become one space: the model reads one 
 stay apart.
 
 A label whose language is not written in the script of four fifths of the letters (tasks.scripts) is contradicted: the best
-label of the model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its Wikipedia
-seldom writes: with them Arabic reads as Mazanderani (mzn).
+label of the model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its
+Wikipedia seldom writes: with them Arabic reads as Mazanderani (mzn).
 
 In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or `und`), `score` float32
 (probability of the label, kept also where it is too low to name it; the share of letters in its script where the script alone
