@@ -172,3 +172,11 @@ def test_errors_say_what_to_do(shards: TokenShards, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             loader = Loader(shards, SEQ_LEN, 4, seed=0)
             loader.load_state_dict(dict(zip(("seed", "epoch", "consumed_samples"), state, strict=True)))
+    for damaged, message in [
+        ({"seed": 0, "epoch": -1, "consumed_samples": 0}, "no epoch of at least 0"),
+        ({"seed": 0, "epoch": 0, "consumed_samples": -3}, "no consumed_samples of at least 0"),
+        ({"seed": 0}, "no epoch of at least 0"),
+        ({"epoch": 0, "consumed_samples": 0}, "seed None, this run has 0"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            Loader(shards, SEQ_LEN, 4, seed=0).load_state_dict(damaged)
