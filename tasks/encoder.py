@@ -24,7 +24,7 @@ import numpy as np
 import tokenizers
 
 from tasks.artifact import ArtifactMismatch, write_json
-from tasks.fast_bpe import FastEncoder, fast_encoder
+from tasks.fast_bpe import CONTINUES, FastEncoder, fast_encoder
 from tasks.pretokenizers import letter_bytes, word_cuts
 
 END_OF_TEXT = "<|endoftext|>"
@@ -32,9 +32,6 @@ PAD = "<|pad|>"
 UNKNOWN = "<unk>"
 SPECIAL_TOKENS = (END_OF_TEXT, PAD)
 """Ids 0 and 1 of every tokenizer that is trained here; no text encodes to them."""
-
-CONTINUES = "\u2192"
-"""Begins pieces inside a word in WordPiece; byte-level letters go up to U+0143, so it is never text."""
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"

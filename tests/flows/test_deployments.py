@@ -32,7 +32,7 @@ def test_deployment_fits_its_flow(deployment: dict[str, Any]) -> None:
 
 def test_names_that_the_documentation_promises() -> None:
     names = [f"{load_flow(d).name}/{d['name']}" for d in DEPLOYMENTS]
-    assert {"pipeline/local", "pipeline/full", "refresh/nightly", "train/local-train"} <= set(names)
+    assert {"pipeline/local", "pipeline/full", "refresh/nightly", "tokenizer/local-tokenizer", "train/local-train"} <= set(names)
     assert len({d["name"] for d in DEPLOYMENTS}) == len(DEPLOYMENTS), "Prefect finds deployments by their last name too"
 
 
