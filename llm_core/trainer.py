@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from llm_core.checkpoint import save_checkpoint
 from llm_core.device import autocast
-from llm_core.loss import count_targets, summed_loss
 from llm_core.metric_log import MetricLog
-from llm_core.optim import clip_gradients
-from llm_core.parallel.apply import last_micro_batch, reshard
+from llm_core.parallel.apply import reshard
 from llm_core.parallel.ranks import Ranks
 from llm_core.schedule import learning_rate
+from llm_core.step import train_step
 from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
@@ -74,30 +73,9 @@ class Trainer:
             if stop:
                 raise Preempted(f"stopped at step {step} of {train.num_steps}")
 
-    # B batch · T tokens
     def train_step(self, index: int, lr: float) -> Tensor:
-        """One update from global batch `index`; float64 [loss, gradient norm] on the device, the same on every rank.
-
-        The loss is the sum over all targets of the global batch divided by their count, whatever the layout and the
-        size of micro batches, so each target weighs the same.
-        """
-        ids_BT, targets_BT = (tensor.to(self.ranks.device, non_blocking=True) for tensor in self.batches(index))
-        count = self.ranks.sum(count_targets(targets_BT)).clamp(min=1)
-        size = self.config.train.micro_batch_sequences
-        pieces = list(zip(ids_BT.split(size), targets_BT.split(size), strict=True))
-        loss = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        for i, (micro_ids_BT, micro_targets_BT) in enumerate(pieces):
-            with last_micro_batch(self.model, i == len(pieces) - 1):
-                with self._autocast():
-                    micro_loss = summed_loss(self.model(micro_ids_BT), micro_targets_BT) / count
-                micro_loss.backward()
-            loss += micro_loss.detach()
-        norm = clip_gradients(self.model, self.config.optim.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return torch.stack([self.ranks.sum(loss), norm.double()])
+        """One update from global batch `index`: [loss, gradient norm], as `llm_core.step.train_step` gives them."""
+        return train_step(self.model, self.optimizer, self.batches(index), lr, self.config, self.ranks)
 
     def _log_steps(self) -> None:
         """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints."""
