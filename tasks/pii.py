@@ -38,6 +38,7 @@ SPANS_SCHEMA = pa.schema(
     [("id", ID), ("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("value_hash", pa.string())]
 )
 DEFAULT_TYPES = tuple(name for name in TYPE_NAMES if name != "NAME")
+DEFAULT_REGIONS = ("US", "CN")
 REASON = "PII"
 
 
@@ -47,7 +48,7 @@ class PiiConfig:
 
     types: tuple[str, ...] = DEFAULT_TYPES
     """Types to find; the others stay in the text. NAME finds by form alone and is off by default."""
-    regions: tuple[str, ...] = ("US", "CN")
+    regions: tuple[str, ...] = DEFAULT_REGIONS
     """ISO 3166 regions whose national phone numbers are found; international ones always are."""
     national_ids: tuple[str, ...] = tuple(NATIONAL_IDS)
     """Which national ids are found with type NATIONAL_ID."""
@@ -74,6 +75,7 @@ class PiiConfig:
         for region in self.regions:
             if not re.fullmatch("[A-Z]{2}", region):
                 raise ConfigError(f"regions ({region}) must be ISO 3166 codes of two capital letters, e.g. regions='[US,DE]'")
+        _check_regions(self.regions)
         for action in (self.action, *self.actions.values()):
             if action not in ACTIONS:
                 raise ConfigError(f"action ({action}) is not known; {nearest(action, list(ACTIONS))}")
@@ -101,17 +103,22 @@ class PiiConfig:
         return sum(1 << kind for name in self.types for kind in TYPES[name] if kind not in unwanted)
 
 
+def _check_regions(regions: tuple[str, ...]) -> None:
+    """A region without a number plan is an error: its numbers would stay in the text unseen."""
+    unknown = set(regions) - set(DEFAULT_REGIONS)
+    if not unknown:
+        return  # the package of number plans takes time to load
+    from phonenumbers import SUPPORTED_REGIONS
+
+    for region in sorted(unknown - set(SUPPORTED_REGIONS)):
+        raise ConfigError(f"regions ({region}) has no number plan; {nearest(region, sorted(SUPPORTED_REGIONS))}")
+
+
 def find_pii(ingest: Artifact, out_dir: Path, config: PiiConfig, run_parts: RunParts = serial) -> Artifact:
     """Find personal data in every document, and drop documents where an action says so.
 
-    Raises ConfigError for a region that the number plans do not know: its numbers would stay in the text unseen; StageFailure
-    where no document is kept. Deterministic for equal documents, whatever the number of workers.
+    Raises StageFailure where no document is kept. Deterministic for equal documents, whatever the number of workers.
     """
-    from phonenumbers import SUPPORTED_REGIONS
-
-    for region in config.regions:
-        if region not in SUPPORTED_REGIONS:
-            raise ConfigError(f"pii.regions ({region}) has no number plan; {nearest(region, sorted(SUPPORTED_REGIONS))}")
     results = run_parts(find_part, document_parts(ingest), config, out_dir)
     link_sidecars(results, out_dir)
     _write_spans(results, out_dir / SPANS_FILE)

@@ -175,11 +175,10 @@ def test_every_marked_address_of_the_sample_is_found() -> None:
     assert extra <= 5  # addresses in the text that the truth does not mark
 
 
-def test_region_without_a_number_plan_is_refused_not_passed_over(tmp_path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", [{"text": "call 415-555-2671"}])
-    source = ingest_files(tmp_path, "in", [tmp_path / "a.jsonl"])
-    with pytest.raises(ConfigError, match=r"pii\.regions \(UK\) has no number plan"):
-        find_pii(source, empty_dir(tmp_path / "out"), PiiConfig(regions=("US", "UK")))
+def test_region_without_a_number_plan_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match=r"regions \(UK\) has no number plan"):
+        PiiConfig(regions=("US", "UK"))
+    assert PiiConfig(regions=("GB", "US")).regions == ("GB", "US")
 
 
 def test_stage_writes_byte_spans_and_counts_types(tmp_path) -> None:
