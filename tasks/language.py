@@ -6,8 +6,8 @@ Runs of white space, newlines among them, become one space: the model reads one 
 stay apart.
 
 A label whose language is not written in the script of four fifths of the letters (tasks.scripts) is contradicted: the best
-label of the model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its Wikipedia
-seldom writes: with them Arabic reads as Mazanderani (mzn).
+label of the model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its
+Wikipedia seldom writes: with them Arabic reads as Mazanderani (mzn).
 
 In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or `und`), `score` float32
 (probability of the label, kept also where it is too low to name it; the share of letters in its script where the script alone
@@ -56,6 +56,8 @@ LEAST_SHARE = 0.8
 """Share of all letters that they need for it: manuals in Chinese or Russian may have more letters of commands than of text."""
 _LETTERS_OF_A_SIGN = np.array([3 if script in ("HAN", "KANA", "HANGUL") else 1 for script in SCRIPTS], np.int32)
 """A sign of these scripts says as much as some letters of others."""
+MOST_SYLLABLES = 0.02
+"""Share of Kana and Hangul among Han letters up to which a text is Chinese: the model takes classical poems for Japanese."""
 _ARABIC_MARKS = dict.fromkeys([*range(0x64B, 0x660), 0x670, 0x640])
 """Vowel marks and the stroke that stretches words."""
 LANGUAGE_SCHEMA = pa.schema([("id", ID), ("language", pa.string()), ("score", pa.float32())])
@@ -130,6 +132,8 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
     letters = (count_scripts(*text_buffers(prefixes), config.prefix_chars) * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is no script
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
     scripts = np.where((most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals), letters.argmax(axis=1) + 1, 0)
+    kana, hangul = (letters[:, SCRIPTS.index(script) - 1] for script in ("KANA", "HANGUL"))
+    scripts[(scripts == SCRIPTS.index("HAN")) & (kana + hangul > MOST_SYLLABLES * totals)] = 0
     tree = _load_tree(model)
     if tree is None:
         labels, scores, facts = _label_lines(_load_predict(model), prefixes.to_pylist(), scripts.tolist())

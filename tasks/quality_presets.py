@@ -22,6 +22,8 @@ Rules of words and sentences of English do not fit every script and language; a 
 * word lengths and the length of a short line mean little where a letter is a unit and 30 letters are a paragraph: not where half
   of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, of words its tokenizers found, and no
   short-line rule at all);
+* five to seven letters are two or three words of Chinese or Japanese, which every text repeats: duplicate n-grams count there
+  from eight letters on, about as long as five words of English;
 * Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2 sets it to 0 for Thai).
 """
 
@@ -79,9 +81,9 @@ _GOPHER_REPETITION = (
     Rule("TOP_2GRAM", "gopher_repetition", "top_2gram_char_frac", "max", 0.20),
     Rule("TOP_3GRAM", "gopher_repetition", "top_3gram_char_frac", "max", 0.18),
     Rule("TOP_4GRAM", "gopher_repetition", "top_4gram_char_frac", "max", 0.16),
-    Rule("DUPLICATE_5GRAMS", "gopher_repetition", "dup_5gram_char_frac", "max", 0.15),
-    Rule("DUPLICATE_6GRAMS", "gopher_repetition", "dup_6gram_char_frac", "max", 0.14),
-    Rule("DUPLICATE_7GRAMS", "gopher_repetition", "dup_7gram_char_frac", "max", 0.13),
+    Rule("DUPLICATE_5GRAMS", "gopher_repetition", "dup_5gram_char_frac", "max", 0.15, "segmented"),
+    Rule("DUPLICATE_6GRAMS", "gopher_repetition", "dup_6gram_char_frac", "max", 0.14, "segmented"),
+    Rule("DUPLICATE_7GRAMS", "gopher_repetition", "dup_7gram_char_frac", "max", 0.13, "segmented"),
     Rule("DUPLICATE_8GRAMS", "gopher_repetition", "dup_8gram_char_frac", "max", 0.12),
     Rule("DUPLICATE_9GRAMS", "gopher_repetition", "dup_9gram_char_frac", "max", 0.11),
     Rule("DUPLICATE_10GRAMS", "gopher_repetition", "dup_10gram_char_frac", "max", 0.10),

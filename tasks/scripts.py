@@ -88,7 +88,7 @@ _LANGUAGES = {
     "KHMER": "km",
     "MONGOLIAN": "mn",
     "KANA": "ja",
-    "HAN": "ja ko wuu yue zh",
+    "HAN": "wuu yue zh",
 }
 _ALSO_LATIN = ("az", "gom", "kk", "ku", "mn", "ms", "ro", "sh", "sr", "tg", "tk", "tt", "ug", "uz")
 

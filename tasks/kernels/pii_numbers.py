@@ -122,7 +122,7 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
 @helper
 def value_of(v: np.ndarray, i: int, end: int) -> int:
     """The digits from i to `end` as one number."""
-    value = np.int64(0)
+    value = 0
     for j in range(i, end):
         if is_any(v[j], DIGIT):
             value = value * 10 + (v[j] - np.int64(48))

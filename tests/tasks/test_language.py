@@ -210,6 +210,17 @@ def test_a_script_contradicts_a_label_only_where_nearly_all_letters_are_of_it() 
     assert labels == ["zh", "en"] and corrected == 0
 
 
+def test_a_text_of_han_letters_alone_is_chinese() -> None:
+    """The model takes a fiftieth of classical Chinese for Japanese, which has Kana in every sentence."""
+    poem = (
+        "上王吏部\n周麟之\n人物南州望，風流一代英。\n夙傳天上譽，早夢月中名。\n車載三千牘，鵬飛九萬程。\n向來辭泮水，端合上仙瀛。"
+    )
+    japanese = "この章ではパッケージの保守に使う道具を概観する。詳しくは各々の説明書を参照されたい。"
+    model = LanguageConfig().input_files()["lid_model"]
+    labels, _, corrected = label_texts(pa.array([poem, japanese]), model, LanguageConfig())
+    assert labels == ["zh", "ja"] and corrected == 1
+
+
 @pytest.mark.parametrize("values", [{"prefix_chars": 0}, {"min_score": 1.5}, {"min_score": -0.1}, {"threshold": 0.5}])
 def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
