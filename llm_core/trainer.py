@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,15 +17,22 @@ from llm_core.checkpoint import save_checkpoint
 from llm_core.device import autocast
 from llm_core.loss import count_targets, summed_loss
 from llm_core.metric_log import MetricLog
+from llm_core.model.masks import restarting_positions
 from llm_core.optim import clip_gradients
 from llm_core.parallel.apply import last_micro_batch, reshard
+from llm_core.parallel.context import Context
+from llm_core.parallel.pipeline import Pipeline
 from llm_core.parallel.ranks import Ranks
 from llm_core.schedule import learning_rate
 from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
-Batches = Callable[[int], tuple[Tensor, Tensor]]
-"""Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU."""
+Batches = Callable[[int], tuple[Tensor, ...]]
+"""Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU, and documents_BT where attention keeps them apart."""
+
+
+Rows = dict[str, Tensor]
+"""Keywords of the model that have a row for each row of ids."""
 
 
 class TrainingDiverged(ArithmeticError):
@@ -41,6 +49,7 @@ class Trainer:
 
     metrics, timing: where numbers go; None on all ranks but the first.
     should_stop: asked after each step; one rank's yes stops all.
+    pipeline, context: where layers or tokens of this rank's sequences are on other ranks.
     """
 
     model: nn.Module
@@ -53,6 +62,8 @@ class Trainer:
     metrics: MetricLog | None
     timing: MetricLog | None
     should_stop: Callable[[], bool] = lambda: False
+    pipeline: Pipeline | None = None
+    context: Context | None = None
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
     _logged_at: float = 0.0
 
@@ -81,23 +92,43 @@ class Trainer:
         The loss is the sum over all targets of the global batch divided by their count, whatever the layout and the
         size of micro batches, so each target weighs the same.
         """
-        ids_BT, targets_BT = (tensor.to(self.ranks.device, non_blocking=True) for tensor in self.batches(index))
-        count = self.ranks.sum(count_targets(targets_BT)).clamp(min=1)
+        ids_BT, targets_BT, rows = self._place(self.batches(index))
+        count = self.ranks.sum_targets(count_targets(targets_BT)).clamp(min=1)
         size = self.config.train.micro_batch_sequences
-        pieces = list(zip(ids_BT.split(size), targets_BT.split(size), strict=True))
-        loss = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        for i, (micro_ids_BT, micro_targets_BT) in enumerate(pieces):
-            with last_micro_batch(self.model, i == len(pieces) - 1):
-                with self._autocast():
-                    micro_loss = summed_loss(self.model(micro_ids_BT), micro_targets_BT) / count
-                micro_loss.backward()
-            loss += micro_loss.detach()
-        norm = clip_gradients(self.model, self.config.optim.clip_norm)
+        if self.pipeline is not None:
+            with self._autocast():
+                loss = self.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, **rows)
+            norm = self.pipeline.clip_gradients(self.config.optim.clip_norm)
+        else:
+            loss = self._accumulate_gradients(ids_BT, targets_BT, count, rows, size)
+            norm = clip_gradients(self.model, self.config.optim.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return torch.stack([self.ranks.sum(loss), norm.double()])
+
+    def _accumulate_gradients(self, ids_BT: Tensor, targets_BT: Tensor, count: Tensor, rows: Rows, size: int) -> Tensor:
+        """Add the gradient of (summed loss / count), micro batch by micro batch; this rank's share of the loss."""
+        loss = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for begin in range(0, len(ids_BT), size):
+            piece = slice(begin, begin + size)
+            with last_micro_batch(self.model, begin + size >= len(ids_BT)):
+                with self._autocast():
+                    logits_BTV = self.model(ids_BT[piece], **{name: value[piece] for name, value in rows.items()})
+                    micro_loss = summed_loss(logits_BTV, targets_BT[piece]) / count
+                micro_loss.backward()
+            loss += micro_loss.detach()
+        return loss
+
+    def _place(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Rows]:
+        """(ids_BT, targets_BT, keywords of the model by rows) of this rank on its device: its slice of the tokens."""
+        ids_BT, targets_BT, *documents = (tensor.to(self.ranks.device, non_blocking=True) for tensor in batch)
+        rows = {"documents_BK": documents[0]} if documents else {}
+        if self.context is not None:
+            positions_BT = restarting_positions(documents[0]) if documents else None
+            ids_BT, targets_BT, rows["positions_BT"] = self.context.slice(ids_BT, targets_BT, positions_BT)
+        return ids_BT, targets_BT, rows
 
     def _log_steps(self) -> None:
         """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints."""
@@ -146,9 +177,11 @@ class Trainer:
         sums = torch.zeros(4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
-        for ids_BT, targets_BT in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
+        forward = self.model if self.pipeline is None else self.pipeline.forward
+        for batch in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
+            ids_BT, targets_BT, rows = self._place(batch)
             with self._autocast():
-                sums += partial_sums(self.model, ids_BT.to(device), targets_BT.to(device), bytes_per_token_V)
+                sums += partial_sums(partial(forward, **rows), ids_BT, targets_BT, bytes_per_token_V)
             if stop := self.ranks.any(self.should_stop()):
                 break
         reshard(self.model)

@@ -15,6 +15,13 @@ from llm_core.model.rope import rope_tables
 
 # B batch · T tokens · K key positions · D model width · V vocabulary
 
+EMBEDDING, HEAD = "embedding.weight", "head.weight"
+
+
+def global_name(config: ModelConfig, name: str) -> str:
+    """The name by which a weight is drawn and saved: that of the embedding for a head tied to it, be it a copy."""
+    return EMBEDDING if config.tied_embeddings and name == HEAD else name
+
 
 class SwiGLU(nn.Module):
     """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product."""

@@ -21,10 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from llm_core.model.transformer import Transformer
-from llm_core.parallel.stages import StagePlan, global_name, has_copies
+from llm_core.model.transformer import HEAD, Transformer, global_name
+from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.stages import has_copies
 
 # B rows of one data-parallel rank · T tokens · V vocabulary · D model width
 
@@ -45,6 +47,8 @@ class Pipeline:
 
     model: all that this process holds, by global names; parts: the same modules, a model for each of its stages.
     sum_loss: (logits, targets) → nats summed over the targets that count.
+    stream_dtype: of what stages hand on.
+    replicas: groups that hold the same weights and must sum their gradients; none where FSDP does.
     """
 
     plan: StagePlan
@@ -53,6 +57,8 @@ class Pipeline:
     parts: dict[int, nn.Module]
     sum_loss: Callable[[Tensor, Tensor], Tensor]
     device: torch.device
+    stream_dtype: torch.dtype = torch.float32
+    replicas: list[dist.ProcessGroup] = field(default_factory=list)
     _count: Tensor = field(default_factory=lambda: torch.ones(()))
     _schedules: dict[int, Any] = field(default_factory=dict)
 
@@ -64,10 +70,9 @@ class Pipeline:
     def accumulate_gradients(
         self, ids_BT: Tensor, targets_BT: Tensor, count: Tensor, num_micro_batches: int, **rows: Tensor
     ) -> Tensor:
-        """Add this pipeline's share of the gradient of (summed loss / count); the share of the loss, 0 but on the last stage.
+        """Gradients of (summed loss / count) over all ranks; this process's share of the loss, 0 but on the last stage.
 
         rows: keywords of the model with one row per row of ids, as positions_BT and documents_BK.
-        Gradients are not yet summed over data-parallel ranks, except where FSDP does it in the backward pass.
         """
         self._count = count
         at_once = 1 if self.plan.schedule == "naive" else num_micro_batches
@@ -85,16 +90,17 @@ class Pipeline:
                 **{name: value[piece] for name, value in rows.items()},
             )
             losses += found
+        for group in self.replicas:
+            # DDP's hooks would not see the split backward of zero bubble.
+            _sum_gradients(list(self.model.parameters()), group)
+        self._sum_copies()
         if not losses:
             return torch.zeros((), dtype=torch.float64, device=self.device)
         return torch.stack([loss.detach().double() for loss in losses]).sum()
 
     @torch.no_grad()
-    def forward(self, ids_BT: Tensor, width: int, **rows: Tensor) -> Tensor | None:
-        """logits_BTV on the last stage, None elsewhere. Every process of the pipeline must call it.
-
-        width: of the residual stream as it is handed on, D or the D of this tensor-parallel rank.
-        """
+    def forward(self, ids_BT: Tensor, **rows: Tensor) -> Tensor | None:
+        """logits_BTV on the last stage, None elsewhere. Every process of the pipeline must call it."""
         rank = dist.get_rank(self.group)
         out: Tensor = ids_BT
         for stage in range(self.plan.num_stages):
@@ -104,13 +110,26 @@ class Pipeline:
             if rank != owner:
                 continue
             if source is not None and source != rank:
-                out = torch.empty(*ids_BT.shape, width, dtype=self._stream_dtype(), device=self.device)
+                out = torch.empty(*ids_BT.shape, self.model.config.dim, dtype=self.stream_dtype, device=self.device)
                 dist.recv(out, group=self.group, group_src=source)
             out = self.parts[stage](out, **rows)
+        self._reshard()
         return out if self.is_last else None
 
-    def sum_copies(self) -> None:
-        """Give both copies of a tied embedding the sum of their gradients, alike to the bit; after data-parallel sums."""
+    def clip_gradients(self, max_norm: float) -> Tensor:
+        """Shorten the gradient to `max_norm`; the norm it had, the same on every process."""
+        copies = has_copies(self.model.config, self.plan)
+        counted = [p for name, p in self.model.named_parameters() if not (copies and name == HEAD)]
+        norm = nn.utils.get_total_norm([p.grad for p in counted if p.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        squared = norm.double().square()
+        dist.all_reduce(squared, group=self.group)
+        norm = squared.sqrt().to(norm.dtype)
+        nn.utils.clip_grads_with_norm_(list(self.model.parameters()), max_norm, norm)
+        return norm
+
+    def _sum_copies(self) -> None:
+        """Give both copies of a tied embedding the sum of their gradients, alike to the bit."""
         if not has_copies(self.model.config, self.plan):
             return
         first, last = self.plan.owner_of(0), self.plan.owner_of(self.plan.num_stages - 1)
@@ -128,22 +147,8 @@ class Pipeline:
                 work.wait()
             mine.add_(theirs)
 
-    def counted_parameters(self) -> list[nn.Parameter]:
-        """Parameters of this process that the norm of the whole gradient counts: a copied embedding once."""
-        copies = has_copies(self.model.config, self.plan)
-        return [p for name, p in self.model.named_parameters() if not (copies and name == "head.weight")]
-
-    def total_norm(self, norm: Tensor) -> Tensor:
-        """The norm over all stages from the norm over `counted_parameters`, the same on every process."""
-        squared = norm.double().square()
-        dist.all_reduce(squared, group=self.group)
-        return squared.sqrt().to(norm.dtype)
-
-    def whole_weights(self, whole_tensor: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """All weights by name, on the CPU of the first process of the pipeline; empty elsewhere. Every process must call it.
-
-        whole_tensor: makes one weight of this process whole over the other axes of the mesh.
-        """
+    def whole_weights(self) -> dict[str, Tensor]:
+        """All weights by name, on the CPU of the first process of the pipeline; empty elsewhere. Every process must call it."""
         rank, found = dist.get_rank(self.group), {}
         own = dict(self.model.named_parameters())
         dtype = next(iter(own.values())).dtype
@@ -153,7 +158,8 @@ class Pipeline:
             source_name = global_name(self.model.config, name)
             owner = next(r for r in range(self.plan.num_ranks) if self.plan.has_weight(r, source_name))
             if rank == owner:
-                whole = whole_tensor(own[source_name].detach()).contiguous()
+                held = own[source_name].detach()
+                whole = (held.full_tensor() if isinstance(held, DTensor) else held).contiguous()
             else:
                 whole = torch.empty(shape, dtype=dtype, device=self.device)
             if owner != 0:
@@ -179,12 +185,15 @@ class Pipeline:
     def _share_of_loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
         return self.sum_loss(logits_BTV, targets_BT) / self._count
 
-    def _stream_dtype(self) -> torch.dtype:
-        return next(self.model.parameters()).dtype
+    def _reshard(self) -> None:
+        """After a forward pass without backward, FSDP would keep weights whole that are not the optimizer's."""
+        for part in self.parts.values():
+            for module in part.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
 
 
-def sum_over(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """Sum gradients over data-parallel ranks, after the schedule: DDP's hooks do not see the split backward of zero bubble."""
+def _sum_gradients(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:
     works = [dist.all_reduce(_local(p.grad), group=group, async_op=True) for p in parameters]
     for work in works:
         work.wait()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,25 +11,33 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
-from llm_core.parallel.stages import LOOPED, V_SHAPED, StagePlan, global_name, split_model
+from llm_core.model.transformer import global_name
+from llm_core.parallel.degrees import LOOPED, V_SHAPED, StagePlan, check_context
+from llm_core.parallel.stages import split_model
 from tests.distributed.pipeline_run import Case
 from tests.distributed.processes import run_ranks
+from tests.llm_core.small_runs import MODEL
 
 SCHEDULES = ["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"]
 TOLERANCE = 1e-10
 
 FAST = [
-    Case("naive", 2, 4, vocab=51, tied=False, masks="idle", layers=3),
     Case("1f1b", 4, 4, vocab=51, packed=True, masks="idle", layers=5),
-    Case("interleaved", 2, 4, packed=True, layers=5),
-    Case("zero_bubble", 2, 4, vocab=51, masks="idle", layers=4),
+    Case("zero_bubble", 2, 4, vocab=51, tied=False, masks="idle", layers=4),
     Case("dualpipe_v", 2, 4, vocab=51, packed=True, layers=4),
+    Case("naive", 1, cp=4, vocab=51, balanced=True, packed=True, masks="idle", layers=2, rows=2),
 ]
 WHOLE = [
     Case(schedule, pp, micro, vocab, tied, packed, masks)
     for schedule in SCHEDULES
     for pp, micro in ((2, 4), (2, 8), (4, 8))
     for vocab, tied, packed, masks in ((64, True, False, "even"), (51, True, True, "idle"), (51, False, True, "uneven"))
+]
+SLICED = [
+    Case(schedule, pp, 4, 51, tied, packed, masks, layers=4, cp=cp, context=context, balanced=balanced)
+    for schedule, pp, cp in (("naive", 1, 4), ("naive", 1, 2), ("1f1b", 2, 2), ("zero_bubble", 2, 2), ("dualpipe_v", 2, 2))
+    for context, balanced in (("all_gather", False), ("all_gather", True), ("ulysses", False))
+    for tied, packed, masks in ((True, False, "idle"), (False, True, "uneven"))
 ]
 
 
@@ -47,14 +56,15 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]
 
 @pytest.mark.parametrize("case", FAST, ids=lambda case: case.name)
 @pytest.mark.parametrize("kind", ["loss", "gradient", "norm", "parameter", "logits"])
-def test_a_pipeline_gives_the_answer_of_one_process(fast: dict[str, dict[str, float]], case: Case, kind: str) -> None:
+def test_pipelines_and_slices_give_the_answer_of_one_process(fast: dict[str, dict[str, float]], case: Case, kind: str) -> None:
     assert fast[case.name][kind] < TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
-def test_every_schedule_gives_the_answer_of_one_process(tmp_path: Path) -> None:
-    worst = worst_differences(WHOLE, tmp_path)
+@pytest.mark.parametrize("cases", [WHOLE, SLICED], ids=["schedules", "slices"])
+def test_every_schedule_and_slice_gives_the_answer_of_one_process(tmp_path: Path, cases: list[Case]) -> None:
+    worst = worst_differences(cases, tmp_path)
     assert {name: found for name, found in worst.items() if max(found.values()) >= TOLERANCE} == {}
 
 
@@ -103,3 +113,18 @@ def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_r
 def test_pipelines_that_cannot_run_are_refused_with_a_way_out(plan: tuple[str, int, int], micro_batches: int, rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):
         StagePlan(*plan).check_micro_batches(micro_batches)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"seq_len": 18}, r"seq_len .18. must be a multiple of 4 .*seq_len=16"),
+        ({"seq_len": 12, "balanced": True}, "multiple of 8 .4 context ranks x 2"),
+        ({"kind": "ulysses"}, "num_kv_heads .2. must be a multiple of the 4 context ranks x 1"),
+        ({"kind": "ulysses", "balanced": True}, "set it false"),
+    ],
+)
+def test_slices_that_do_not_divide_are_refused_with_a_way_out(change: dict[str, Any], rule: str) -> None:
+    values = {"seq_len": 16, "num_ranks": 4, "kind": "all_gather", "balanced": False} | change
+    with pytest.raises(ConfigError, match=rule):
+        check_context(MODEL, **values)
