@@ -145,6 +145,8 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
         store, plan = decide(config, "tokenizer")
         if (artifact := store.find("tokenizer", plan["tokenizer"].node.key)) is not None:
             made.append(artifact)
+    if lost := len(configs) - len(made):
+        say(f"tokenizers: {lost} of {len(configs)} are not on the page: code or input changed while they were made; run it again")
     if not made:
         return
     model, seq_len = configs[0].model, configs[0].train.seq_len

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,6 +42,8 @@ class DataConfig:
                 raise ConfigError(f"mixture ({step}) must be keyed by steps, whole numbers from 0 on")
             if not weights or min(weights.values()) < 0 or not sum(weights.values()) > 0:
                 raise ConfigError(f"mixture at step {step} ({weights}) must have weights of at least 0, one of them above")
+            if not math.isfinite(sum(weights.values())):
+                raise ConfigError(f"mixture at step {step} ({weights}) must have finite weights that add up; try shares of 1")
             for source, weight in weights.items():
                 if 0 < weight < 0.5 / MIXTURE_SLOTS * sum(weights.values()):
                     raise ConfigError(

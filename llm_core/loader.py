@@ -129,8 +129,10 @@ class Loader:
         return {"seed": self.seed, "epoch": epoch, "consumed_samples": consumed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        if state["seed"] != self.seed:
-            raise ConfigError(f"loader state has seed {state['seed']}, this run has {self.seed}; resume with the same seed")
+        if absent := [name for name in ("epoch", "consumed_samples") if state.get(name, -1) < 0]:
+            raise ConfigError(f"loader state has no {absent[0]} of at least 0 ({dict(state)}); resume from another checkpoint")
+        if state.get("seed") != self.seed:
+            raise ConfigError(f"loader state has seed {state.get('seed')}, this run has {self.seed}; resume with the same seed")
         if state["consumed_samples"] > self.num_samples:
             raise ConfigError(
                 f"loader state has {state['consumed_samples']} consumed samples, an epoch here has {self.num_samples}; "

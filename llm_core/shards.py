@@ -5,7 +5,8 @@ A shard is an Arrow IPC file with one record batch: `tokens` large_list<uint16 o
 A document longer than a whole shard is cut into rows; `continues` says that it goes on in the next row (the
 first of the next shard). The schema metadata says what the split is made of and how many shards it has.
 
-Opening reads the footers only; tokens come from the page cache when they are touched. `verify` holds them against their digests.
+Opening reads footers and the facts of documents, where a damaged offset would lead out of the file; tokens come from the page
+cache when they are touched, and `verify` holds them against their digests.
 """
 
 from __future__ import annotations
@@ -21,8 +22,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-COLUMNS = ("tokens", "id", "source", "language", "num_bytes", "continues")
-METADATA = ("tokenizer_digest", "config_digest", "num_tokens", "seed", "split", "eos_id", "shard", "num_shards")
+COLUMNS = {
+    "tokens": (pa.large_list(pa.uint16()), pa.large_list(pa.uint32())),
+    "id": (pa.binary(16),),
+    "source": (pa.string(),),
+    "language": (pa.string(),),
+    "num_bytes": (pa.int64(),),
+    "continues": (pa.bool_(),),
+}
+"""The types that each column may have."""
+
+NUMBERS = ("num_tokens", "eos_id", "shard", "num_shards")
+METADATA = ("tokenizer_digest", "config_digest", "seed", "split", *NUMBERS)
 
 
 class ShardError(ValueError):
@@ -175,11 +186,12 @@ def _open(path: Path) -> Shard:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         metadata = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
         batch = reader.get_batch(0)
-        batch.validate()
+        batch.validate(full=True)
+        columns = all(batch.schema.field(name).type in types for name, types in COLUMNS.items())
         tokens = batch["tokens"].flatten().to_numpy(zero_copy_only=True)
-        absent = (set(COLUMNS) - set(batch.schema.names)) | (set(METADATA) - set(metadata))
-        damaged = absent or len(tokens) != int(metadata["num_tokens"])
-    except (pa.ArrowInvalid, OSError, KeyError, ValueError, IndexError) as error:
+        numbers = {name: int(metadata[name]) for name in NUMBERS}
+        damaged = not columns or not set(METADATA) <= set(metadata) or len(tokens) != numbers["num_tokens"]
+    except (pa.ArrowException, OSError, KeyError, ValueError, IndexError) as error:
         raise ShardError(f"shard {path} cannot be read ({error}); rebuild it with force=[shards]") from error
     if damaged:
         raise ShardError(f"shard {path} does not hold what its metadata says; rebuild it with force=[shards]")

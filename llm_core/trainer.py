@@ -15,24 +15,18 @@ from torch import Tensor, nn
 
 from llm_core.checkpoint import save_checkpoint
 from llm_core.device import autocast
-from llm_core.loss import count_targets, summed_loss
 from llm_core.metric_log import MetricLog
-from llm_core.model.masks import restarting_positions
-from llm_core.optim import clip_gradients
-from llm_core.parallel.apply import last_micro_batch, reshard
+from llm_core.parallel.apply import Layout, reshard
 from llm_core.parallel.context import Context
 from llm_core.parallel.pipeline import Pipeline
 from llm_core.parallel.ranks import Ranks
 from llm_core.schedule import learning_rate
+from llm_core.step import place, train_step
 from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
 Batches = Callable[[int], tuple[Tensor, ...]]
 """Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU, and documents_BT where attention keeps them apart."""
-
-
-Rows = dict[str, Tensor]
-"""Keywords of the model that have a row for each row of ids."""
 
 
 class TrainingDiverged(ArithmeticError):
@@ -85,50 +79,13 @@ class Trainer:
             if stop:
                 raise Preempted(f"stopped at step {step} of {train.num_steps}")
 
-    # B batch · T tokens
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.model, self.pipeline, self.context)
+
     def train_step(self, index: int, lr: float) -> Tensor:
-        """One update from global batch `index`; float64 [loss, gradient norm] on the device, the same on every rank.
-
-        The loss is the sum over all targets of the global batch divided by their count, whatever the layout and the
-        size of micro batches, so each target weighs the same.
-        """
-        ids_BT, targets_BT, rows = self._place(self.batches(index))
-        count = self.ranks.sum_targets(count_targets(targets_BT)).clamp(min=1)
-        size = self.config.train.micro_batch_sequences
-        if self.pipeline is not None:
-            with self._autocast():
-                loss = self.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, **rows)
-            norm = self.pipeline.clip_gradients(self.config.optim.clip_norm)
-        else:
-            loss = self._accumulate_gradients(ids_BT, targets_BT, count, rows, size)
-            norm = clip_gradients(self.model, self.config.optim.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return torch.stack([self.ranks.sum(loss), norm.double()])
-
-    def _accumulate_gradients(self, ids_BT: Tensor, targets_BT: Tensor, count: Tensor, rows: Rows, size: int) -> Tensor:
-        """Add the gradient of (summed loss / count), micro batch by micro batch; this rank's share of the loss."""
-        loss = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        for begin in range(0, len(ids_BT), size):
-            piece = slice(begin, begin + size)
-            with last_micro_batch(self.model, begin + size >= len(ids_BT)):
-                with self._autocast():
-                    logits_BTV = self.model(ids_BT[piece], **{name: value[piece] for name, value in rows.items()})
-                    micro_loss = summed_loss(logits_BTV, targets_BT[piece]) / count
-                micro_loss.backward()
-            loss += micro_loss.detach()
-        return loss
-
-    def _place(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Rows]:
-        """(ids_BT, targets_BT, keywords of the model by rows) of this rank on its device: its slice of the tokens."""
-        ids_BT, targets_BT, *documents = (tensor.to(self.ranks.device, non_blocking=True) for tensor in batch)
-        rows = {"documents_BK": documents[0]} if documents else {}
-        if self.context is not None:
-            positions_BT = restarting_positions(documents[0]) if documents else None
-            ids_BT, targets_BT, rows["positions_BT"] = self.context.slice(ids_BT, targets_BT, positions_BT)
-        return ids_BT, targets_BT, rows
+        """One update from global batch `index`: [loss, gradient norm], as `llm_core.step.train_step` gives them."""
+        return train_step(self.layout, self.optimizer, self.batches(index), lr, self.config, self.ranks)
 
     def _log_steps(self) -> None:
         """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints."""
@@ -179,7 +136,7 @@ class Trainer:
         stop = False
         forward = self.model if self.pipeline is None else self.pipeline.forward
         for batch in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
-            ids_BT, targets_BT, rows = self._place(batch)
+            ids_BT, targets_BT, rows = place(batch, self.layout, self.ranks)
             with self._autocast():
                 sums += partial_sums(partial(forward, **rows), ids_BT, targets_BT, bytes_per_token_V)
             if stop := self.ranks.any(self.should_stop()):

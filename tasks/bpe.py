@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.encoder import CONTINUES, SPECIAL_TOKENS, UNKNOWN
+from tasks.encoder import SPECIAL_TOKENS, UNKNOWN
+from tasks.fast_bpe import CONTINUES
 from tasks.pretokenizers import MAX_BOUNDED_BYTES, PreTokenizerName, byte_level
 
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)

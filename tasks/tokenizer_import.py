@@ -59,7 +59,7 @@ def imported_files(path: Path) -> dict[str, Path]:
 def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -> ImportedTokenizer:
     """Read a tokenizer. Raises ConfigError where the file is none, changes text, or names no end of text."""
     files = imported_files(path)
-    named: dict[str, Any] = json.loads(files["config"].read_text("utf-8")) if "config" in files else {}
+    named = _read_object(files["config"], CONFIG_FILE) if "config" in files else {}
     template = files["chat_template"].read_text("utf-8") if "chat_template" in files else named.get("chat_template")
     model_file = None
     if "json" in files:
@@ -86,16 +86,24 @@ def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -
 
 
 def _read_json(file: Path) -> Tokenizer:
-    text = file.read_text("utf-8")
+    # Taken out before it is read: a template may name tokens that only it needs.
+    described = _read_object(file, TOKENIZER_FILE) | {"post_processor": None, "truncation": None, "padding": None}
     try:
-        described = json.loads(text)
-        # Taken out before it is read: a template may name tokens that only it needs.
-        described |= {"post_processor": None, "truncation": None, "padding": None}
         return Tokenizer.from_str(json.dumps(described))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"path ({file}) is not JSON ({error}); name a {TOKENIZER_FILE}") from error
-    except Exception as error:  # the library raises plain Exception, and nothing more precise
+    except Exception as error:
+        if type(error) is not Exception:  # the library's own errors are of this class and no other
+            raise
         raise ConfigError(f"path ({file}) is not a tokenizer that `tokenizers` reads ({error})") from error
+
+
+def _read_object(file: Path, kind: str) -> dict[str, Any]:
+    try:
+        described = json.loads(file.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"path ({file}) is not JSON ({error}); name a {kind}") from error
+    if not isinstance(described, dict):
+        raise ConfigError(f"path ({file}) holds a JSON {type(described).__name__} where an object must be; name a {kind}")
+    return described
 
 
 def _read_model(file: Path, content: bytes) -> tuple[Tokenizer, str | None, str | None]:
@@ -131,4 +139,5 @@ def _read_model(file: Path, content: bytes) -> tuple[Tokenizer, str | None, str 
 def _name(config: Mapping[str, Any], key: str) -> str | None:
     """A token in `tokenizer_config.json`, written as text or as an object."""
     value = config.get(key)
-    return value.get("content") if isinstance(value, Mapping) else value
+    name = value.get("content") if isinstance(value, Mapping) else value
+    return name if isinstance(name, str) else None

@@ -19,17 +19,13 @@ Shares come with their counts and 95 % intervals (Wilson 1927). A pair counts as
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
+from tasks.benchmarks.shares import records, share, wilson_interval
 from tasks.documentset import read_table
 
 CHARACTER_LANGUAGES = ("zh", "ja", "km")
@@ -43,19 +39,6 @@ def check_dedup(ingest: Artifact, dedup: Artifact, truth: Path) -> dict[str, Any
     if not exact["exact_groups"] and not near["pairs"]:
         raise ArtifactMismatch(f"{truth} names no two documents of {ingest.path}; give the truth of this corpus")
     return exact | near
-
-
-def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float] | None:
-    """The interval of a share, None where there were no trials."""
-    if trials == 0:
-        return None
-    share = successes / trials
-    middle = share + z * z / (2 * trials)
-    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    # At the ends the formula gives 0 and 1 up to rounding.
-    low = (middle - spread) / scale if successes else 0.0
-    return low, (middle + spread) / scale if successes < trials else 1.0
 
 
 def _judged_documents(ingest: Artifact, dedup: Artifact) -> dict[str, dict[str, Any]]:
@@ -109,28 +92,6 @@ def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
         | {"below50_wrong_interval": wilson_interval(wrong, different)}
         | {"below50_by_both_pairs": by_both, "below50_by_both_removals": by_both_wrong}
     )
-
-
-def share(name: str, successes: int, trials: int) -> dict[str, Any]:
-    """A share by name, with its counts and its interval."""
-    return {
-        f"{name}_frac": successes / trials if trials else None,
-        f"{name}_count": [successes, trials],
-        f"{name}_interval": wilson_interval(successes, trials),
-    }
-
-
-def records(file: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of a file, or of the same with `.zst`."""
-    packed = file.with_name(file.name + ".zst")
-    if file.exists():
-        with file.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
-    elif packed.exists():
-        with packed.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
-            yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
-    else:
-        raise ArtifactMismatch(f"{file} is not there, nor with .zst; give the folder of the truth")
 
 
 def main(arguments: list[str]) -> int:

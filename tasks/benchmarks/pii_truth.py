@@ -13,7 +13,6 @@ spans were independent: spans of one document are alike, so the true ones are wi
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections import Counter
@@ -22,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zstandard
 
 from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
-from tasks.benchmarks.dedup_truth import wilson_interval
+from tasks.benchmarks.shares import records, share
 from tasks.documentset import check_aligned, read_table
 
 TYPE_OF = {"email": "EMAIL", "ip": "IP", "phone": "PHONE", "name": "NAME"}
@@ -37,7 +35,7 @@ def pii_recall(pii: Artifact, ingest: Artifact, truth: Path) -> dict[str, Any]:
 
     Kinds that the artifact does not look for are left out. Raises ArtifactMismatch where the truth names no document here.
     """
-    known = {record["id"]: record["spans"] for record in _records(truth)}
+    known = {record["id"]: record["spans"] for record in records(truth / "pii.jsonl" if truth.is_dir() else truth)}
     found, wanted, nobodys = Counter[str](), Counter[str](), 0
     for document, text, spans in _documents(pii, ingest):
         if document not in known:
@@ -58,7 +56,7 @@ def pii_recall(pii: Artifact, ingest: Artifact, truth: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"pii_ip_on_every_machine": nobodys}
     for kind in sorted(wanted):
         if TYPE_OF.get(kind) in looked_for:
-            result |= _share(f"pii_{kind}_recall", found[kind], wanted[kind])
+            result |= share(f"pii_{kind}_recall", found[kind], wanted[kind], "")
     return result
 
 
@@ -72,7 +70,7 @@ def pii_precision(spans: Mapping[str, Iterable[tuple[int, int, str]]], labels: I
             right[label["type"]] += label["right"]
     result: dict[str, Any] = {}
     for kind in sorted(judged):
-        result |= _share(f"pii_{kind.lower()}_precision", right[kind], judged[kind])
+        result |= share(f"pii_{kind.lower()}_precision", right[kind], judged[kind], "")
     return result
 
 
@@ -83,14 +81,6 @@ def _shift(text: str, spans: Iterable[tuple[str, int, int]]) -> int:
     return int(begin_words[1] > begin_words[0])
 
 
-def _share(name: str, successes: int, trials: int) -> dict[str, Any]:
-    return {
-        name: successes / trials,
-        f"{name}_count": [successes, trials],
-        f"{name}_interval": wilson_interval(successes, trials),
-    }
-
-
 def _documents(pii: Artifact, ingest: Artifact) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """(own id, text, spans) of each document."""
     for file in ingest.files("documents/part-*.parquet"):
@@ -99,16 +89,6 @@ def _documents(pii: Artifact, ingest: Artifact) -> Iterator[tuple[str, str, list
         columns = documents["source_id"], documents["text"], sidecar["spans"]
         for batch in zip(*columns, strict=True):
             yield tuple(value.as_py() for value in batch)  # type: ignore[misc]
-
-
-def _records(truth: Path) -> Iterator[dict[str, Any]]:
-    places = [truth / "pii.jsonl", truth / "pii.jsonl.zst"] if truth.is_dir() else [truth]
-    place = next((p for p in places if p.exists()), None)
-    if place is None:
-        raise FileNotFoundError(f"{truth} has no pii.jsonl or pii.jsonl.zst; give the folder or file with the known spans")
-    with place.open("rb") as stream:
-        plain = zstandard.ZstdDecompressor().stream_reader(stream) if place.suffix == ".zst" else stream
-        yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
 
 
 def main(arguments: list[str]) -> int:

@@ -23,8 +23,9 @@ from typing import Any
 
 from llm_core.fingerprint import num_processors
 from tasks.artifact import Artifact
-from tasks.benchmarks.dedup_truth import check_dedup, share
+from tasks.benchmarks.dedup_truth import check_dedup
 from tasks.benchmarks.pii_truth import pii_recall
+from tasks.benchmarks.shares import share
 from tasks.benchmarks.stages import make_stages
 from tasks.contamination import ContaminationConfig
 from tasks.dedup_config import DedupConfig

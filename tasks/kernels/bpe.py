@@ -1,9 +1,10 @@
-"""From UTF-8 to token ids by byte-level BPE: cut into pre-tokens, look each up, merge those not met before.
+"""From UTF-8 to token ids by byte-level BPE or WordPiece: cut into pre-tokens, look each up, cut those not met before.
 
 The cuts are the expressions of `tasks.pretokenizers`, written out as a walk over code points; `limits` (int64[5]) bounds runs
 of letters, digits, signs, line ends after signs, and spaces. Character classes come from the expressions' own engine. A pre-
 token that is in the table costs a hash and a comparison; a new one is merged by the definition, lowest rank first and leftmost
-of equals, quadratic in its length, which is why documents with a pre-token above MAX_MERGED_BYTES are left to the caller.
+of equals, quadratic in its length, which is why documents with a pre-token above MAX_MERGED_BYTES are left to the caller. For
+WordPiece it is cut by walks through a tree of pieces, each at most as long as the longest piece.
 
 The table maps the bytes of a pre-token to its ids, exactly: equal hashes are compared byte by byte. It takes what fits and then
 no more; the caller empties it between batches.
@@ -149,6 +150,30 @@ def _merge(buf, start, stop, byte_ids, pair_keys, pair_ranks, pair_ids, ids):  #
     return count
 
 
+@njit(cache=True, nogil=True, no_cpython_wrapper=True)
+def _longest_pieces(buf, start, stop, edge_keys, edge_ids, node_tokens, ids):  # type: ignore[no-untyped-def]
+    """Write the ids of a pre-token, the longest piece each time; returns how many. Every byte must be a piece."""
+    mask, count, pos = len(edge_keys) - 1, 0, start
+    node = np.int32(WORD_ROOT)
+    while pos < stop:
+        token, after = np.int32(-1), pos + 1
+        for place in range(pos, stop):
+            slot = _pair_slot(edge_keys, mask, node, np.int32(buf[place]))
+            if edge_keys[slot] == NO_PAIR:
+                break
+            node = edge_ids[slot]
+            if node_tokens[node] >= 0:
+                token, after = node_tokens[node], place + 1
+        ids[count] = token
+        count += 1
+        pos = after
+        node = np.int32(INSIDE_ROOT)
+    return count
+
+
+WORD_ROOT, INSIDE_ROOT = range(2)
+"""Where the tree of pieces begins: of those that begin a word, and of those inside one."""
+
 NO_RANK = np.int64(1 << 40)
 NO_PAIR = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -218,13 +243,14 @@ def remember(buf, start, stop, ids, num_ids, hashes, words, id_counts, word_byte
 
 @njit(cache=True, nogil=True)
 def encode_documents(  # type: ignore[no-untyped-def]
-    buf, begins, classes, limits, as_gpt2, byte_ids, pair_keys, pair_ranks, pair_ids,
+    buf, begins, classes, limits, as_gpt2, byte_ids, pair_keys, pair_ranks, pair_ids, node_tokens,
     hashes, words, id_counts, word_bytes, word_ids, state, out, out_ends,
 ):  # fmt: skip
     """Write the ids of documents buf[begins[d]:begins[d + 1]] to `out` (int32, one place per byte), one after another.
 
     `out_ends` (int64 per document) gets the place behind each document's last id, or its negative where the document was left
-    out for a pre-token that is too long.
+    out for a pre-token that is too long. `node_tokens` (int32, -1 where a node of the tree is no piece) is empty for BPE, else
+    pairs are (node, byte) and their products nodes.
     """
     merged = np.empty(MAX_MERGED_BYTES, np.int32)
     count = 0
@@ -246,7 +272,10 @@ def encode_documents(  # type: ignore[no-untyped-def]
                         out[count] = word_ids[place + i]
                         count += 1
             if not there:
-                num_ids = _merge(buf, pos, stop, byte_ids, pair_keys, pair_ranks, pair_ids, merged)
+                if len(node_tokens):
+                    num_ids = _longest_pieces(buf, pos, stop, pair_keys, pair_ids, node_tokens, merged)
+                else:
+                    num_ids = _merge(buf, pos, stop, byte_ids, pair_keys, pair_ranks, pair_ids, merged)
                 for i in range(num_ids):
                     out[count] = merged[i]
                     count += 1

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from flows.config import compose
+from tasks.graph import STAGES
 from tasks.keys import ROOT
 
 DEPLOYMENTS = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))["deployments"]
@@ -31,8 +32,14 @@ def test_deployment_fits_its_flow(deployment: dict[str, Any]) -> None:
 
 def test_names_that_the_documentation_promises() -> None:
     names = [f"{load_flow(d).name}/{d['name']}" for d in DEPLOYMENTS]
-    assert {"pipeline/local", "pipeline/full", "refresh/nightly", "train/local-train"} <= set(names)
+    assert {"pipeline/local", "pipeline/full", "refresh/nightly", "tokenizer/local-tokenizer", "train/local-train"} <= set(names)
     assert len({d["name"] for d in DEPLOYMENTS}) == len(DEPLOYMENTS), "Prefect finds deployments by their last name too"
+
+
+def test_the_full_pipeline_rebuilds_every_stage() -> None:
+    full = next(d for d in DEPLOYMENTS if d["name"] == "full")
+    # The report is rebuilt with whatever is forced.
+    assert set(compose(full["parameters"]["overrides"]).force) | {"report"} == set(STAGES)
 
 
 def test_schedules_are_valid_and_wait_to_be_switched_on() -> None:

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import flows.cli
+from flows.config import RunConfig
 from tasks.graph import STAGES, ancestors
+from tasks.plan import Plan
+from tasks.store import Store
 from tests.flows.conftest import RunCli
 
 
@@ -97,6 +101,20 @@ def test_a_sweep_of_tokenizers_ends_with_a_page_and_a_recommendation(
     assert result["code"] == 0 and stand_in_stages.count("tokenizer") == 2 and "shards" not in stand_in_stages
     assert result["summary"]["recommended"]["vocab_size"] == 300
     assert Path(result["summary"]["page"]).read_text("utf-8").count("300") >= 2
+
+
+def test_a_sweep_says_which_part_of_it_is_not_on_the_page(
+    stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = flows.cli.decide
+
+    def input_changes_for_the_second(config: RunConfig, until: str) -> tuple[Store, Plan]:
+        store, plan = decide(config, until)
+        return (Store(store.root / "other"), plan) if config.tokenizer.seed == 2 else (store, plan)
+
+    monkeypatch.setattr(flows.cli, "decide", input_changes_for_the_second)
+    result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2")
+    assert "1 of 2 are not on the page" in result["out"] + result["err"]
 
 
 def test_quarantined_records_are_said(stand_in_stages: list[str], run_cli: RunCli) -> None:

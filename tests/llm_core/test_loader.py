@@ -15,8 +15,8 @@ from llm_core.config import ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.loader import Loader
 from llm_core.order import hash_ids, permute
-from llm_core.shards import TokenShards
-from tests.llm_core.shard_files import counting_stream
+from llm_core.shards import TokenShards, open_shards
+from tests.llm_core.shard_files import counting_stream, write_split
 
 SEQ_LEN, NUM_TOKENS = 7, 1000
 NUM_SAMPLES = (NUM_TOKENS - 1) // SEQ_LEN
@@ -105,6 +105,28 @@ def test_resumed_loaders_match_an_uninterrupted_one(shards: TokenShards, stretch
     assert state == whole.state_dict()
 
 
+@pytest.mark.parametrize("packing", ["concat", "best_fit", "one_per_row"])
+@pytest.mark.parametrize("order", ["shuffled", "sequential", "random"])
+@pytest.mark.parametrize("ranks", ["blocks", "strided"])
+def test_every_packing_and_order_resumes_twice_over_an_epoch_border(tmp_path: Path, packing: str, order: str, ranks: str) -> None:
+    documents = [[n + 1] * (1 + 5 * n % 11) + [0] for n in range(40)]
+    write_split(tmp_path, [documents[:25], documents[25:]])
+    split = open_shards(tmp_path, "train")
+    data = DataConfig(packing=packing, order=order, ranks=ranks)  # type: ignore[arg-type]
+    whole = Loader(split, 8, 6, seed=1, data=data)
+    state = whole.state_dict()
+    steps = whole.num_samples // 6 + 1
+    for world in (1, 3, 6, 2):
+        loaders = [Loader(split, 8, 6, seed=1, rank=rank, world=world, data=data) for rank in range(world)]
+        for loader in loaders:
+            loader.load_state_dict(state)
+        for _ in range(steps):
+            rows = sorted(row for loader in loaders for row in loader.next_batch()[1].tolist())
+            assert rows == sorted(whole.next_batch()[1].tolist())
+        state = loaders[0].state_dict()
+    assert state["epoch"] >= 3
+
+
 def test_a_state_at_an_epoch_border_begins_the_next_epoch(shards: TokenShards) -> None:
     loader = Loader(shards, SEQ_LEN, NUM_SAMPLES, seed=0)
     loader.next_batch()
@@ -172,3 +194,11 @@ def test_errors_say_what_to_do(shards: TokenShards, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             loader = Loader(shards, SEQ_LEN, 4, seed=0)
             loader.load_state_dict(dict(zip(("seed", "epoch", "consumed_samples"), state, strict=True)))
+    for damaged, message in [
+        ({"seed": 0, "epoch": -1, "consumed_samples": 0}, "no epoch of at least 0"),
+        ({"seed": 0, "epoch": 0, "consumed_samples": -3}, "no consumed_samples of at least 0"),
+        ({"seed": 0}, "no epoch of at least 0"),
+        ({"epoch": 0, "consumed_samples": 0}, "seed None, this run has 0"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            Loader(shards, SEQ_LEN, 4, seed=0).load_state_dict(damaged)

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llm_core.shards import ShardError, open_shards
 from tests.llm_core.shard_files import counting_stream, write_split
@@ -46,6 +48,43 @@ def test_a_cut_shard_is_named(tmp_path: Path, keep: int) -> None:
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(ShardError, match=r"train-00003\.arrow cannot be read"):
         open_shards(tmp_path, "train")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    write_split(folder, [[[5, 6, 7, 0], [8, 9, 0]]])
+    return folder / "train-00000.arrow"
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=8))
+def test_damaged_bytes_are_named_or_lead_nowhere(small: Path, damage: list[tuple[int, int]]) -> None:
+    whole = small.read_bytes()
+    content = bytearray(whole)
+    for place, byte in damage:
+        content[place % len(content)] = byte
+    small.write_bytes(content)
+    try:
+        shards = open_shards(small.parent, "train")
+        shards.verify()
+        assert sum(len(document.tokens) for document in shards.documents()) <= shards.num_tokens
+        assert np.all(shards.document_bounds()[1] <= shards.num_tokens)
+        assert len(shards.document_sources()[1]) == shards.num_documents
+    except ShardError as error:
+        assert small.name in str(error)
+    finally:
+        small.write_bytes(whole)
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 40])
+def test_an_offset_out_of_the_file_is_named(small: Path, offset: int) -> None:
+    whole = small.read_bytes()
+    begin = whole.index(np.array([0, 4, 7], np.int64).tobytes())
+    small.write_bytes(whole[: begin + 8] + np.int64(offset).tobytes() + whole[begin + 16 :])
+    with pytest.raises(ShardError, match=r"train-00000\.arrow cannot be read"):
+        open_shards(small.parent, "train")
+    small.write_bytes(whole)
 
 
 def test_a_shard_of_another_run_is_named(tmp_path: Path) -> None:

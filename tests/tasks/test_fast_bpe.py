@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 import warnings
 
@@ -39,9 +40,10 @@ SIGNS = [
 texts = st.one_of(st.text(max_size=40), st.lists(st.sampled_from(SIGNS), max_size=20).map("".join))
 
 
-@pytest.fixture(scope="module", params=["bounded", "gpt2", "gpt4", "llama3"])
+@pytest.fixture(scope="module", params=["bounded", "gpt2", "gpt4", "llama3", "wordpiece"])
 def both(request: pytest.FixtureRequest) -> tuple[FastEncoder, Tokenizer]:
-    tokenizer = Tokenizer(train_bpe(sample_texts(60, 800), 700, request.param))
+    rows = sample_texts(60, 800)
+    tokenizer = Tokenizer(train_wordpiece(rows, 1200) if request.param == "wordpiece" else train_bpe(rows, 700, request.param))
     fast = fast_encoder(tokenizer._model)
     assert fast is not None
     return fast, tokenizer
@@ -88,7 +90,9 @@ def test_a_document_with_an_endless_word_goes_to_the_reference(both: tuple[FastE
 
 def test_other_tokenizers_have_no_fast_encoder() -> None:
     assert fast_encoder(train_bpe(["a b"], 300, "none")) is None
-    assert fast_encoder(train_wordpiece(["a b"], 600)) is None
+    model = train_wordpiece(["a b"], 600)
+    model.model.max_input_chars_per_word = 100
+    assert fast_encoder(model) is None
     model = train_bpe(["a b"], 300)
     model.normalizer = normalizers.NFC()
     assert fast_encoder(model) is None
@@ -116,3 +120,22 @@ def test_character_classes_are_those_of_unicode_where_python_knows_the_character
             assert table[code] == (NUMBER if category[0] == "N" else LETTER), hex(code)
         elif category not in ("Cn", "Cs"):
             assert table[code] not in (NUMBER, LETTER), hex(code)
+
+
+def test_wordpiece_of_long_han_words_takes_no_longer_than_of_short_ones() -> None:
+    tokenizer = Tokenizer(train_wordpiece(sample_texts(60, 800), 1200))
+    fast = fast_encoder(tokenizer._model)
+    assert fast is not None
+    han = [chr(0x4E00 + 7919 * i % 20000) for i in range(20_000)]
+    took = {}
+    for size in (4, 64):
+        text = " ".join("".join(han[i : i + size]) for i in range(0, len(han), size))
+        assert np.array_equal(fast.encode_batch([text[:3000]])[0], tokenizer.encode_whole([text[:3000]])[0])
+        times = []
+        for _ in range(3):
+            fast._forget()
+            begin = time.process_time()
+            fast.encode_batch([text])
+            times.append(time.process_time() - begin)
+        took[size] = min(times)
+    assert took[64] < 3 * took[4]

@@ -15,6 +15,7 @@ from tasks.bpe import train_bpe
 from tasks.encoder import load_tokenizer
 from tasks.stage import StageFailure
 from tasks.tokenizer import TokenizerConfig, export_hugging_face, train_tokenizer
+from tasks.tokenizer_import import import_tokenizer
 from tests.tasks.sample_documents import sample_texts, write_documents
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -138,7 +139,23 @@ def test_errors_say_what_to_do(config: dict, message: str) -> None:
 
 
 def test_a_file_that_is_no_tokenizer_is_named(documents: Artifact, tmp_path: Path) -> None:
-    for name, content in (("a.json", b"{"), ("b.json", b"{}"), ("c.model", b"\xff\xff")):
+    contents = {"a.json": b"{", "b.json": b"{}", "c.model": b"\xff\xff", "d.json": b"\xff", "e.json": b"[]"}
+    for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ConfigError, match=f"{name}\\) is not"):
+        with pytest.raises(ConfigError, match=f"{name}\\) (is not|holds a JSON list)"):
             train(documents, tmp_path / f"import-{name}", kind="import", path=tmp_path / name)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null"])
+def test_a_damaged_config_beside_an_import_is_named(content: str, documents: Artifact, tmp_path: Path) -> None:
+    train_bpe(["a b"], 300).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json\) (is not JSON|holds a JSON)"):
+        train(documents, tmp_path / "out", kind="import", path=tmp_path)
+
+
+def test_names_of_special_tokens_that_are_no_text_are_not_taken(documents: Artifact, tmp_path: Path) -> None:
+    train_bpe(["a b"], 300).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": 5, "pad_token": {"content": null}}')
+    given = import_tokenizer(tmp_path, None, None)
+    assert (given.eos_token, given.pad_token) == ("<|endoftext|>", "<|pad|>")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tasks.artifact import Artifact, ArtifactMismatch
-from tasks.benchmarks.dedup_truth import check_dedup, main, wilson_interval
+from tasks.benchmarks.dedup_truth import check_dedup, main
+from tasks.benchmarks.shares import wilson_interval
 from tests.tasks.test_dedup import SAMPLE, run, sample_documents, words
 
 

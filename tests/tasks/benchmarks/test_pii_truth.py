@@ -36,7 +36,7 @@ def test_recall_counts_covered_spans_of_the_right_type_in_code_points(tmp_path) 
     write_jsonl(truth, [{"id": "other", "spans": spans[0]}])
     with pytest.raises(ArtifactMismatch, match="names no document"):
         pii_recall(pii, source, truth)
-    with pytest.raises(FileNotFoundError, match=r"pii\.jsonl"):
+    with pytest.raises(ArtifactMismatch, match=r"pii\.jsonl"):
         pii_recall(pii, source, tmp_path / "in")
     assert main([]) == 2 and main([str(tmp_path), str(tmp_path), str(truth)]) == 2
 
