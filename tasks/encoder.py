@@ -40,7 +40,10 @@ BYTES_FILE = "bytes_per_token.npy"
 FAST_FROM_CHARS = 100_000
 """Below it compiling, or loading what is compiled, would take longer than encoding."""
 
-CHECKED_TEXTS = 16
+WORDPIECE_FROM_CHARS = 2_000
+"""The same for WordPiece, where the library takes the cube of the length of a word."""
+
+CHECKED_TEXTS, CHECKED_CHARS = 16, 4_000
 MAX_WORD_CHARS = 64
 MAX_REMEMBERED_WORDS = 1 << 18
 
@@ -54,6 +57,7 @@ class Tokenizer:
             raise ArtifactMismatch(f"this tokenizer has no {eos_token} or {pad_token}; rebuild it with force=[tokenizer]")
         model.encode_special_tokens = True
         self._model = model
+        self._fast_from = WORDPIECE_FROM_CHARS if isinstance(model.model, tokenizers.models.WordPiece) else FAST_FROM_CHARS
         self.vocab_size: int = model.get_vocab_size(with_added_tokens=True)
         self.eos_id: int = eos_id
         self.pad_id: int = pad_id
@@ -71,7 +75,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each text, without special tokens."""
-        if sum(map(len, texts)) >= FAST_FROM_CHARS and (fast := self._fast_encoder(texts)) is not None:
+        if sum(map(len, texts)) >= self._fast_from and (fast := self._fast_encoder(texts)) is not None:
             found = fast.encode_batch(texts)
             return [self.encode_whole([text])[0] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
         return self.encode_words(texts)
@@ -96,7 +100,7 @@ class Tokenizer:
         if self._fast is None:
             self._fast = (fast_encoder(self._model),)
             if (fast := self._fast[0]) is not None:
-                checked = texts[:CHECKED_TEXTS]
+                checked = [text[:CHECKED_CHARS] for text in texts[:CHECKED_TEXTS]]
                 pairs = zip(fast.encode_batch(checked), self.encode_whole(checked), strict=True)
                 if not all(ours is None or np.array_equal(ours, theirs) for ours, theirs in pairs):
                     warnings.warn(
