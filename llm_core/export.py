@@ -1,7 +1,7 @@
-"""A trained model as a Hugging Face Llama folder, and back: `config.json` and `model.safetensors`.
+"""A trained model as a Hugging Face folder, and back: `config.json` and `model.safetensors`, or its numbered parts.
 
-Fused weights are split on the way out and joined on the way in; the values are copies, so both sides compute the same
-logits. The bytes depend on the weights and the config alone.
+Which names and settings stand for which is said in `llm_core.huggingface`. The bytes written depend on the weights and the
+config alone. Only safetensors are read: pickled weights would run code.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from llm_core.config import ConfigError
+from llm_core.huggingface import from_hugging_face, hugging_face_config, model_config, to_hugging_face
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
 
 
@@ -27,107 +29,57 @@ def export_model(config: ModelConfig, state: Mapping[str, Tensor], folder: Path,
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_hugging_face(config, state)
     save_file({name: weights[name].contiguous().cpu() for name in sorted(weights)}, folder / WEIGHTS_FILE, {"format": "pt"})
-    dtype = str(weights["model.norm.weight"].dtype).removeprefix("torch.")
+    dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
     text = json.dumps(hugging_face_config(config, dtype, eos_id), indent=2, sort_keys=True)
     (folder / CONFIG_FILE).write_text(text + "\n", "utf-8")
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    """The model in a folder written by `export_model`, on the CPU, in evaluation mode."""
-    config = model_config(json.loads((folder / CONFIG_FILE).read_text("utf-8")))
+    """The model in a Hugging Face folder of a known family, on the CPU, in evaluation mode. Raises ConfigError."""
+    config = read_config(folder)
     with torch.device("meta"):
         model = Transformer(config)
-    state = {name: tensor.to(dtype) for name, tensor in from_hugging_face(config, load_file(folder / WEIGHTS_FILE)).items()}
-    model.load_state_dict(state, strict=True, assign=True)
+    model.load_state_dict(read_weights(folder, config, dtype), strict=True, assign=True)
     if config.tied_embeddings:  # assigning replaced both names; tie them again
         model.head.weight = model.embedding.weight
     return model.eval().requires_grad_(False)
 
 
-def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int | None = None) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "bos_token_id": None,
-        "dtype": dtype,
-        "eos_token_id": eos_id,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "hidden_size": config.dim,
-        "intermediate_size": config.ffn_dim,
-        "max_position_embeddings": config.max_seq_len,
-        "mlp_bias": False,
-        "model_type": "llama",
-        "num_attention_heads": config.num_heads,
-        "num_hidden_layers": config.num_layers,
-        "num_key_value_heads": config.num_kv_heads,
-        "rms_norm_eps": config.norm_eps,
-        # Transformers 5 reads rope_parameters, earlier versions and other readers rope_theta.
-        "rope_parameters": {"rope_theta": config.rope_theta, "rope_type": "default"},
-        "rope_theta": config.rope_theta,
-        "tie_word_embeddings": config.tied_embeddings,
-        "torch_dtype": dtype,
-        "vocab_size": config.vocab_size,
-    }
+def read_config(folder: Path) -> ModelConfig:
+    """Raises ConfigError where the folder has no `config.json` or one of another kind of model."""
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise ConfigError(f"{folder} has no {CONFIG_FILE}; give the folder of a Hugging Face model")
+    try:
+        return model_config(json.loads(file.read_text("utf-8")))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file} is not JSON ({error}); fetch it again") from error
+    except KeyError as error:
+        raise ConfigError(f"{file} has no {error.args[0]}; give the folder of a Hugging Face model") from error
 
 
-def model_config(values: Mapping[str, Any]) -> ModelConfig:
-    """The ModelConfig behind a `config.json` of ours."""
-    return ModelConfig(
-        vocab_size=values["vocab_size"],
-        dim=values["hidden_size"],
-        num_layers=values["num_hidden_layers"],
-        num_heads=values["num_attention_heads"],
-        num_kv_heads=values["num_key_value_heads"],
-        ffn_dim=values["intermediate_size"],
-        max_seq_len=values["max_position_embeddings"],
-        rope_theta=values["rope_theta"],
-        norm_eps=values["rms_norm_eps"],
-        tied_embeddings=values["tie_word_embeddings"],
-    )
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors of a folder, one or numbered parts. Raises ConfigError where there are none."""
+    if (folder / INDEX_FILE).is_file():
+        names = set(json.loads((folder / INDEX_FILE).read_text("utf-8"))["weight_map"].values())
+        files = [folder / Path(name).name for name in sorted(names)]
+    else:
+        files = [folder / WEIGHTS_FILE]
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"{folder} has no {file.name}; only safetensors are read, save it as such")
+    return files
 
 
-def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our names and fused weights → Hugging Face names and separate weights."""
-    weights = {"model.embed_tokens.weight": state["embedding.weight"], "model.norm.weight": state["norm.weight"]}
-    if not config.tied_embeddings:
-        weights["lm_head.weight"] = state["head.weight"]
-    for layer in range(config.num_layers):
-        ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
-        q, k, v = state[f"{ours}.attention.qkv.weight"].split(_qkv_rows(config))
-        gate, up = state[f"{ours}.ffn.gate_up.weight"].chunk(2)
-        weights |= {
-            f"{theirs}.input_layernorm.weight": state[f"{ours}.attention_norm.weight"],
-            f"{theirs}.self_attn.q_proj.weight": q,
-            f"{theirs}.self_attn.k_proj.weight": k,
-            f"{theirs}.self_attn.v_proj.weight": v,
-            f"{theirs}.self_attn.o_proj.weight": state[f"{ours}.attention.out.weight"],
-            f"{theirs}.post_attention_layernorm.weight": state[f"{ours}.ffn_norm.weight"],
-            f"{theirs}.mlp.gate_proj.weight": gate,
-            f"{theirs}.mlp.up_proj.weight": up,
-            f"{theirs}.mlp.down_proj.weight": state[f"{ours}.ffn.down.weight"],
-        }
-    return weights
-
-
-def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `to_hugging_face`, with both names of a tied embedding."""
-    embedding = weights["model.embed_tokens.weight"]
-    state = {"embedding.weight": embedding, "norm.weight": weights["model.norm.weight"]}
-    state["head.weight"] = embedding if config.tied_embeddings else weights["lm_head.weight"]
-    for layer in range(config.num_layers):
-        ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
-        attention, ffn = f"{theirs}.self_attn", f"{theirs}.mlp"
-        state |= {
-            f"{ours}.attention_norm.weight": weights[f"{theirs}.input_layernorm.weight"],
-            f"{ours}.attention.qkv.weight": torch.cat([weights[f"{attention}.{p}_proj.weight"] for p in "qkv"]),
-            f"{ours}.attention.out.weight": weights[f"{attention}.o_proj.weight"],
-            f"{ours}.ffn_norm.weight": weights[f"{theirs}.post_attention_layernorm.weight"],
-            f"{ours}.ffn.gate_up.weight": torch.cat([weights[f"{ffn}.{p}_proj.weight"] for p in ("gate", "up")]),
-            f"{ours}.ffn.down.weight": weights[f"{ffn}.down_proj.weight"],
-        }
+def read_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Weights named as in `Transformer.state_dict()`, on the CPU. Raises ConfigError for a tensor that does not fit."""
+    weights = {name: tensor for file in weight_files(folder) for name, tensor in load_file(file).items()}
+    state = {name: tensor.to(dtype) for name, tensor in from_hugging_face(config, weights).items()}
+    with torch.device("meta"):
+        shapes = {name: parameter.shape for name, parameter in Transformer(config).state_dict().items()}
+    for name, shape in shapes.items():
+        if state[name].shape != shape:
+            raise ConfigError(
+                f"{name} in {folder} is {tuple(state[name].shape)}, its {CONFIG_FILE} says {tuple(shape)}; fetch it again"
+            )
     return state
-
-
-def _qkv_rows(config: ModelConfig) -> list[int]:
-    return [n * config.head_dim for n in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]

@@ -46,7 +46,7 @@ def cached_step(config: ModelConfig, batch: int, context_tokens: int, bytes_per_
     embedding_rows = 0 if config.tied_embeddings else batch * config.dim
     weights = (config.matmul_parameters() + embedding_rows) * bytes_per_number
     cache = batch * context_tokens * kv_bytes_per_token(config, bytes_per_number)
-    attention = 4 * config.num_layers * config.dim * context_tokens
+    attention = 4 * config.num_layers * config.attention_dim * context_tokens
     return Work(weights + cache, batch * (2 * config.matmul_parameters() + attention))
 
 
@@ -54,7 +54,7 @@ def full_pass(config: ModelConfig, batch: int, num_tokens: int, bytes_per_number
     """A causal pass over `num_tokens` tokens per row with logits of the last one only: prefill, or a step without a cache."""
     embedding_rows = 0 if config.tied_embeddings else batch * num_tokens * config.dim
     head = config.vocab_size * config.dim
-    attention = 2 * config.num_layers * config.dim * num_tokens * (num_tokens + 1)
+    attention = 2 * config.num_layers * config.attention_dim * num_tokens * (num_tokens + 1)
     flops = 2 * (config.matmul_parameters() - head) * num_tokens + 2 * head + attention
     return Work((config.matmul_parameters() + embedding_rows) * bytes_per_number, batch * flops)
 

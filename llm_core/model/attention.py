@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from llm_core.model.attend import Backend, Mask, attend
 from llm_core.model.config import ModelConfig
 from llm_core.model.masks import CAUSAL
+from llm_core.model.norm import RMSNorm
 from llm_core.model.rope import apply_rope
 
 # B batch · T tokens of this pass (queries) · K key positions · H heads · D width: of the model in BTD, of a head in BHTD
@@ -44,17 +45,23 @@ class Attention(nn.Module):
         self.mix, self.backend = attend, "sdpa"
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         # Rows: all query heads, then all key heads, then all value heads.
-        self.qkv = nn.Linear(config.dim, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim, bias=False)
-        self.out = nn.Linear(config.dim, config.dim, bias=False)
+        self.qkv = nn.Linear(config.dim, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim, bias=config.qkv_bias)
+        self.out = nn.Linear(config.attention_dim, config.dim, bias=config.out_bias)
+        self.qk_norm = config.qk_norm
+        if config.qk_norm:
+            self.q_norm, self.k_norm = (RMSNorm(config.head_dim, config.norm_eps) for _ in range(2))
 
     def forward(
-        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor], mask: Mask = CAUSAL, cache: KeyValueCache | None = None
+        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, mask: Mask = CAUSAL, cache: KeyValueCache | None = None
     ) -> Tensor:
         batch, tokens, _ = x_BTD.shape
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         qkv_BHTD = self.qkv(x_BTD).view(batch, tokens, sum(heads), self.head_dim).transpose(1, 2)
         q_BHTD, k_BHTD, v_BHTD = qkv_BHTD.split(heads, dim=1)
-        q_BHTD, k_BHTD = apply_rope(q_BHTD, *rope), apply_rope(k_BHTD, *rope)
+        if self.qk_norm:
+            q_BHTD, k_BHTD = self.q_norm(q_BHTD), self.k_norm(k_BHTD)
+        if rope is not None:
+            q_BHTD, k_BHTD = apply_rope(q_BHTD, *rope), apply_rope(k_BHTD, *rope)
         if cache is not None:
             k_BHTD, v_BHTD = cache.update(self.layer, k_BHTD, v_BHTD)
         mixed_BHTD = self.mix(q_BHTD, k_BHTD, v_BHTD, mask, self.backend)

@@ -1,15 +1,47 @@
-"""The shape of a Llama-type decoder, with its exact parameter and FLOP counts. Standard library only."""
+"""The shape of a decoder of the Llama, Qwen or GPT-2 type, with its exact parameter and FLOP counts. Standard library only.
+
+The type is not named but follows from the choices; a mixture that no Hugging Face class computes is refused, because every
+trained model is written as one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from llm_core.config import ConfigError
+
+Family = Literal["llama", "qwen2", "qwen3", "gpt2"]
+"""The Hugging Face class that computes the same logits, as its `model_type`."""
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Slower rotation of the slow channels, so that a model reads further than it was trained (Llama 3.1's rule).
+
+    Channels that turn once in less than original_max_seq_len / high_freq_factor tokens stay; those that need more than
+    original_max_seq_len / low_freq_factor turn `factor` times slower; between the two it is interpolated.
+    """
+
+    factor: float = 8.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_seq_len: int = 8192
+    """Tokens the rotation was trained for before."""
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1 or self.original_max_seq_len < 1:
+            raise ConfigError(f"factor ({self.factor}) and original_max_seq_len ({self.original_max_seq_len}) must be at least 1")
+        if not 0 < self.low_freq_factor < self.high_freq_factor:
+            raise ConfigError(
+                f"low_freq_factor ({self.low_freq_factor}) must be positive and less than high_freq_factor "
+                f"({self.high_freq_factor}); Llama 3.1 has 1 and 4"
+            )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that decides the architecture: RMSNorm, SwiGLU, rotary positions, grouped-query attention, no biases."""
+    """Everything that decides the architecture; what is left out gives a Llama: RMSNorm, SwiGLU, rotary positions, no biases."""
 
     vocab_size: int
     """Ids the model knows; 0 takes the size of the tokenizer."""
@@ -20,13 +52,28 @@ class ModelConfig:
     num_kv_heads: int
     """Key/value heads; each serves num_heads / num_kv_heads query heads."""
     ffn_dim: int
-    """Inner width of the SwiGLU feed-forward."""
+    """Inner width of the feed-forward."""
     max_seq_len: int
     """Longest sequence the model is meant for, in tokens."""
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     tied_embeddings: bool = True
     """One matrix serves as input embedding and output head."""
+    own_head_dim: int = 0
+    """Channels of one head; 0: dim / num_heads."""
+    norm: Literal["rms", "layer"] = "rms"
+    """rms: scale only. layer: mean taken off, weight and bias (GPT-2)."""
+    ffn: Literal["swiglu", "gelu"] = "swiglu"
+    """gelu: one matrix up, GELU in its tanh form, one down (GPT-2)."""
+    positions: Literal["rotary", "learned"] = "rotary"
+    """learned: a trained vector for each of max_seq_len places, added to the embedding (GPT-2)."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    """On the projection of attention back into the residual stream."""
+    ffn_bias: bool = False
+    qk_norm: bool = False
+    """RMSNorm over each query and key head before rotation (Qwen 3)."""
+    rope_scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim", "max_seq_len"):
@@ -34,7 +81,11 @@ class ModelConfig:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
         if self.vocab_size < 0:
             raise ConfigError(f"vocab_size ({self.vocab_size}) must not be negative; 0 takes the size of the tokenizer")
-        if self.dim % self.num_heads or (self.dim // self.num_heads) % 2:
+        if self.own_head_dim < 0 or self.own_head_dim % 2:
+            raise ConfigError(
+                f"own_head_dim ({self.own_head_dim}) must be even, because rotary positions turn pairs; 0: dim / num_heads"
+            )
+        if not self.own_head_dim and (self.dim % self.num_heads or (self.dim // self.num_heads) % 2):
             rule = f"must be an even multiple of num_heads ({self.num_heads}), because rotary positions turn pairs of channels"
             raise ConfigError(f"dim ({self.dim}) {rule}; try dim={_next_multiple(self.dim, 2 * self.num_heads)}")
         if self.num_heads % self.num_kv_heads:
@@ -43,23 +94,63 @@ class ModelConfig:
             raise ConfigError(f"num_kv_heads ({self.num_kv_heads}) {rule}; choose from {divisors}")
         if not self.rope_theta > 0 or not self.norm_eps > 0:
             raise ConfigError(f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive")
+        _ = self.family
 
     @property
     def head_dim(self) -> int:
-        return self.dim // self.num_heads
+        return self.own_head_dim or self.dim // self.num_heads
+
+    @property
+    def attention_dim(self) -> int:
+        """Width of all query heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def family(self) -> Family:
+        """Raises ConfigError for a mixture that no family computes."""
+        parts = (self.norm, self.ffn, self.positions)
+        biases = (self.qkv_bias, self.out_bias, self.ffn_bias)
+        if parts == ("layer", "gelu", "learned"):
+            whole_heads = self.num_kv_heads == self.num_heads and self.attention_dim == self.dim
+            if all(biases) and whole_heads and not self.qk_norm and not self.rope_scaling:
+                return "gpt2"
+            raise ConfigError(
+                f"norm, ffn, positions {parts} are GPT-2's, which has all three biases, num_kv_heads as num_heads, heads "
+                "of dim / num_heads and neither qk_norm nor rope_scaling; start from model=gpt2"
+            )
+        if parts != ("rms", "swiglu", "rotary"):
+            raise ConfigError(
+                f"norm, ffn, positions {parts} must be (rms, swiglu, rotary) or (layer, gelu, learned); "
+                "start from model=tiny or model=gpt2"
+            )
+        if self.qk_norm and not self.ffn_bias and self.qkv_bias == self.out_bias:
+            return "qwen3"
+        if biases == (True, False, False) and not self.qk_norm:
+            return "qwen2"
+        if self.qkv_bias == self.out_bias and not self.qk_norm:
+            return "llama"
+        raise ConfigError(
+            f"qkv_bias, out_bias, ffn_bias {biases} with qk_norm {self.qk_norm} is neither Llama (qkv_bias = out_bias, no "
+            "qk_norm), Qwen 2 (qkv_bias alone) nor Qwen 3 (qk_norm, qkv_bias = out_bias, no ffn_bias); drop the odd one"
+        )
 
     def matmul_parameters(self) -> int:
-        """Weights that every token is multiplied with: all but norms and the input embedding; a tied head counts here."""
+        """Weights that every token is multiplied with: matrices but input embedding and positions; a tied head counts."""
         qkv = self.dim * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
-        attention_out = self.dim * self.dim
-        ffn = 3 * self.dim * self.ffn_dim
+        attention_out = self.attention_dim * self.dim
+        ffn = (3 if self.ffn == "swiglu" else 2) * self.dim * self.ffn_dim
         return self.num_layers * (qkv + attention_out + ffn) + self.vocab_size * self.dim
 
     def num_parameters(self) -> int:
         """All trained numbers, each counted once (a tied embedding is one matrix)."""
-        norms = (2 * self.num_layers + 1) * self.dim
+        norms = (2 * self.num_layers + 1) * self.dim * (2 if self.norm == "layer" else 1)
+        norms += self.num_layers * 2 * self.head_dim if self.qk_norm else 0
+        biases = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
+        biases += self.dim if self.out_bias else 0
+        biases += self.dim + (2 if self.ffn == "swiglu" else 1) * self.ffn_dim if self.ffn_bias else 0
         embedding = 0 if self.tied_embeddings else self.vocab_size * self.dim
-        return self.matmul_parameters() + norms + embedding
+        positions = self.max_seq_len * self.dim if self.positions == "learned" else 0
+        return self.matmul_parameters() + norms + self.num_layers * biases + embedding + positions
 
     def training_flops_per_token(self, seq_len: int, causal: bool = False) -> int:
         """FLOPs of forward and backward per token, 2 per multiply-add.
@@ -67,7 +158,7 @@ class ModelConfig:
         6 x matmul weights + 12 x layers x heads x head_dim x seq_len (PaLM, appendix B): attention counted as if it were
         not causal, the convention of most published MFU figures. `causal=True` counts the half that is needed, as Megatron does.
         """
-        attention = 12 * self.num_layers * self.dim * seq_len
+        attention = 12 * self.num_layers * self.attention_dim * seq_len
         return 6 * self.matmul_parameters() + (attention // 2 if causal else attention)
 
 

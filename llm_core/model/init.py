@@ -4,7 +4,7 @@ The stream is seeded by the run's seed and the parameter's name, and always draw
 process and any sharding start from the same numbers, whatever the order of modules. Normal weights whose standard
 deviation falls with the square root of the width, 0.018 at GPT-2's 768 (which took 0.02 at every width; narrow models
 learn slower from that); projections back into the residual stream are smaller by sqrt(2 x layers), so that its
-variance does not grow with depth. Norm weights are ones.
+variance does not grow with depth. Norm weights are ones, biases zeros.
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ def init_weights(model: Transformer, seed: int, write: Write | None = None) -> N
 def initial_value(name: str, shape: torch.Size, std: float, seed: int) -> Tensor:
     """The whole float32 value of one parameter, made on the CPU so that devices agree."""
     if len(shape) == 1:
-        return torch.ones(shape)
+        return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
     stream = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "little", signed=True)
     return torch.empty(shape).normal_(std=std, generator=torch.Generator().manual_seed(stream))

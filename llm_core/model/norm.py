@@ -1,10 +1,19 @@
-"""Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per channel."""
+"""Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per channel; or GPT-2's norm."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from llm_core.model.config import ModelConfig
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """The norm of the residual stream: RMSNorm, or LayerNorm (Ba et al., 2016) with weight and bias."""
+    if config.norm == "layer":
+        return nn.LayerNorm(config.dim, config.norm_eps)
+    return RMSNorm(config.dim, config.norm_eps)
 
 
 class RMSNorm(nn.Module):

@@ -7,18 +7,34 @@ initialisation and no length limit.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from llm_core.model.config import RopeScaling
+
 
 # B batch · T tokens · H heads · D head dim
-def rope_tables(positions_BT: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rope_tables(
+    positions_BT: Tensor, head_dim: int, theta: float, dtype: torch.dtype, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
     """(cos_B1TD, sin_B1TD) in float32, or float64 for a float64 model: bfloat16 angles are wrong beyond some hundred tokens."""
     precise = torch.float64 if dtype == torch.float64 else torch.float32
     exponents = torch.arange(0, head_dim, 2, dtype=precise, device=positions_BT.device) / head_dim
-    angles_BTD = positions_BT[..., None].to(precise) * (1.0 / theta**exponents)
+    frequencies_D = 1.0 / theta**exponents
+    if scaling is not None:
+        frequencies_D = scale_frequencies(frequencies_D, scaling)
+    angles_BTD = positions_BT[..., None].to(precise) * frequencies_D
     angles_B1TD = torch.cat((angles_BTD, angles_BTD), dim=-1)[:, None]
     return angles_B1TD.cos(), angles_B1TD.sin()
+
+
+def scale_frequencies(frequencies_D: Tensor, scaling: RopeScaling) -> Tensor:
+    """Radians per token of each pair of channels, stretched as in Llama 3.1 (Grattafiori et al., 2024); see RopeScaling."""
+    turns_D = scaling.original_max_seq_len * frequencies_D / (2 * math.pi)
+    kept_frac_D = ((turns_D - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    return (1 - kept_frac_D) * frequencies_D / scaling.factor + kept_frac_D * frequencies_D
 
 
 def apply_rope(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:

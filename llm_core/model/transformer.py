@@ -1,4 +1,7 @@
-"""A Llama-type decoder: pre-norm blocks of attention and SwiGLU on a residual stream (Touvron et al., 2023)."""
+"""A decoder: pre-norm blocks of attention and feed-forward on a residual stream.
+
+By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 and 2025) or a GPT-2 (Radford et al., 2019).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
-from llm_core.model.norm import RMSNorm
+from llm_core.model.norm import make_norm
 from llm_core.model.rope import rope_tables
 
 # B batch · T tokens · K key positions · D model width · V vocabulary
@@ -28,24 +31,36 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=False)
-        self.down = nn.Linear(config.ffn_dim, config.dim, bias=False)
+        self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=config.ffn_bias)
+        self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         gate, up = self.gate_up(x_BTD).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
 
+class GELU(nn.Module):
+    """Up, GELU in its tanh form (Hendrycks and Gimpel, 2016), down."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.dim, config.ffn_dim, bias=config.ffn_bias)
+        self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))
+
+
 class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
+        self.attention_norm = make_norm(config)
         self.attention = Attention(config, layer)
-        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
-        self.ffn = SwiGLU(config)
+        self.ffn_norm = make_norm(config)
+        self.ffn = SwiGLU(config) if config.ffn == "swiglu" else GELU(config)
 
     def forward(
-        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor], mask: Mask = CAUSAL, cache: KeyValueCache | None = None
+        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, mask: Mask = CAUSAL, cache: KeyValueCache | None = None
     ) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope, mask, cache)
         return x_BTD + self.ffn(self.ffn_norm(x_BTD))
@@ -64,8 +79,10 @@ class Transformer(nn.Module):
         self.config = config
         self.pattern = Pattern()
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.max_seq_len, config.dim)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
-        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.norm = make_norm(config)
         self.head = nn.Linear(config.dim, config.vocab_size, bias=False)
         if config.tied_embeddings:
             self.head.weight = self.embedding.weight
@@ -89,7 +106,12 @@ class Transformer(nn.Module):
             else:
                 positions_BT = restarting_positions(documents_BK)
         x_BTD = self.embedding(ids_BT) if self.embedding is not None else ids_BT
-        rope = rope_tables(positions_BT, self.config.head_dim, self.config.rope_theta, x_BTD.dtype)
+        rope = None
+        if self.config.positions == "rotary":
+            shape = self.config.head_dim, self.config.rope_theta
+            rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
+        elif self.embedding is not None:
+            x_BTD = x_BTD + self.positions(positions_BT)
         mask: Mask = AttentionMask(self.pattern, documents_BK) if cache is None else cache.mask(ids_BT.shape[1])
         for block in self.blocks:
             if block is not None:

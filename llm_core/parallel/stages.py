@@ -36,10 +36,14 @@ def split_model(config: ModelConfig, plan: StagePlan, rank: int) -> tuple[Transf
             part.blocks[layer] = whole.blocks[layer] if layer in plan.layers_of(stage) else None  # type: ignore[assignment]
         first, last = stage == 0, stage == plan.num_stages - 1
         part.embedding = whole.embedding if first else None  # type: ignore[assignment]
+        if config.positions == "learned":
+            part.positions = whole.positions if first else None  # type: ignore[assignment]
         part.norm = whole.norm if last else None  # type: ignore[assignment]
         part.head = whole.head if last else None  # type: ignore[assignment]
     if 0 not in parts:
         whole.embedding = None  # type: ignore[assignment]
+        if config.positions == "learned":
+            whole.positions = None  # type: ignore[assignment]
     if plan.num_stages - 1 not in parts:
         whole.norm = whole.head = None  # type: ignore[assignment]
     for layer in range(config.num_layers):
