@@ -24,11 +24,11 @@ import numpy as np
 from llm_core.checkpoint import load_checkpoint
 from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
-from llm_core.export import export_model
+from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
 from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, MetricLog, read_rows, write_status
 from llm_core.optim import build_optimizer
-from llm_core.parallel.apply import build_model, whole_weights
+from llm_core.parallel.apply import build_model, whole_weights, write_weights
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
@@ -107,6 +107,8 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
     model = build_model(config.model, config.parallel.kind, train.dtype, train.seed, ranks)
     optimizer = build_optimizer(model, config.optim)
     start = load_checkpoint(workdir / "checkpoints", model, optimizer)
+    if start == 0 and train.init_from is not None:
+        write_weights(model, read_weights(train.init_from, config.model))
     logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
     trainer = Trainer(
         model=model,

@@ -35,6 +35,8 @@ class TrainConfig:
     """Steps between checkpoints; a killed run goes on from the last one."""
     log_every: int = field(default=1, metadata=NOT_IN_KEY)
     """Steps between fetches of metrics from the device; every step is logged all the same."""
+    init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Hugging Face folder (safetensors) whose weights training starts from; its contents are in the key, its place is not."""
     data: DataConfig = field(default_factory=DataConfig)
     """Packing, order and mixture of the sequences."""
 

@@ -7,6 +7,7 @@ communication hook that sums, FSDP a divide factor of one with plain sums (gloo 
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import cast
 
@@ -57,6 +58,13 @@ def reshard(model: nn.Module) -> None:
 def bare(model: nn.Module) -> Transformer:
     """The transformer inside; its parameter names do not depend on the layout."""
     return cast(Transformer, model.module if isinstance(model, DistributedDataParallel) else model)
+
+
+def write_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Fill the model from whole weights on the CPU, named as its own; each rank has them all and takes its piece."""
+    with torch.no_grad():
+        for name, parameter in bare(model).named_parameters():
+            _write(parameter, weights[name])
 
 
 def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
