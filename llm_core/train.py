@@ -24,11 +24,11 @@ import numpy as np
 from llm_core.checkpoint import load_checkpoint
 from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
-from llm_core.export import export_model
+from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
 from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, MetricLog, read_rows, write_status
 from llm_core.optim import build_optimizer
-from llm_core.parallel.apply import build_layout, whole_weights
+from llm_core.parallel.apply import build_layout, whole_weights, write_weights
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
@@ -109,6 +109,8 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
     layout = build_layout(config.model, config.parallel, train, ranks)
     optimizer = build_optimizer(layout.model, config.optim)
     start = load_checkpoint(workdir / "checkpoints", layout.model, optimizer)
+    if start == 0 and train.init_from is not None:
+        write_weights(layout.model, read_weights(train.init_from, config.model))
     logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
     trainer = Trainer(
         model=layout.model,

@@ -79,6 +79,7 @@ STAGES: dict[str, Stage] = {
             "train_model",
             ("tokenizer", "shards"),
             ("torch",),
+            reads_inputs=True,
             entry_points=("llm_core.train",),
             shows_progress=True,
         ),

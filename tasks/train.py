@@ -30,7 +30,8 @@ from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, read_row
 from llm_core.model.config import ModelConfig
 from llm_core.process import terminate_with_parent
 from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig, check_run
-from tasks.artifact import Artifact, write_json
+from tasks.artifact import Artifact, digest_file, write_json
+from tasks.initial_model import check_vocabulary, initial_model_files
 from tasks.keys import ROOT, digest, key_config
 from tasks.parts import RunParts, scratch_dir, serial
 from tasks.progress import TrainingProgress
@@ -56,6 +57,10 @@ class TrainStageConfig:
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
 
+    def input_files(self) -> dict[str, Path]:
+        """{name: file} of the model that training goes on from. Raises ConfigError where it does not fit `model`."""
+        return {} if self.train.init_from is None else initial_model_files(self.train.init_from, self.model)
+
 
 def train_model(
     tokenizer: Artifact, shards: Artifact, out_dir: Path, config: TrainStageConfig, run_parts: RunParts = serial
@@ -68,7 +73,9 @@ def train_model(
 
     run = resolve(config, tokenizer, shards)
     # Named by what is trained, so that a scratch directory reused for something else never resumes from it.
+    initial = {name: digest_file(file) for name, file in config.input_files().items()}
     identity = {"config": key_config(config), "parents": [_content(tokenizer), _content(shards)]}
+    identity |= {"initial": initial} if initial else {}
     workdir = scratch_dir(out_dir) / f"run-{digest(identity)}"
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "config.json", to_plain(run))
@@ -89,8 +96,12 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
         raise ConfigError(
             f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the tokenizer; 0 takes them all"
         )
-    model = replace(config.model, vocab_size=config.model.vocab_size or num_ids)
-    return RunConfig(model, config.optim, config.train, config.parallel, shards.path.resolve(), table)
+    train, vocab_size = config.train, config.model.vocab_size or num_ids
+    if train.init_from is not None:
+        vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids)
+        train = replace(train, init_from=train.init_from.resolve())
+    model = replace(config.model, vocab_size=vocab_size)
+    return RunConfig(model, config.optim, train, config.parallel, shards.path.resolve(), table)
 
 
 def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None]) -> None:

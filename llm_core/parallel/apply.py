@@ -7,6 +7,7 @@ communication hook that sums, FSDP a divide factor of one with plain sums (gloo 
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
@@ -23,7 +24,7 @@ from llm_core.loss import summed_loss
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
-from llm_core.model.transformer import Transformer
+from llm_core.model.transformer import Transformer, global_name
 from llm_core.parallel.context import Context
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.pipeline import Pipeline
@@ -110,6 +111,13 @@ def reshard(model: nn.Module) -> None:
 def bare(model: nn.Module) -> Transformer:
     """The transformer inside; its parameter names do not depend on the layout."""
     return cast(Transformer, model.module if isinstance(model, DistributedDataParallel) else model)
+
+
+def write_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Fill the model from whole weights on the CPU, by global names; each rank has them all and takes its piece."""
+    with torch.no_grad():
+        for name, parameter in bare(model).named_parameters():
+            _write(parameter, weights[global_name(bare(model).config, name)])
 
 
 def whole_weights(model: nn.Module, ranks: Ranks, pipeline: Pipeline | None = None) -> dict[str, Tensor]:
