@@ -26,6 +26,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
+from llm_core.model.transformer import global_name
 from llm_core.optim import MOMENTS, set_step
 from llm_core.parallel.apply import bare
 from llm_core.parallel.ranks import Ranks
@@ -70,17 +71,38 @@ def load_checkpoint(root: Path, model: nn.Module, optimizer: torch.optim.AdamW) 
     # The tensors are read into place: each rank reads the pieces that its layout asks for.
     with _single_process_is_fine():
         dcp.load(_state(model, optimizer), storage_reader=_Reader(sound[-1]))
+    _fill_copies(model, optimizer)
     set_step(optimizer, step)
     return step
 
 
 def _state(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any]:
+    """Tensors by global names; a copy of a tied weight goes by the name of the weight, once."""
     state: dict[str, Tensor] = {}
-    for name, parameter in bare(model).named_parameters():
+    for name, parameter in _by_global_name(model):
+        if f"model.{name}" in state:
+            continue
         state[f"model.{name}"] = parameter.detach()
         for moment in MOMENTS:
             state[f"optimizer.{name}.{moment}"] = optimizer.state[parameter][moment]
     return state
+
+
+def _fill_copies(model: nn.Module, optimizer: torch.optim.AdamW) -> None:
+    """A process that holds both ends of a pipeline has read a tied weight into the first."""
+    read: dict[str, nn.Parameter] = {}
+    for name, parameter in _by_global_name(model):
+        source = read.setdefault(name, parameter)
+        if source is not parameter:
+            parameter.detach().copy_(source.detach())
+            for moment in MOMENTS:
+                optimizer.state[parameter][moment].copy_(optimizer.state[source][moment])
+
+
+def _by_global_name(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    transformer = bare(model)
+    for name, parameter in transformer.named_parameters():
+        yield global_name(transformer.config, name), parameter
 
 
 @contextmanager

@@ -20,6 +20,8 @@ class DataConfig:
     """concat: one stream, cut every seq_len. best_fit: documents whole where they fit. one_per_row: one each, cropped."""
     order: Literal["shuffled", "sequential", "random"] = "shuffled"
     """shuffled: each sequence once per epoch, in a new order. sequential: as stored. random: each time drawn anew."""
+    mask_documents: bool = False
+    """Attend within a document only, with positions from 0 on in each; else a row is attended as one text."""
     mixture: dict[str, dict[str, float]] = field(default_factory=dict)
     """{first step: {source: weight}}; empty takes every source as it is. Shares are of sequences; unnamed sources give none."""
     ranks: Literal["blocks", "strided"] = field(default="blocks", metadata=NOT_IN_KEY)

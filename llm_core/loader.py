@@ -7,8 +7,7 @@ With a mixture (`llm_core.mixture`) each source has rows and epochs of its own. 
 batch, so a run resumes at any data-parallel degree.
 
 Cost: a batch is read into the arrays it is given away in; the order is computed for some thousand positions at once. Memory:
-none for `concat` without a mixture, else 24 bytes per document. Left out: attention masks, for which `documents` says what
-belongs together.
+none for `concat` without a mixture, else 24 bytes per document. `documents` says what belongs together, for attention masks.
 """
 
 from __future__ import annotations
@@ -115,6 +114,10 @@ class Loader:
     def documents(self, step: int) -> torch.Tensor:
         """int32 documents_BT of the batch of a step: which document of its row each target belongs to; -1 in padding."""
         return torch.from_numpy(self._rows.documents(self._samples_at(step * self.global_batch_sequences)))
+
+    def batch_with_documents(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(ids_BT, targets_BT, documents_BT) of a step, for attention that keeps documents apart."""
+        return *self.batch(step), self.documents(step)
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         made = self.batch_at(self._position)

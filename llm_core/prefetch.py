@@ -13,18 +13,18 @@ from types import TracebackType
 
 import torch
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[torch.Tensor, ...]
 
 
 class Prefetch:
     """`batches`, with up to `depth` of the next steps before `num_steps` made ahead. Leaving its context ends the thread."""
 
-    def __init__(self, batches: Callable[[int], Pair], num_steps: int, depth: int, pin_memory: bool = False) -> None:
+    def __init__(self, batches: Callable[[int], Batch], num_steps: int, depth: int, pin_memory: bool = False) -> None:
         self._batches, self._num_steps, self._depth, self._pin = batches, num_steps, depth, pin_memory
-        self._pending: dict[int, Future[Pair]] = {}
+        self._pending: dict[int, Future[Batch]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 
-    def __call__(self, step: int) -> Pair:
+    def __call__(self, step: int) -> Batch:
         """The batch of a step."""
         if self._depth == 0:
             return self._make(step)
@@ -47,6 +47,6 @@ class Prefetch:
             future.cancel()
         self._pending.clear()
 
-    def _make(self, step: int) -> Pair:
-        ids_BT, targets_BT = self._batches(step)
-        return (ids_BT.pin_memory(), targets_BT.pin_memory()) if self._pin else (ids_BT, targets_BT)
+    def _make(self, step: int) -> Batch:
+        batch = self._batches(step)
+        return tuple(tensor.pin_memory() for tensor in batch) if self._pin else batch

@@ -7,26 +7,36 @@ the trainer fetches the numbers of many steps at once.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from llm_core.device import autocast
 from llm_core.loss import count_targets, summed_loss
+from llm_core.model.masks import restarting_positions
 from llm_core.optim import clip_gradients
-from llm_core.parallel.apply import last_micro_batch
+from llm_core.parallel.apply import Layout, last_micro_batch
 from llm_core.parallel.ranks import Ranks
 from llm_core.train_config import RunConfig
 
+Rows = dict[str, Tensor]
+"""Keywords of the model that have a row for each row of ids."""
 
-# B batch · T tokens
+
+# B batch · T tokens · K tokens of whole rows, of which a context rank has T
 def train_step(
-    model: nn.Module, optimizer: torch.optim.AdamW, batch: tuple[Tensor, Tensor], lr: float, config: RunConfig, ranks: Ranks
+    layout: Layout, optimizer: torch.optim.AdamW, batch: tuple[Tensor, ...], lr: float, config: RunConfig, ranks: Ranks
 ) -> Tensor:
-    """Update the model once from (ids_BT, targets_BT); float64 [loss, gradient norm] on the device, the same on every rank."""
-    ids_BT, targets_BT = (tensor.to(ranks.device, non_blocking=True) for tensor in batch)
-    count = ranks.sum(count_targets(targets_BT)).clamp(min=1)
-    loss = accumulate_gradients(model, ids_BT, targets_BT, count, config, ranks)
-    norm = clip_gradients(model, config.optim.clip_norm)
+    """Update the model once; float64 [loss, gradient norm] on the device, the same on every rank.
+
+    batch: (ids_BK, targets_BK) of this data-parallel rank, and documents_BK where attention keeps them apart.
+    """
+    ids_BT, targets_BT, rows = place(batch, layout, ranks)
+    count = ranks.sum_targets(count_targets(targets_BT)).clamp(min=1)
+    loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, count, config, ranks)
+    clip = layout.pipeline.clip_gradients if layout.pipeline else partial(clip_gradients, layout.model)
+    norm = clip(config.optim.clip_norm)
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
@@ -34,20 +44,35 @@ def train_step(
     return torch.stack([ranks.sum(loss), norm.double()])
 
 
+def place(batch: tuple[Tensor, ...], layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, Rows]:
+    """(ids_BT, targets_BT, rows) on the device of this rank: its slice of the tokens where a context has several."""
+    ids_BT, targets_BT, *documents = (tensor.to(ranks.device, non_blocking=True) for tensor in batch)
+    rows = {"documents_BK": documents[0]} if documents else {}
+    if layout.context is not None:
+        positions_BK = restarting_positions(documents[0]) if documents else None
+        ids_BT, targets_BT, rows["positions_BT"] = layout.context.slice(ids_BT, targets_BT, positions_BK)
+    return ids_BT, targets_BT, rows
+
+
 def accumulate_gradients(
-    model: nn.Module, ids_BT: Tensor, targets_BT: Tensor, count: Tensor, config: RunConfig, ranks: Ranks
+    layout: Layout, ids_BT: Tensor, targets_BT: Tensor, rows: Rows, count: Tensor, config: RunConfig, ranks: Ranks
 ) -> Tensor:
     """Add the gradient of the summed loss / `count` of this rank's rows, and give that loss as a float64 scalar.
 
     count: targets of the whole global batch; losses are divided before backward, so ranks only ever add.
     """
     size = config.train.micro_batch_sequences
-    pieces = list(zip(ids_BT.split(size), targets_BT.split(size), strict=True))
+    cast = partial(autocast, ranks.device, config.train.dtype, config.parallel.kind)
+    if layout.pipeline is not None:
+        with cast():
+            return layout.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, **rows)
     loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
-    for i, (micro_ids_BT, micro_targets_BT) in enumerate(pieces):
-        with last_micro_batch(model, i == len(pieces) - 1):
-            with autocast(ranks.device, config.train.dtype, config.parallel.kind):
-                micro_loss = summed_loss(model(micro_ids_BT), micro_targets_BT) / count
+    for begin in range(0, len(ids_BT), size):
+        piece = slice(begin, begin + size)
+        with last_micro_batch(layout.model, begin + size >= len(ids_BT)):
+            with cast():
+                logits_BTV = layout.model(ids_BT[piece], **{name: value[piece] for name, value in rows.items()})
+                micro_loss = summed_loss(logits_BTV, targets_BT[piece]) / count
             micro_loss.backward()
         loss += micro_loss.detach()
     return loss

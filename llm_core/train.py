@@ -28,7 +28,7 @@ from llm_core.export import export_model
 from llm_core.loader import Loader
 from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, MetricLog, read_rows, write_status
 from llm_core.optim import build_optimizer
-from llm_core.parallel.apply import build_model, whole_weights
+from llm_core.parallel.apply import build_layout, whole_weights
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
@@ -73,7 +73,8 @@ def run(config: RunConfig, workdir: Path) -> None:
         facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
         facts |= {"packing": dataclasses.asdict(loader.shares())}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
-        with Prefetch(loader.batch, config.train.num_steps, ahead, on_gpu) as batches:
+        read = loader.batch_with_documents if config.train.data.mask_documents else loader.batch
+        with Prefetch(read, config.train.num_steps, ahead, on_gpu) as batches:
             trainer, start = build_trainer(config, workdir, batches, ranks, stop)
             if ranks.is_first:
                 write_status(workdir / STATUS_FILE, "running", start, **facts)
@@ -84,7 +85,7 @@ def run(config: RunConfig, workdir: Path) -> None:
             else:
                 outcome = "finished"
         if outcome == "finished":
-            weights = whole_weights(trainer.model, ranks)
+            weights = whole_weights(trainer.model, ranks, trainer.pipeline)
             if ranks.is_first:
                 shutil.rmtree(workdir / MODEL_FOLDER, ignore_errors=True)
                 export_model(config.model, weights, workdir / MODEL_FOLDER, shards.eos_id)
@@ -95,7 +96,7 @@ def run(config: RunConfig, workdir: Path) -> None:
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
     train = config.train
-    return Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.rank, ranks.world, train.data)
+    return Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.data_rank, ranks.data_world, train.data)
 
 
 def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ranks, stop: StopFlag) -> tuple[Trainer, int]:
@@ -103,13 +104,14 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
     train = config.train
     bytes_per_token = padded_bytes_per_token(config)
     validation_shards = open_shards(config.shards, "validation")
-    validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token)
-    model = build_model(config.model, config.parallel.kind, train.dtype, train.seed, ranks)
-    optimizer = build_optimizer(model, config.optim)
-    start = load_checkpoint(workdir / "checkpoints", model, optimizer)
+    mask_documents = train.data.mask_documents
+    validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
+    layout = build_layout(config.model, config.parallel, train, ranks)
+    optimizer = build_optimizer(layout.model, config.optim)
+    start = load_checkpoint(workdir / "checkpoints", layout.model, optimizer)
     logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
     trainer = Trainer(
-        model=model,
+        model=layout.model,
         optimizer=optimizer,
         batches=batches,
         validation=validation,
@@ -119,6 +121,8 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
         metrics=logs[0],
         timing=logs[1],
         should_stop=stop,
+        pipeline=layout.pipeline,
+        context=layout.context,
     )
     return trainer, start
 

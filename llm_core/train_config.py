@@ -9,6 +9,7 @@ from typing import Any, Literal
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.model.config import ModelConfig
+from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class TrainConfig:
     """Steps between checkpoints; a killed run goes on from the last one."""
     log_every: int = field(default=1, metadata=NOT_IN_KEY)
     """Steps between fetches of metrics from the device; every step is logged all the same."""
+    attention: Literal["auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"] = field(
+        default="auto", metadata=NOT_IN_KEY
+    )
+    """Kernel of attention, by `llm_core.model.attend`; auto: sdpa, and flex for masked documents on a GPU."""
     data: DataConfig = field(default_factory=DataConfig)
     """Packing, order and mixture of the sequences."""
 
@@ -98,12 +103,22 @@ class ParallelConfig:
     kind: Literal["none", "ddp", "fsdp"] = "none"
     """none: one process. ddp: whole weights on each. fsdp: weights, gradients and optimizer state sharded (ZeRO-3)."""
     num_processes: int = 1
-    """Processes on this machine, one per GPU."""
+    """Processes on this machine, one per GPU: pp x cp x the data-parallel degree, which is what they leave."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
     num_threads: int = 0
     """CPU threads of one process; 0: the machine's cores over num_processes. Equal bits need equal threads."""
+    pp: int = 1
+    """Pipeline ranks, each with a run of the layers; `kind` lays out the processes that hold the same layers."""
+    pp_schedule: Schedule = "1f1b"
+    """Order of the micro batches of a step through the pipeline; naive: one after another."""
+    cp: int = 1
+    """Context ranks, each with a slice of the tokens of every sequence."""
+    cp_kind: ContextKind = "all_gather"
+    """all_gather: keys and values go to every context rank. ulysses: heads are exchanged for tokens."""
+    cp_balanced: bool = False
+    """Give each context rank an early and a late chunk, for equal work under causal attention; with all_gather."""
 
     def __post_init__(self) -> None:
         if self.num_processes < 1 or self.num_threads < 0:
@@ -114,8 +129,16 @@ class ParallelConfig:
             raise ConfigError(
                 f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp or parallel=fsdp"
             )
+        if min(self.pp, self.cp) < 1 or self.num_processes % (self.pp * self.cp):
+            rule = f"must be a multiple of pp x cp ({self.pp} x {self.cp}), each at least 1"
+            raise ConfigError(f"num_processes ({self.num_processes}) {rule}; try num_processes={max(1, self.pp * self.cp)}")
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError("backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto")
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree: processes that read different sequences."""
+        return self.num_processes // (self.pp * self.cp)
 
 
 @dataclass(frozen=True)
@@ -144,10 +167,17 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
             f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len ({model.max_seq_len}); "
             f"set model.max_seq_len={train.seq_len}"
         )
-    piece = train.micro_batch_sequences * parallel.num_processes
+    piece = train.micro_batch_sequences * parallel.dp
     if train.global_batch_sequences % piece:
         suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
+        of = "num_processes" if parallel.pp * parallel.cp == 1 else "data-parallel degree"
         raise ConfigError(
             f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of micro_batch_sequences x "
-            f"num_processes ({train.micro_batch_sequences} x {parallel.num_processes}); try global_batch_sequences={suggestion}"
+            f"{of} ({train.micro_batch_sequences} x {parallel.dp}); try global_batch_sequences={suggestion}"
         )
+    if parallel.pp > 1:
+        plan = StagePlan(parallel.pp_schedule, parallel.pp, model.num_layers)
+        if parallel.pp_schedule != "naive":
+            plan.check_micro_batches(train.global_batch_sequences // piece)
+    if parallel.cp > 1:
+        check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,15 +16,17 @@ from torch import Tensor, nn
 from llm_core.checkpoint import save_checkpoint
 from llm_core.device import autocast
 from llm_core.metric_log import MetricLog
-from llm_core.parallel.apply import reshard
+from llm_core.parallel.apply import Layout, reshard
+from llm_core.parallel.context import Context
+from llm_core.parallel.pipeline import Pipeline
 from llm_core.parallel.ranks import Ranks
 from llm_core.schedule import learning_rate
-from llm_core.step import train_step
+from llm_core.step import place, train_step
 from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
-Batches = Callable[[int], tuple[Tensor, Tensor]]
-"""Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU."""
+Batches = Callable[[int], tuple[Tensor, ...]]
+"""Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU, and documents_BT where attention keeps them apart."""
 
 
 class TrainingDiverged(ArithmeticError):
@@ -40,6 +43,7 @@ class Trainer:
 
     metrics, timing: where numbers go; None on all ranks but the first.
     should_stop: asked after each step; one rank's yes stops all.
+    pipeline, context: where layers or tokens of this rank's sequences are on other ranks.
     """
 
     model: nn.Module
@@ -52,6 +56,8 @@ class Trainer:
     metrics: MetricLog | None
     timing: MetricLog | None
     should_stop: Callable[[], bool] = lambda: False
+    pipeline: Pipeline | None = None
+    context: Context | None = None
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
     _logged_at: float = 0.0
 
@@ -73,9 +79,13 @@ class Trainer:
             if stop:
                 raise Preempted(f"stopped at step {step} of {train.num_steps}")
 
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.model, self.pipeline, self.context)
+
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`: [loss, gradient norm], as `llm_core.step.train_step` gives them."""
-        return train_step(self.model, self.optimizer, self.batches(index), lr, self.config, self.ranks)
+        return train_step(self.layout, self.optimizer, self.batches(index), lr, self.config, self.ranks)
 
     def _log_steps(self) -> None:
         """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints."""
@@ -124,9 +134,11 @@ class Trainer:
         sums = torch.zeros(4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
-        for ids_BT, targets_BT in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
+        forward = self.model if self.pipeline is None else self.pipeline.forward
+        for batch in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
+            ids_BT, targets_BT, rows = place(batch, self.layout, self.ranks)
             with self._autocast():
-                sums += partial_sums(self.model, ids_BT.to(device), targets_BT.to(device), bytes_per_token_V)
+                sums += partial_sums(partial(forward, **rows), ids_BT, targets_BT, bytes_per_token_V)
             if stop := self.ranks.any(self.should_stop()):
                 break
         reshard(self.model)

@@ -8,11 +8,12 @@ other special tokens count in neither sum. It reads whole windows with no more c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.loss import IGNORED, count_targets, token_losses
@@ -27,6 +28,8 @@ class ValidationSet:
     ids_BT: Tensor
     targets_BT: Tensor
     bytes_per_token_V: Tensor
+    documents_BT: Tensor | None = None
+    """Which document of its window each token belongs to, where attention keeps them apart."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class ValidationResult:
     val_bpb: float
 
 
-def read_validation_set(shards: TokenShards, seq_len: int, max_sequences: int, bytes_per_token: np.ndarray) -> ValidationSet:
+def read_validation_set(
+    shards: TokenShards, seq_len: int, max_sequences: int, bytes_per_token: np.ndarray, mask_documents: bool = False
+) -> ValidationSet:
     """Raises ConfigError when the split has no token to predict."""
     num_windows = math.ceil((shards.num_tokens - 1) / seq_len)
     if num_windows < 1:
@@ -48,28 +53,37 @@ def read_validation_set(shards: TokenShards, seq_len: int, max_sequences: int, b
         window = shards.read(start, min(start + seq_len + 1, shards.num_tokens))
         tokens_BS[row, : len(window)] = window
     ids_BT = np.where(tokens_BS[:, :-1] == IGNORED, 0, tokens_BS[:, :-1])
-    return ValidationSet(torch.from_numpy(ids_BT), torch.from_numpy(tokens_BS[:, 1:].copy()), torch.from_numpy(bytes_per_token))
+    targets_BT = torch.from_numpy(tokens_BS[:, 1:].copy())
+    documents_BT = torch.from_numpy(np.cumsum(ids_BT == shards.eos_id, axis=1, dtype=np.int32)) if mask_documents else None
+    return ValidationSet(torch.from_numpy(ids_BT), targets_BT, torch.from_numpy(bytes_per_token), documents_BT)
 
 
 @torch.no_grad()
-def partial_sums(model: nn.Module, ids_BT: Tensor, targets_BT: Tensor, bytes_per_token_V: Tensor) -> Tensor:
-    """Float64 [nats, tokens, nats of tokens with bytes, bytes] of one micro batch."""
-    losses_BT = token_losses(model(ids_BT), targets_BT).double()
+def partial_sums(
+    logits_of: Callable[[Tensor], Tensor | None], ids_BT: Tensor, targets_BT: Tensor, bytes_per_token_V: Tensor
+) -> Tensor:
+    """Float64 [nats, tokens, nats of tokens with bytes, bytes] of one micro batch; zeros where logits are on another process."""
+    logits_BTV = logits_of(ids_BT)
+    if logits_BTV is None:
+        return torch.zeros(4, dtype=torch.float64, device=ids_BT.device)
+    losses_BT = token_losses(logits_BTV, targets_BT).double()
     bytes_BT = bytes_per_token_V[targets_BT.clamp(min=0)] * (targets_BT != IGNORED)
     tokens = count_targets(targets_BT).double()
     return torch.stack([losses_BT.sum(), tokens, (losses_BT * (bytes_BT > 0)).sum(), bytes_BT.sum().double()])
 
 
-def micro_batches(data: ValidationSet, size: int, ranks: Ranks) -> list[tuple[Tensor, Tensor]]:
-    """This rank's share, the same number of micro batches on every rank: FSDP needs all ranks in each forward."""
-    rounds = math.ceil(len(data.ids_BT) / (size * ranks.world))
+def micro_batches(data: ValidationSet, size: int, ranks: Ranks) -> list[tuple[Tensor, ...]]:
+    """This rank's share, (ids, targets) and documents where there are; the same number on every rank: FSDP needs all in each."""
+    rounds = math.ceil(len(data.ids_BT) / (size * ranks.data_world))
+    tensors = [data.ids_BT, data.targets_BT] + ([] if data.documents_BT is None else [data.documents_BT])
     batches = []
     for i in range(rounds):
-        start = (i * ranks.world + ranks.rank) * size
-        ids_BT, targets_BT = data.ids_BT[start : start + size], data.targets_BT[start : start + size]
-        if len(ids_BT) == 0:  # past the end: a row that counts for nothing
-            ids_BT, targets_BT = data.ids_BT[:1], torch.full_like(data.targets_BT[:1], IGNORED)
-        batches.append((ids_BT, targets_BT))
+        start = (i * ranks.data_world + ranks.data_rank) * size
+        batch = [tensor[start : start + size] for tensor in tensors]
+        if len(batch[0]) == 0:  # past the end: a row that counts for nothing
+            batch = [tensor[:1] for tensor in tensors]
+            batch[1] = torch.full_like(batch[1], IGNORED)
+        batches.append(tuple(batch))
     return batches
 
 

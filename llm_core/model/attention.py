@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from llm_core.model.attend import Backend, Mask, attend
 from llm_core.model.config import ModelConfig
+from llm_core.model.masks import CAUSAL
 from llm_core.model.rope import apply_rope
 
 # B batch · T tokens of this pass (queries) · K key positions · H heads · D width: of the model in BTD, of a head in BHTD
@@ -26,17 +28,27 @@ class KeyValueCache(Protocol):
         """Store the keys and values of this pass, and give back all of the layer as k_BHKD, v_BHKD."""
 
 
+Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
+"""q_BHTD, k_BHKD, v_BHKD → mixed_BHTD; as `attend`, or with keys that other processes hold."""
+
+
 class Attention(nn.Module):
+    """Queries, keys and values from one product; `mix` and `backend` say who attends and by which kernel."""
+
+    mix: Mix
+    backend: Backend
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
+        self.mix, self.backend = attend, "sdpa"
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         # Rows: all query heads, then all key heads, then all value heads.
         self.qkv = nn.Linear(config.dim, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim, bias=False)
         self.out = nn.Linear(config.dim, config.dim, bias=False)
 
     def forward(
-        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor], mask_B1TK: Tensor | None = None, cache: KeyValueCache | None = None
+        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor], mask: Mask = CAUSAL, cache: KeyValueCache | None = None
     ) -> Tensor:
         batch, tokens, _ = x_BTD.shape
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
@@ -45,12 +57,5 @@ class Attention(nn.Module):
         q_BHTD, k_BHTD = apply_rope(q_BHTD, *rope), apply_rope(k_BHTD, *rope)
         if cache is not None:
             k_BHTD, v_BHTD = cache.update(self.layer, k_BHTD, v_BHTD)
-        mixed_BHTD = F.scaled_dot_product_attention(
-            q_BHTD,
-            k_BHTD,
-            v_BHTD,
-            attn_mask=mask_B1TK,
-            is_causal=cache is None,
-            enable_gqa=self.num_kv_heads != self.num_heads,
-        )
+        mixed_BHTD = self.mix(q_BHTD, k_BHTD, v_BHTD, mask, self.backend)
         return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from llm_core.model.transformer import Transformer
+from llm_core.model.transformer import Transformer, global_name
 
 Write = Callable[[torch.nn.Parameter, Tensor], None]
 """Puts the whole initial value into a parameter, or this rank's piece of it."""
@@ -29,7 +29,7 @@ def init_weights(model: Transformer, seed: int, write: Write | None = None) -> N
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             std = residual_std if name.endswith(("attention.out.weight", "ffn.down.weight")) else weight_std
-            value = initial_value(name, parameter.shape, std, seed)
+            value = initial_value(global_name(model.config, name), parameter.shape, std, seed)
             if write is None:
                 parameter.copy_(value)
             else:

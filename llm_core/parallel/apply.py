@@ -8,20 +8,75 @@ communication hook that sums, FSDP a divide factor of one with plain sums (gloo 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from llm_core.loss import summed_loss
+from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
+from llm_core.parallel.context import Context
+from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.pipeline import Pipeline
 from llm_core.parallel.ranks import Ranks
+from llm_core.parallel.stages import split_model
+from llm_core.train_config import ParallelConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The model of this rank, and what it has besides a model where layers or tokens are elsewhere."""
+
+    model: nn.Module
+    pipeline: Pipeline | None = None
+    context: Context | None = None
+
+
+def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks) -> Layout:
+    """The model of this rank with initial weights, laid out over processes and with its attention kernel."""
+    pipeline, context = None, None
+    if ranks.mesh is not None and parallel.pp > 1:
+        pipeline = _build_pipeline(config, parallel, train, ranks, ranks.mesh)
+        model: nn.Module = pipeline.model
+    else:
+        model = build_model(config, parallel.kind, train.dtype, train.seed, ranks)
+    if ranks.mesh is not None and parallel.cp > 1:
+        context = Context(ranks.mesh.get_group("cp"), parallel.cp_kind, parallel.cp_balanced)
+        context.apply(bare(model))
+    backend = train.attention
+    if backend == "auto":
+        backend = "flex" if ranks.device.type == "cuda" and train.data.mask_documents else "sdpa"
+    for block in bare(model).blocks:
+        if block is not None:
+            block.attention.backend = prepare_backend(backend, ranks.device)
+    return Layout(model, pipeline, context)
+
+
+def _build_pipeline(
+    config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks, mesh: DeviceMesh
+) -> Pipeline:
+    plan = StagePlan(parallel.pp_schedule, parallel.pp, config.num_layers)
+    model, parts = split_model(config, plan, mesh.get_local_rank("pp"))
+    replicas = [mesh.get_group(axis) for axis in ("dp", "cp")]
+    stream = torch.get_default_dtype()
+    if parallel.kind == "fsdp":
+        data = init_device_mesh(ranks.device.type, (parallel.pp, ranks.world // parallel.pp), mesh_dim_names=("pp", "dp_shard"))
+        for part in parts.values():
+            # Whole between the micro batches of a step: gathered again for each, weights would cost more than they save.
+            _shard(part, train.dtype, data["dp_shard"], reshard_after_forward=False)
+        replicas, stream = [], torch.bfloat16 if train.dtype == "bf16" else stream
+    model.to_empty(device=ranks.device)
+    init_weights(model, train.seed, _write)
+    return Pipeline(plan, mesh.get_group("pp"), model, parts, summed_loss, ranks.device, stream, replicas)
 
 
 def build_model(config: ModelConfig, kind: str, dtype: str, seed: int, ranks: Ranks) -> nn.Module:
@@ -29,7 +84,7 @@ def build_model(config: ModelConfig, kind: str, dtype: str, seed: int, ranks: Ra
     with torch.device("meta"):
         model = Transformer(config)
     if kind == "fsdp":
-        _shard(model, dtype, ranks)
+        _shard(model, dtype, init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("dp_shard",)))
     model.to_empty(device=ranks.device)
     if config.tied_embeddings:
         model.head.weight = model.embedding.weight
@@ -59,9 +114,12 @@ def bare(model: nn.Module) -> Transformer:
     return cast(Transformer, model.module if isinstance(model, DistributedDataParallel) else model)
 
 
-def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
+def whole_weights(model: nn.Module, ranks: Ranks, pipeline: Pipeline | None = None) -> dict[str, Tensor]:
     """All weights unsharded on the CPU of the first rank; empty elsewhere. Every rank must call it."""
     weights = {}
+    if pipeline is not None:
+        weights = pipeline.whole_weights()
+        return weights if ranks.is_first else {}
     for name, value in bare(model).state_dict().items():
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         if ranks.is_first:
@@ -69,15 +127,14 @@ def whole_weights(model: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
     return weights
 
 
-def _shard(model: Transformer, dtype: str, ranks: Ranks) -> None:
+def _shard(model: Transformer, dtype: str, mesh: DeviceMesh, reshard_after_forward: bool | None = None) -> None:
     """FSDP2: one unit per block; embedding, norm and head form the root unit, which keeps a tied weight together."""
-    mesh = init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("dp_shard",))
     # Inputs keep their dtype: rotary tables must stay float32, and activations take the dtype of the weights anyway.
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     if dtype == "bf16":
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for module in (*model.blocks, model):
-        fully_shard(module, mesh=mesh, mp_policy=policy)
+    for module in (*(block for block in model.blocks if block is not None), model):
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)

@@ -14,6 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from llm_core.config import ConfigError
 from llm_core.device import pick_device
@@ -29,10 +30,29 @@ class Ranks:
     rank: int
     world: int
     device: torch.device
+    mesh: DeviceMesh | None = None
+    """Axes pp, dp, cp, where there is more than data parallelism."""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Whose sequences this process reads, of `data_world`."""
+        return self.rank if self.mesh is None else self.mesh.get_local_rank("dp")
+
+    @property
+    def data_world(self) -> int:
+        return self.world if self.mesh is None else self.mesh.size(1)
+
+    def sum_targets(self, count: Tensor) -> Tensor:
+        """The sum of a count over the processes that hold different tokens, in place."""
+        if self.mesh is None:
+            return self.sum(count)
+        for axis in ("dp", "cp"):
+            dist.all_reduce(count, group=self.mesh.get_group(axis))
+        return count
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum of a tensor over all ranks, in place, on this device."""
@@ -65,6 +85,13 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
     store = None if "RANK" in os.environ else dist.HashStore()
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
-        yield Ranks(rank, world, device)
+        yield Ranks(rank, world, device, make_mesh(config, device))
     finally:
         dist.destroy_process_group()
+
+
+def make_mesh(config: ParallelConfig, device: torch.device) -> DeviceMesh | None:
+    """The axes of a layout that has more than data parallelism. Neighbours on the innermost axis, cp, talk most."""
+    if config.pp * config.cp == 1:
+        return None
+    return init_device_mesh(device.type, (config.pp, config.dp, config.cp), mesh_dim_names=("pp", "dp", "cp"))

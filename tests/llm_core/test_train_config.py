@@ -1,10 +1,13 @@
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from llm_core.config import ConfigError
 from llm_core.train_config import OptimConfig, ParallelConfig, check_run
+from tasks.keys import ROOT
 from tests.llm_core.small_runs import MODEL, TRAIN
 
 
@@ -31,3 +34,25 @@ def test_sequences_must_fit_the_model() -> None:
 def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make(**values)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "rule"),
+    [
+        ({"num_processes": 3, "pp": 2}, r"num_processes .3. must be a multiple of pp x cp .2 x 1."),
+        ({"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"}, r"num_layers .2. must fill the 4 stages"),
+        ({"num_processes": 2, "cp": 2, "cp_balanced": True, "cp_kind": "ulysses"}, r"cp_balanced .true. serves all_gather"),
+        ({"num_processes": 3, "cp": 3}, r"train.seq_len .16. must be a multiple of 3 .*seq_len=15"),
+        ({"num_processes": 4, "cp": 4, "cp_kind": "ulysses"}, r"num_kv_heads .2. must be a multiple of the 4"),
+        ({"num_processes": 8, "pp": 2}, r"micro batches in a step of one pipeline .1. must be at least the 2 stages"),
+        ({"num_processes": 6, "pp": 2}, r"micro_batch_sequences x data-parallel degree .2 x 3.; try global_batch_sequences=6"),
+    ],
+)
+def test_pipelines_and_slices_that_cannot_run_are_refused(parallel: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        check_run(MODEL, TRAIN, ParallelConfig("ddp", **parallel))
+
+
+def test_config_of_pipelines_and_slices_needs_no_torch() -> None:
+    code = "import sys; import llm_core.train_config; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

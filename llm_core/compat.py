@@ -1,0 +1,14 @@
+"""Names of torch that differ between the versions we run on (2.11 to 2.13), each taken by a feature test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""(out, x, group=): x of all processes along the first dimension; renamed in 2.13."""
+
+reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""(out, x, group=): this process's piece of the sum; renamed in 2.13."""

@@ -1,0 +1,122 @@
+"""Which keys may a query attend? One rule, from which every attention kernel makes the form it wants.
+
+A mask is causal, keeps documents of a packed row apart where it knows them (Krell et al. 2021, "Efficient Sequence Packing
+without Cross-contamination"), and may be sparse: a sliding window (Longformer, Beltagy et al. 2020, section 3.1), a window with
+global tokens (ibid.; causal queries of global tokens see all before them anyhow), or blocks that see only themselves (Child et
+al. 2019).
+
+The rule is written once, as a function of index tensors: over broadcast ranges it gives the dense mask, and FlexAttention
+compiles it. Distances are counted in columns of the row, global tokens and blocks from the start of each document.
+
+Cost: the dense mask takes rows x queries x keys bytes; it is made once per batch, not once per layer. Left out: patterns that
+differ from head to head or layer to layer, and attention to later tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from llm_core.config import ConfigError
+
+# B rows · Q queries · K keys: columns of a row of which the queries may be a part · S segments: documents of all rows
+
+MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(row, head, query, key) index tensors → whether the query may attend the key, broadcast; FlexAttention's `mask_mod`."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The causal keys that a query attends; all of them when every field is 0."""
+
+    window: int = 0
+    """The query's own token and the window - 1 before it."""
+    num_global: int = 0
+    """First tokens of each document, which all of its queries attend besides the window."""
+    block: int = 0
+    """Tokens of a block; a query attends those of its own block."""
+
+    def __post_init__(self) -> None:
+        for name in ("window", "num_global", "block"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative; 0 turns it off")
+        if self.window and self.block:
+            raise ConfigError(f"window ({self.window}) and block ({self.block}) exclude each other; set one of them to 0")
+        if self.num_global and not self.window:
+            raise ConfigError(f"num_global ({self.num_global}) adds to a window, which is 0; give a window, or 0 global tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMask:
+    """A pattern over the documents of a batch; kernels' forms of it are made when first asked for, and kept.
+
+    documents_BK: which document of its row each token belongs to, in runs; None: a row is one document.
+    columns_Q: int64 columns of the queries among the keys; None: queries and keys are the same tokens.
+    """
+
+    pattern: Pattern = Pattern()
+    documents_BK: Tensor | None = None
+    columns_Q: Tensor | None = None
+    made: dict[tuple[object, ...], object] = field(default_factory=dict, repr=False)
+    """What kernels made of this mask, by their own names and the sizes it was made for."""
+
+    @property
+    def is_plainly_causal(self) -> bool:
+        """Whether kernels with a causal switch need nothing else."""
+        return self.pattern == Pattern() and self.documents_BK is None and self.columns_Q is None
+
+    def rule(self) -> MaskRule:
+        """Whether a query, counted among the queries, may attend a key."""
+        pattern, documents_BK, columns_Q = self.pattern, self.documents_BK, self.columns_Q
+        positions_BK = None if documents_BK is None else restarting_positions(documents_BK)
+
+        def may_attend(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            column = query if columns_Q is None else columns_Q[query]
+            allowed = key <= column
+            query_position, key_position = column, key
+            if documents_BK is not None and positions_BK is not None:
+                allowed = allowed & (documents_BK[row, column] == documents_BK[row, key])
+                query_position, key_position = positions_BK[row, column], positions_BK[row, key]
+            if pattern.window:
+                near = column - key < pattern.window
+                allowed = allowed & (near | (key_position < pattern.num_global) if pattern.num_global else near)
+            if pattern.block:
+                allowed = allowed & (query_position // pattern.block == key_position // pattern.block)
+            return allowed
+
+        return may_attend
+
+    def dense(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+        """allowed_B1QK, or allowed_11QK where all rows are alike. No row of it is empty: every query sees itself."""
+        name = ("dense", num_queries, num_keys, device)
+        if name not in self.made:
+            rows = 1 if self.documents_BK is None else len(self.documents_BK)
+            row, head, query, key = (
+                torch.arange(n, device=device).view([-1 if axis == i else 1 for axis in range(4)])
+                for i, n in enumerate((rows, 1, num_queries, num_keys))
+            )
+            self.made[name] = self.rule()(row, head, query, key)
+        return cast(Tensor, self.made[name])
+
+
+CAUSAL = AttentionMask()
+"""Every token and all before it, in rows that are one document each."""
+
+
+def restarting_positions(documents_BT: Tensor) -> Tensor:
+    """int64 positions_BT: the place of each token in its own document, for documents in runs."""
+    columns_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
+    first_BT = torch.ones_like(documents_BT, dtype=torch.bool)
+    first_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
+    return columns_T - torch.where(first_BT, columns_T, 0).cummax(dim=1).values
+
+
+def segment_bounds(documents_BT: Tensor) -> Tensor:
+    """int32 bounds (S + 1,) of the documents in the rows laid end to end; no document goes on in the next row."""
+    first_BT = restarting_positions(documents_BT) == 0
+    return F.pad(first_BT.flatten().nonzero().flatten(), (0, 1), value=documents_BT.numel()).int()

@@ -1,0 +1,103 @@
+"""Which pipelines and which slices of rows can run? Schedules, their stages, and what must divide. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from llm_core.config import ConfigError
+from llm_core.model.config import ModelConfig
+
+Schedule = Literal["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"]
+LOOPED = ("interleaved", "zero_bubble")
+V_SHAPED = ("zero_bubble_v", "dualpipe_v")
+ContextKind = Literal["all_gather", "ulysses"]
+EMBEDDING = "embedding.weight"
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """`num_ranks` processes that share `num_layers` blocks. Raises ConfigError where a stage would be empty."""
+
+    schedule: Schedule
+    num_ranks: int
+    num_layers: int
+    stages_per_rank: int = 0
+    """0: one, or two of the schedules that need more."""
+
+    def __post_init__(self) -> None:
+        if self.schedule not in get_args(Schedule):
+            raise ConfigError(f"pipeline schedule ({self.schedule}) must be one of {', '.join(get_args(Schedule))}")
+        allowed = {"looped": "2 or more", "v": "2", "single": "1"}
+        shape = "looped" if self.schedule in LOOPED else "v" if self.schedule in V_SHAPED else "single"
+        if self.per_rank != {"looped": max(2, self.per_rank), "v": 2, "single": 1}[shape]:
+            raise ConfigError(
+                f"stages per rank ({self.stages_per_rank}) must be {allowed[shape]} for the schedule {self.schedule}; 0 chooses"
+            )
+        if self.num_layers < self.num_stages:
+            most = self.num_layers // self.per_rank
+            raise ConfigError(
+                f"num_layers ({self.num_layers}) must fill the {self.num_stages} stages of {self.num_ranks} pipeline ranks x "
+                f"{self.per_rank} ({self.schedule}); use at most pp={most}, or a schedule of one stage per rank"
+            )
+
+    @property
+    def per_rank(self) -> int:
+        return self.stages_per_rank or (2 if self.schedule in LOOPED + V_SHAPED else 1)
+
+    @property
+    def num_stages(self) -> int:
+        return self.num_ranks * self.per_rank
+
+    def stages_of(self, rank: int) -> list[int]:
+        """Stages of a process, in the order of the layers."""
+        return [stage for stage in range(self.num_stages) if self.owner_of(stage) == rank]
+
+    def owner_of(self, stage: int) -> int:
+        turn, place = divmod(stage, self.num_ranks)
+        return self.num_ranks - 1 - place if self.schedule in V_SHAPED and turn % 2 else place
+
+    def layers_of(self, stage: int) -> range:
+        return range(stage * self.num_layers // self.num_stages, (stage + 1) * self.num_layers // self.num_stages)
+
+    def has_weight(self, rank: int, name: str) -> bool:
+        """Whether a process holds the weight of this name of the whole model (not its copy under another)."""
+        stages = self.stages_of(rank)
+        if name.startswith("blocks."):
+            layer = int(name.split(".")[1])
+            return any(layer in self.layers_of(stage) for stage in stages)
+        return (0 if name == EMBEDDING else self.num_stages - 1) in stages
+
+    def check_micro_batches(self, count: int) -> None:
+        """Raises ConfigError where the schedule cannot run so many micro batches in a step."""
+        rule, suggestion = "", 0
+        if self.schedule == "1f1b" and count < self.num_stages:
+            rule, suggestion = f"at least the {self.num_stages} stages", self.num_stages
+        if self.schedule in V_SHAPED and count < self.num_stages:
+            rule, suggestion = f"at least the {self.num_stages} stages", self.num_stages
+        rounds = max(1, count // self.num_ranks)
+        if self.schedule in LOOPED and count % rounds:
+            rule, suggestion = f"fewer than 2 x {self.num_ranks}, or a multiple of {rounds}", count // rounds * rounds
+        if rule:
+            raise ConfigError(
+                f"micro batches in a step of one pipeline ({count}) must be {rule} for the schedule {self.schedule}; try "
+                f"{suggestion} through global_batch_sequences and micro_batch_sequences, or the schedule gpipe"
+            )
+
+
+def check_context(model: ModelConfig, seq_len: int, num_ranks: int, kind: ContextKind, balanced: bool, tp: int = 1) -> None:
+    """Raises ConfigError where rows or heads do not divide."""
+    chunks = num_ranks * (2 if balanced else 1)
+    if seq_len % chunks:
+        nearest = max(1, seq_len // chunks) * chunks
+        why = f"{num_ranks} context ranks" + (" x 2 balanced chunks" if balanced else "")
+        raise ConfigError(f"train.seq_len ({seq_len}) must be a multiple of {chunks} ({why}); try train.seq_len={nearest}")
+    if kind == "ulysses" and (balanced or model.num_kv_heads % (num_ranks * tp)):
+        if balanced:
+            raise ConfigError(
+                "cp_balanced (true) serves all_gather only, ulysses attends whole rows on every process; set it false"
+            )
+        raise ConfigError(
+            f"num_kv_heads ({model.num_kv_heads}) must be a multiple of the {num_ranks} context ranks x {tp} tensor ranks for "
+            "ulysses; use all_gather"
+        )

@@ -1,0 +1,204 @@
+"""How does a model run whose layers lie on several processes? One optimizer step or one forward pass through a pipeline.
+
+Micro batches go through the stages by a schedule of torch.distributed.pipelining: GPipe (Huang et al. 2019), 1F1B and
+interleaved 1F1B (Narayanan et al. 2021), zero bubble and its V shape (Qi et al. 2023, 2024), DualPipeV (DeepSeek 2025); `naive`
+sends one micro batch at a time. The loss of a micro batch is divided by the global count of targets before its backward pass,
+which the schedule must not scale again, so gradients are those of one process. Every process of a pipeline gets the same ids,
+targets and documents: middle stages need the documents for their masks.
+
+A forward pass without backward is a loop over stages, for which schedules do not pay. Cost: activations go from stage to stage
+once each way; a tied embedding adds one exchange of its gradient between the ends. Left out: compiled stages under zero bubble,
+which torch does not split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from llm_core.model.transformer import HEAD, Transformer, global_name
+from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.stages import has_copies
+
+# B rows of one data-parallel rank · T tokens · V vocabulary · D model width
+
+CLASSES = {
+    "naive": "GPipe",
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zero_bubble": "InterleavedZeroBubble",
+    "zero_bubble_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
+
+
+@dataclass
+class Pipeline:
+    """One process's place in a pipeline.
+
+    model: all that this process holds, by global names; parts: the same modules, a model for each of its stages.
+    sum_loss: (logits, targets) → nats summed over the targets that count.
+    stream_dtype: of what stages hand on.
+    replicas: groups that hold the same weights and must sum their gradients; none where FSDP does.
+    """
+
+    plan: StagePlan
+    group: dist.ProcessGroup
+    model: Transformer
+    parts: dict[int, nn.Module]
+    sum_loss: Callable[[Tensor, Tensor], Tensor]
+    device: torch.device
+    stream_dtype: torch.dtype = torch.float32
+    replicas: list[dist.ProcessGroup] = field(default_factory=list)
+    _count: Tensor = field(default_factory=lambda: torch.ones(()))
+    _schedules: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether losses are computed here."""
+        return self.plan.num_stages - 1 in self.parts
+
+    def accumulate_gradients(
+        self, ids_BT: Tensor, targets_BT: Tensor, count: Tensor, num_micro_batches: int, **rows: Tensor
+    ) -> Tensor:
+        """Gradients of (summed loss / count) over all ranks; this process's share of the loss, 0 but on the last stage.
+
+        rows: keywords of the model with one row per row of ids, as positions_BT and documents_BK.
+        """
+        self._count = count
+        at_once = 1 if self.plan.schedule == "naive" else num_micro_batches
+        schedule = self._schedule(at_once)
+        losses: list[Tensor] = []
+        size = len(ids_BT) // (num_micro_batches // at_once)
+        for begin in range(0, len(ids_BT), size):
+            piece = slice(begin, begin + size)
+            found: list[Tensor] = []
+            schedule.step(
+                *([ids_BT[piece]] if 0 in self.parts else []),
+                target=targets_BT[piece] if self.is_last else None,
+                losses=found if self.is_last else None,
+                return_outputs=False,
+                **{name: value[piece] for name, value in rows.items()},
+            )
+            losses += found
+        for group in self.replicas:
+            # DDP's hooks would not see the split backward of zero bubble.
+            _sum_gradients(list(self.model.parameters()), group)
+        self._sum_copies()
+        if not losses:
+            return torch.zeros((), dtype=torch.float64, device=self.device)
+        return torch.stack([loss.detach().double() for loss in losses]).sum()
+
+    @torch.no_grad()
+    def forward(self, ids_BT: Tensor, **rows: Tensor) -> Tensor | None:
+        """logits_BTV on the last stage, None elsewhere. Every process of the pipeline must call it."""
+        rank = dist.get_rank(self.group)
+        out: Tensor = ids_BT
+        for stage in range(self.plan.num_stages):
+            source, owner = self.plan.owner_of(stage - 1) if stage else None, self.plan.owner_of(stage)
+            if rank == source != owner:
+                dist.send(out.contiguous(), group=self.group, group_dst=owner)
+            if rank != owner:
+                continue
+            if source is not None and source != rank:
+                out = torch.empty(*ids_BT.shape, self.model.config.dim, dtype=self.stream_dtype, device=self.device)
+                dist.recv(out, group=self.group, group_src=source)
+            out = self.parts[stage](out, **rows)
+        self._reshard()
+        return out if self.is_last else None
+
+    def clip_gradients(self, max_norm: float) -> Tensor:
+        """Shorten the gradient to `max_norm`; the norm it had, the same on every process."""
+        copies = has_copies(self.model.config, self.plan)
+        counted = [p for name, p in self.model.named_parameters() if not (copies and name == HEAD)]
+        norm = nn.utils.get_total_norm([p.grad for p in counted if p.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        squared = norm.double().square()
+        dist.all_reduce(squared, group=self.group)
+        norm = squared.sqrt().to(norm.dtype)
+        nn.utils.clip_grads_with_norm_(list(self.model.parameters()), max_norm, norm)
+        return norm
+
+    def _sum_copies(self) -> None:
+        """Give both copies of a tied embedding the sum of their gradients, alike to the bit."""
+        if not has_copies(self.model.config, self.plan):
+            return
+        first, last = self.plan.owner_of(0), self.plan.owner_of(self.plan.num_stages - 1)
+        rank = dist.get_rank(self.group)
+        if first == last == rank:
+            one, other = _local(self.model.embedding.weight.grad), _local(self.model.head.weight.grad)
+            other.copy_(one.add_(other))
+        elif rank in (first, last):
+            mine = _local((self.model.embedding if rank == first else self.model.head).weight.grad)
+            theirs = torch.empty_like(mine)
+            peer = last if rank == first else first
+            sends = dist.P2POp(dist.isend, mine.contiguous(), group=self.group, group_peer=peer)
+            receives = dist.P2POp(dist.irecv, theirs, group=self.group, group_peer=peer)
+            for work in dist.batch_isend_irecv([sends, receives]):
+                work.wait()
+            mine.add_(theirs)
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """All weights by name, on the CPU of the first process of the pipeline; empty elsewhere. Every process must call it."""
+        rank, found = dist.get_rank(self.group), {}
+        own = dict(self.model.named_parameters())
+        dtype = next(iter(own.values())).dtype
+        with torch.device("meta"):
+            names = {name: weight.shape for name, weight in Transformer(self.model.config).state_dict().items()}
+        for name, shape in names.items():
+            source_name = global_name(self.model.config, name)
+            owner = next(r for r in range(self.plan.num_ranks) if self.plan.has_weight(r, source_name))
+            if rank == owner:
+                held = own[source_name].detach()
+                whole = (held.full_tensor() if isinstance(held, DTensor) else held).contiguous()
+            else:
+                whole = torch.empty(shape, dtype=dtype, device=self.device)
+            if owner != 0:
+                dist.broadcast(whole, group=self.group, group_src=owner)
+            if rank == 0:
+                found[name] = whole.cpu()
+        return found
+
+    def _schedule(self, num_micro_batches: int) -> Any:
+        if num_micro_batches not in self._schedules:
+            self.plan.check_micro_batches(num_micro_batches)
+            stages = [
+                pipelining.PipelineStage(part, stage, self.plan.num_stages, self.device, group=self.group)
+                for stage, part in sorted(self.parts.items())
+            ]
+            schedule_class: Any = pipelining.schedules.get_schedule_class(CLASSES[self.plan.schedule])
+            several = issubclass(schedule_class, pipelining.schedules.PipelineScheduleMulti)
+            self._schedules[num_micro_batches] = schedule_class(
+                stages if several else stages[0], num_micro_batches, loss_fn=self._share_of_loss, scale_grads=False
+            )
+        return self._schedules[num_micro_batches]
+
+    def _share_of_loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        return self.sum_loss(logits_BTV, targets_BT) / self._count
+
+    def _reshard(self) -> None:
+        """After a forward pass without backward, FSDP would keep weights whole that are not the optimizer's."""
+        for part in self.parts.values():
+            for module in part.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+
+
+def _sum_gradients(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:
+    works = [dist.all_reduce(_local(p.grad), group=group, async_op=True) for p in parameters]
+    for work in works:
+        work.wait()
+
+
+def _local(grad: Tensor | None) -> Tensor:
+    assert grad is not None, "every stage ran backward"
+    return grad.to_local() if isinstance(grad, DTensor) else grad

@@ -1,0 +1,130 @@
+"""Every schedule gives the answer of one process, on batches whose micro batches and ranks count unequally."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_core.config import ConfigError
+from llm_core.model.config import ModelConfig
+from llm_core.model.transformer import global_name
+from llm_core.parallel.degrees import LOOPED, V_SHAPED, StagePlan, check_context
+from llm_core.parallel.stages import split_model
+from tests.distributed.pipeline_run import Case
+from tests.distributed.processes import run_ranks
+from tests.llm_core.small_runs import MODEL
+
+SCHEDULES = ["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"]
+TOLERANCE = 1e-10
+
+FAST = [
+    Case("1f1b", 4, 4, vocab=51, packed=True, masks="idle", layers=5),
+    Case("zero_bubble", 2, 4, vocab=51, tied=False, masks="idle", layers=4),
+    Case("dualpipe_v", 2, 4, vocab=51, packed=True, layers=4),
+    Case("naive", 1, cp=4, vocab=51, balanced=True, packed=True, masks="idle", layers=2, rows=2),
+]
+WHOLE = [
+    Case(schedule, pp, micro, vocab, tied, packed, masks)
+    for schedule in SCHEDULES
+    for pp, micro in ((2, 4), (2, 8), (4, 8))
+    for vocab, tied, packed, masks in ((64, True, False, "even"), (51, True, True, "idle"), (51, False, True, "uneven"))
+]
+SLICED = [
+    Case(schedule, pp, 4, 51, tied, packed, masks, layers=4, cp=cp, context=context, balanced=balanced)
+    for schedule, pp, cp in (("naive", 1, 4), ("naive", 1, 2), ("1f1b", 2, 2), ("zero_bubble", 2, 2), ("dualpipe_v", 2, 2))
+    for context, balanced in (("all_gather", False), ("all_gather", True), ("ulysses", False))
+    for tied, packed, masks in ((True, False, "idle"), (False, True, "uneven"))
+]
+
+
+def worst_differences(cases: list[Case], folder: Path) -> dict[str, dict[str, float]]:
+    arguments = [str(folder), json.dumps([dataclasses.asdict(case) for case in cases])]
+    run_ranks("tests.distributed.pipeline_run", 1, arguments, folder, timeout_s=1200)
+    worst: dict[str, dict[str, float]] = json.loads((folder / "pipelines.json").read_text("utf-8"))
+    assert len(worst) == len(cases)
+    return worst
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    return worst_differences(FAST, tmp_path_factory.mktemp("pipelines"))
+
+
+@pytest.mark.parametrize("case", FAST, ids=lambda case: case.name)
+@pytest.mark.parametrize("kind", ["loss", "gradient", "norm", "parameter", "logits"])
+def test_pipelines_and_slices_give_the_answer_of_one_process(fast: dict[str, dict[str, float]], case: Case, kind: str) -> None:
+    assert fast[case.name][kind] < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1300)
+@pytest.mark.parametrize("cases", [WHOLE, SLICED], ids=["schedules", "slices"])
+def test_every_schedule_and_slice_gives_the_answer_of_one_process(tmp_path: Path, cases: list[Case]) -> None:
+    worst = worst_differences(cases, tmp_path)
+    assert {name: found for name, found in worst.items() if max(found.values()) >= TOLERANCE} == {}
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(1, 6), st.integers(0, 20))
+def test_every_layer_lies_in_one_stage_and_every_stage_has_layers(schedule: str, num_ranks: int, more_layers: int) -> None:
+    per_rank = 2 if schedule in LOOPED + V_SHAPED else 1
+    plan = StagePlan(schedule, num_ranks, num_ranks * per_rank + more_layers)  # type: ignore[arg-type]
+    stages = [stage for rank in range(num_ranks) for stage in plan.stages_of(rank)]
+    assert sorted(stages) == list(range(plan.num_stages))
+    layers = [plan.layers_of(stage) for stage in range(plan.num_stages)]
+    assert [layer for part in layers for layer in part] == list(range(plan.num_layers))
+    assert max(map(len, layers)) - min(map(len, layers)) <= 1 and min(map(len, layers)) >= 1
+    if schedule in V_SHAPED:
+        assert plan.owner_of(0) == plan.owner_of(plan.num_stages - 1) == 0
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.sampled_from(SCHEDULES), st.integers(2, 4), st.booleans())
+def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_ranks: int, tied: bool) -> None:
+    config = ModelConfig(11, 8, 2 * num_ranks + 1, 2, 1, 8, 16, tied_embeddings=tied)
+    plan = StagePlan(schedule, num_ranks, config.num_layers)  # type: ignore[arg-type]
+    held: list[str] = []
+    for rank in range(num_ranks):
+        model, parts = split_model(config, plan, rank)
+        names = [name for name, _ in model.named_parameters()]
+        assert sorted(names) == sorted(name for part in parts.values() for name, _ in part.named_parameters())
+        assert all(plan.has_weight(rank, name) for name in names)
+        held += names
+    assert len(held) == len(set(held)) == 3 + 6 * config.num_layers
+    assert {global_name(config, "head.weight")} == {"embedding.weight" if tied else "head.weight"}
+
+
+@pytest.mark.parametrize(
+    ("plan", "micro_batches", "rule"),
+    [
+        (("diagonal", 2, 4), 4, "must be one of naive"),
+        (("1f1b", 4, 3), 4, "num_layers .3. must fill the 4 stages"),
+        (("1f1b", 2, 4, 2), 4, "stages per rank .2. must be 1"),
+        (("dualpipe_v", 2, 8, 3), 4, "stages per rank .3. must be 2"),
+        (("interleaved", 2, 8, 1), 4, "stages per rank .1. must be 2 or more"),
+        (("1f1b", 4, 4), 3, "must be at least the 4 stages"),
+        (("dualpipe_v", 2, 4), 3, "must be at least the 4 stages"),
+        (("interleaved", 4, 8), 9, "a multiple of 2 .*try 8"),
+    ],
+)
+def test_pipelines_that_cannot_run_are_refused_with_a_way_out(plan: tuple[str, int, int], micro_batches: int, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        StagePlan(*plan).check_micro_batches(micro_batches)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"seq_len": 18}, r"seq_len .18. must be a multiple of 4 .*seq_len=16"),
+        ({"seq_len": 12, "balanced": True}, "multiple of 8 .4 context ranks x 2"),
+        ({"kind": "ulysses"}, "num_kv_heads .2. must be a multiple of the 4 context ranks x 1"),
+        ({"kind": "ulysses", "balanced": True}, "set it false"),
+    ],
+)
+def test_slices_that_do_not_divide_are_refused_with_a_way_out(change: dict[str, Any], rule: str) -> None:
+    values = {"seq_len": 16, "num_ranks": 4, "kind": "all_gather", "balanced": False} | change
+    with pytest.raises(ConfigError, match=rule):
+        check_context(MODEL, **values)
