@@ -107,7 +107,7 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
     mask_documents = train.data.mask_documents
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks)
-    optimizer = build_optimizer(layout.model, config.optim)
+    optimizer = build_optimizer(layout.model, config.optim, layout.optimizer_mesh)
     start = load_checkpoint(workdir / "checkpoints", layout.model, optimizer)
     logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
     trainer = Trainer(
