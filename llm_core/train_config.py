@@ -133,7 +133,7 @@ class ParallelConfig:
             )
         if self.kind == "none" and self.num_processes > 1:
             raise ConfigError(
-                f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp, zero1, zero2, fsdp or hsdp"
+                f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp, zero1, zero2 or fsdp"
             )
         if min(self.pp, self.cp) < 1 or self.num_processes % (self.pp * self.cp):
             rule = f"must be a multiple of pp x cp ({self.pp} x {self.cp}), each at least 1"
@@ -151,8 +151,8 @@ class ParallelConfig:
             possible = [size for size in range(2, replicas) if replicas % size == 0]
             way_out = f"try dp_shard={' or '.join(map(str, possible))}" if possible else "use fsdp, or more processes"
             raise ConfigError(
-                f"dp_shard ({self.dp_shard}) must divide the {replicas} processes that hold the same layers into groups of two or "
-                f"more ({product}); {way_out}"
+                f"dp_shard ({self.dp_shard}) must divide the {replicas} processes that hold the same layers into groups of two "
+                f"or more ({product}); {way_out}"
             )
 
     @property
