@@ -39,7 +39,7 @@ class TrainConfig:
     attention: Literal["auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"] = field(
         default="auto", metadata=NOT_IN_KEY
     )
-    """Kernel of attention, by `llm_core.model.attend`; auto: sdpa, and flex for masked documents on a GPU."""
+    """Kernel of attention, by `llm_core.model.attend`; auto: sdpa."""
     data: DataConfig = field(default_factory=DataConfig)
     """Packing, order and mixture of the sequences."""
 
@@ -206,3 +206,17 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
             plan.check_micro_batches(train.global_batch_sequences // piece)
     if parallel.cp > 1:
         check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced)
+    check_attention(train, parallel)
+
+
+def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Whether the kernel that is asked for takes this run's numbers and masks. Raises ConfigError."""
+    kernel, causal_only = train.attention, ("cudnn", "flash", "fa3", "fa4")
+    if kernel in (*causal_only, "varlen") and train.dtype == "fp32":
+        raise ConfigError(f"train.attention ({kernel}) takes 16-bit numbers, train.dtype is fp32; set train.dtype=bf16")
+    if kernel in causal_only and train.data.mask_documents:
+        raise ConfigError(f"train.attention ({kernel}) cannot keep documents apart (mask_documents is true); use varlen or flex")
+    if kernel in (*causal_only, "varlen") and parallel.cp > 1 and parallel.cp_kind == "all_gather":
+        raise ConfigError(
+            f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex, or cp_kind=ulysses"
+        )

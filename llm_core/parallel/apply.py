@@ -54,9 +54,7 @@ def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConf
     if ranks.mesh is not None and parallel.cp > 1:
         context = Context(ranks.mesh.get_group("cp"), parallel.cp_kind, parallel.cp_balanced)
         context.apply(bare(model))
-    backend = train.attention
-    if backend == "auto":
-        backend = "flex" if ranks.device.type == "cuda" and train.data.mask_documents else "sdpa"
+    backend = "sdpa" if train.attention == "auto" else train.attention
     for block in bare(model).blocks:
         if block is not None:
             block.attention.backend = prepare_backend(backend, ranks.device)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from llm_core.config import ConfigError
+from llm_core.data_config import DataConfig
 from llm_core.train_config import OptimConfig, ParallelConfig, check_run
 from tasks.keys import ROOT
 from tests.llm_core.small_runs import MODEL, TRAIN
@@ -68,6 +69,19 @@ def test_pipelines_and_slices_that_cannot_run_are_refused(parallel: dict[str, An
 def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(values: dict[str, Any], rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):
         ParallelConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("train", "parallel", "rule"),
+    [
+        ({"attention": "varlen"}, {}, "train.attention .varlen. takes 16-bit numbers"),
+        ({"attention": "flash", "dtype": "bf16", "data": DataConfig(mask_documents=True)}, {}, "cannot keep documents apart"),
+        ({"attention": "varlen", "dtype": "bf16"}, {"num_processes": 2, "cp": 2}, "attends whole rows only"),
+    ],
+)
+def test_kernels_that_cannot_attend_a_run_are_refused(train: dict[str, Any], parallel: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        check_run(MODEL, dataclasses.replace(TRAIN, **train), ParallelConfig("ddp", **parallel))
 
 
 def test_config_of_pipelines_and_slices_needs_no_torch() -> None:
