@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from llm_core.model.transformer import global_name
-from llm_core.optim import MOMENTS, set_step
+from llm_core.optim import MOMENTS, moment, set_step
 from llm_core.parallel.apply import bare
 from llm_core.parallel.ranks import Ranks
 
@@ -83,8 +83,8 @@ def _state(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any]:
         if f"model.{name}" in state:
             continue
         state[f"model.{name}"] = parameter.detach()
-        for moment in MOMENTS:
-            state[f"optimizer.{name}.{moment}"] = optimizer.state[parameter][moment]
+        for kind in MOMENTS:
+            state[f"optimizer.{name}.{kind}"] = moment(optimizer, parameter, kind)
     return state
 
 
@@ -95,8 +95,8 @@ def _fill_copies(model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         source = read.setdefault(name, parameter)
         if source is not parameter:
             parameter.detach().copy_(source.detach())
-            for moment in MOMENTS:
-                optimizer.state[parameter][moment].copy_(optimizer.state[source][moment])
+            for kind in MOMENTS:
+                moment(optimizer, parameter, kind).copy_(moment(optimizer, source, kind))
 
 
 def _by_global_name(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -33,9 +33,9 @@ def set_threads(config: ParallelConfig) -> int:
     return num_threads
 
 
-def autocast(device: torch.device, dtype: str, kind: str) -> AbstractContextManager[object]:
+def autocast(device: torch.device, dtype: str, parallel: ParallelConfig) -> AbstractContextManager[object]:
     """The arithmetic of forward: bfloat16 products over float32 weights. FSDP casts its own weights instead."""
-    if dtype == "bf16" and kind != "fsdp":
+    if dtype == "bf16" and not parallel.shards_weights:
         return torch.autocast(device.type, torch.bfloat16)
     return contextlib.nullcontext()
 

@@ -62,7 +62,7 @@ def accumulate_gradients(
     count: targets of the whole global batch; losses are divided before backward, so ranks only ever add.
     """
     size = config.train.micro_batch_sequences
-    cast = partial(autocast, ranks.device, config.train.dtype, config.parallel.kind)
+    cast = partial(autocast, ranks.device, config.train.dtype, config.parallel)
     if layout.pipeline is not None:
         with cast():
             return layout.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, **rows)

@@ -107,7 +107,7 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
     mask_documents = train.data.mask_documents
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks)
-    optimizer = build_optimizer(layout.model, config.optim)
+    optimizer = build_optimizer(layout.model, config.optim, layout.optimizer_mesh)
     start = load_checkpoint(workdir / "checkpoints", layout.model, optimizer)
     if start == 0 and train.init_from is not None:
         write_weights(layout.model, read_weights(train.init_from, config.model))

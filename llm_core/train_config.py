@@ -98,12 +98,16 @@ class OptimConfig:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns clipping off")
 
 
+Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
+
+
 @dataclass(frozen=True)
 class ParallelConfig:
     """How the work is laid out over processes; the same answer from every layout, within rounding."""
 
-    kind: Literal["none", "ddp", "fsdp"] = "none"
-    """none: one process. ddp: whole weights on each. fsdp: weights, gradients and optimizer state sharded (ZeRO-3)."""
+    kind: Kind = "none"
+    """none: one process. ddp: whole weights on each. zero1: optimizer state sharded. zero2: gradients too, and weights between
+    steps. fsdp: weights sharded within a step too (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the groups."""
     num_processes: int = 1
     """Processes on this machine, one per GPU: pp x cp x the data-parallel degree, which is what they leave."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -111,6 +115,8 @@ class ParallelConfig:
     """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
     num_threads: int = 0
     """CPU threads of one process; 0: the machine's cores over num_processes. Equal bits need equal threads."""
+    dp_shard: int = 0
+    """Processes that share one set of weights under hsdp; 0 for every other kind, where all that hold the same layers do."""
     pp: int = 1
     """Pipeline ranks, each with a run of the layers; `kind` lays out the processes that hold the same layers."""
     pp_schedule: Schedule = "1f1b"
@@ -129,13 +135,32 @@ class ParallelConfig:
             )
         if self.kind == "none" and self.num_processes > 1:
             raise ConfigError(
-                f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp or parallel=fsdp"
+                f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp, zero1, zero2 or fsdp"
             )
         if min(self.pp, self.cp) < 1 or self.num_processes % (self.pp * self.cp):
             rule = f"must be a multiple of pp x cp ({self.pp} x {self.cp}), each at least 1"
             raise ConfigError(f"num_processes ({self.num_processes}) {rule}; try num_processes={max(1, self.pp * self.cp)}")
+        self._check_shards()
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError("backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto")
+
+    def _check_shards(self) -> None:
+        replicas = self.num_processes // self.pp
+        product = f"num_processes {self.num_processes} = pp {self.pp} x cp {self.cp} x dp {self.dp}"
+        if self.kind != "hsdp" and self.dp_shard:
+            raise ConfigError(f"dp_shard ({self.dp_shard}) belongs to kind=hsdp, kind is {self.kind}; set dp_shard=0 ({product})")
+        if self.kind == "hsdp" and (not 1 < self.dp_shard < replicas or replicas % self.dp_shard):
+            possible = [size for size in range(2, replicas) if replicas % size == 0]
+            way_out = f"try dp_shard={' or '.join(map(str, possible))}" if possible else "use fsdp, or more processes"
+            raise ConfigError(
+                f"dp_shard ({self.dp_shard}) must divide the {replicas} processes that hold the same layers into groups of two "
+                f"or more ({product}); {way_out}"
+            )
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether FSDP holds the weights, and so casts them itself."""
+        return self.kind in ("zero2", "fsdp", "hsdp")
 
     @property
     def dp(self) -> int:

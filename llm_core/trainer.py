@@ -151,4 +151,4 @@ class Trainer:
         self._logged_at = time.perf_counter()
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.ranks.device, self.config.train.dtype, self.config.parallel.kind)
+        return autocast(self.ranks.device, self.config.train.dtype, self.config.parallel)

@@ -40,6 +40,8 @@ class Layout:
     model: nn.Module
     pipeline: Pipeline | None = None
     context: Context | None = None
+    optimizer_mesh: DeviceMesh | None = None
+    """Processes that share the optimizer's state among them (ZeRO-1); None: each has that of its weights."""
 
 
 def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks) -> Layout:
@@ -49,7 +51,7 @@ def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConf
         pipeline = _build_pipeline(config, parallel, train, ranks, ranks.mesh)
         model: nn.Module = pipeline.model
     else:
-        model = build_model(config, parallel.kind, train.dtype, train.seed, ranks)
+        model = build_model(config, parallel, train.dtype, train.seed, ranks)
     if ranks.mesh is not None and parallel.cp > 1:
         context = Context(ranks.mesh.get_group("cp"), parallel.cp_kind, parallel.cp_balanced)
         context.apply(bare(model))
@@ -57,7 +59,7 @@ def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConf
     for block in bare(model).blocks:
         if block is not None:
             block.attention.backend = prepare_backend(backend, ranks.device)
-    return Layout(model, pipeline, context)
+    return Layout(model, pipeline, context, _weight_mesh(parallel, ranks) if parallel.kind == "zero1" else None)
 
 
 def _build_pipeline(
@@ -67,28 +69,28 @@ def _build_pipeline(
     model, parts = split_model(config, plan, mesh.get_local_rank("pp"))
     replicas = [mesh.get_group(axis) for axis in ("dp", "cp")]
     stream = torch.get_default_dtype()
-    if parallel.kind == "fsdp":
-        data = init_device_mesh(ranks.device.type, (parallel.pp, ranks.world // parallel.pp), mesh_dim_names=("pp", "dp_shard"))
+    if parallel.shards_weights:
+        data = _weight_mesh(parallel, ranks)
         for part in parts.values():
             # Whole between the micro batches of a step: gathered again for each, weights would cost more than they save.
-            _shard(part, train.dtype, data["dp_shard"], reshard_after_forward=False)
+            _shard(part, train.dtype, data, reshard_after_forward=False)
         replicas, stream = [], torch.bfloat16 if train.dtype == "bf16" else stream
     model.to_empty(device=ranks.device)
     init_weights(model, train.seed, _write)
     return Pipeline(plan, mesh.get_group("pp"), model, parts, summed_loss, ranks.device, stream, replicas)
 
 
-def build_model(config: ModelConfig, kind: str, dtype: str, seed: int, ranks: Ranks) -> nn.Module:
+def build_model(config: ModelConfig, parallel: ParallelConfig, dtype: str, seed: int, ranks: Ranks) -> nn.Module:
     """The model of this rank, with initial weights, ready to be called as one process would call it."""
     with torch.device("meta"):
         model = Transformer(config)
-    if kind == "fsdp":
-        _shard(model, dtype, init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("dp_shard",)))
+    if parallel.shards_weights:
+        _shard(model, dtype, _weight_mesh(parallel, ranks), reshard_after_forward=False if parallel.kind == "zero2" else None)
     model.to_empty(device=ranks.device)
     if config.tied_embeddings:
         model.head.weight = model.embedding.weight
     init_weights(model, seed, _write)
-    return _replicate(model, ranks) if kind == "ddp" else model
+    return _replicate(model, ranks) if parallel.kind in ("ddp", "zero1") else model
 
 
 def last_micro_batch(model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
@@ -131,6 +133,15 @@ def whole_weights(model: nn.Module, ranks: Ranks, pipeline: Pipeline | None = No
         if ranks.is_first:
             weights[name] = whole.detach().cpu()
     return weights
+
+
+def _weight_mesh(parallel: ParallelConfig, ranks: Ranks) -> DeviceMesh:
+    """The processes that hold the same layers: the axis dp_shard over which they share, under hsdp after dp_replicate."""
+    replicas = ranks.world // parallel.pp
+    share = parallel.dp_shard or replicas
+    axes = ("pp", "dp_replicate", "dp_shard")
+    mesh = init_device_mesh(ranks.device.type, (parallel.pp, replicas // share, share), mesh_dim_names=axes)
+    return mesh[axes[1:]] if parallel.kind == "hsdp" else mesh["dp_shard"]
 
 
 def _shard(model: Transformer, dtype: str, mesh: DeviceMesh, reshard_after_forward: bool | None = None) -> None:

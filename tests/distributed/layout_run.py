@@ -67,7 +67,7 @@ def make_trainer(
     train = dataclasses.replace(TRAIN, dtype=dtype, micro_batch_sequences=micro)
     parallel = ParallelConfig(kind, ranks.world, device="cpu", num_threads=1)  # type: ignore[arg-type]
     config = RunConfig(model_config, OPTIM, train, parallel, folder, folder)
-    model = build_model(model_config, kind, dtype, train.seed, ranks)
+    model = build_model(model_config, parallel, dtype, train.seed, ranks)
     ids_BT, targets_BT = uneven_batch(Ranks(0, 1, ranks.device), 6)(99)
     validation = ValidationSet(ids_BT, targets_BT, torch.arange(VOCAB_SIZE) % 4)
     optimizer = build_optimizer(model, OPTIM)

@@ -18,7 +18,7 @@ from torch import Tensor
 from llm_core.checkpoint import load_checkpoint, save_checkpoint
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED
-from llm_core.optim import build_optimizer
+from llm_core.optim import MOMENTS, build_optimizer
 from llm_core.parallel.apply import build_layout, whole_weights
 from llm_core.parallel.ranks import Ranks, make_mesh
 from llm_core.train_config import ParallelConfig, RunConfig
@@ -41,11 +41,13 @@ def tokens_of(step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens[:, :-1].contiguous(), targets, (torch.rand(targets.shape, generator=generator) < 0.2).cumsum(1).int()
 
 
-def make_trainer(parallel: ParallelConfig, ranks: Ranks, folder: Path, model: dict[str, Any], packed: bool) -> Trainer:
+def make_trainer(
+    parallel: ParallelConfig, ranks: Ranks, folder: Path, model: dict[str, Any], packed: bool, micro: int = 1
+) -> Trainer:
     config = RunConfig(
         dataclasses.replace(MODEL, num_layers=4, num_kv_heads=4, **model),
         OPTIM,
-        dataclasses.replace(TRAIN, micro_batch_sequences=1, data=DataConfig(mask_documents=packed)),
+        dataclasses.replace(TRAIN, micro_batch_sequences=micro, data=DataConfig(mask_documents=packed)),
         parallel,
         folder,
         folder,
@@ -60,7 +62,7 @@ def make_trainer(parallel: ParallelConfig, ranks: Ranks, folder: Path, model: di
     ids, targets, documents = tokens_of(99, 5)
     validation = ValidationSet(ids, targets, torch.arange(VOCAB_SIZE) % 4, documents if packed else None)
     layout = build_layout(config.model, parallel, config.train, ranks)
-    optimizer = build_optimizer(layout.model, OPTIM)
+    optimizer = build_optimizer(layout.model, OPTIM, layout.optimizer_mesh)
     trainer = Trainer(layout.model, optimizer, read, validation, config, ranks, folder, None, None)
     trainer.pipeline, trainer.context = layout.pipeline, layout.context
     return trainer
@@ -90,20 +92,23 @@ def worst(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str, fl
 
 def compare(values: dict[str, Any], folder: Path) -> dict[str, float]:
     """Worst differences of a layout, and of runs that go on from each other's checkpoints; {} but on the first rank."""
-    model = {"tied_embeddings": values.pop("tied")}
-    packed = values.pop("packed")
+    model = {"tied_embeddings": values.pop("tied"), "vocab_size": values.pop("vocab", VOCAB_SIZE)}
+    packed, micro = values.pop("packed"), values.pop("micro", 1)
     parallel = ParallelConfig(num_processes=4, device="cpu", num_threads=1, **values)
     cpu = torch.device("cpu")
     alone, ranks = Ranks(0, 1, cpu), Ranks(dist.get_rank(), 4, cpu, make_mesh(parallel, cpu))
     one = make_trainer(SINGLE, alone, folder, model, packed)
     expected = compute(one, alone)
-    trainer = make_trainer(parallel, ranks, folder, model, packed)
+    trainer = make_trainer(parallel, ranks, folder, model, packed, micro)
     found = compute(trainer, ranks)
 
     # Each saves, the other loads: bit for bit, and the next step is that of the run that was not interrupted.
     for name, saver in (("layout", trainer), ("single", one)):
         save_checkpoint(folder / name, NUM_STEPS, saver.model, saver.optimizer, ranks)
-    by_one, by_layout = make_trainer(SINGLE, alone, folder, model, packed), make_trainer(parallel, ranks, folder, model, packed)
+    by_one, by_layout = (
+        make_trainer(SINGLE, alone, folder, model, packed),
+        make_trainer(parallel, ranks, folder, model, packed, micro),
+    )
     for name, reader in (("layout", by_one), ("single", by_layout)):
         assert load_checkpoint(folder / name, reader.model, reader.optimizer) == NUM_STEPS
     weights = {name: weights_of(t, ranks) for name, t in (("layout", trainer), ("by_one", by_one), ("by_layout", by_layout))}
@@ -114,8 +119,19 @@ def compare(values: dict[str, Any], folder: Path) -> dict[str, float]:
     for saved, read in (("layout", "by_one"), ("single", "by_layout")):
         assert all(torch.equal(value, weights[read][name]) for name, value in weights[saved].items()), (saved, read)
     out = worst(expected, found)
+    # Each AdamW moment is a sum over the gradients of all steps, so it shows what their norm would hide.
+    out["moment"] = worst_moments(one, by_one)
     out["goes_on"] = float(max((goes_on[0] - goes_on[1]).abs().max(), (goes_on[2] - goes_on[3]).abs().max()))
     return out
+
+
+def worst_moments(expected: Trainer, found: Trainer) -> float:
+    """Of two trainers in one process: the largest difference, relative to the largest value of the moment of a weight."""
+    error = 0.0
+    for one, other in zip(expected.optimizer.state.values(), found.optimizer.state.values(), strict=True):
+        for name in MOMENTS:
+            error = max(error, float((one[name] - other[name]).abs().max() / one[name].abs().max()))
+    return error
 
 
 def weights_of(trainer: Trainer, ranks: Ranks) -> dict[str, Tensor]:

@@ -55,6 +55,23 @@ def test_pipelines_and_slices_that_cannot_run_are_refused(parallel: dict[str, An
 
 
 @pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"kind": "hsdp", "num_processes": 8}, r"dp_shard .0. must divide the 8 .*8 = pp 1 x cp 1 x dp 8.*try dp_shard=2 or 4"),
+        (
+            {"kind": "hsdp", "num_processes": 8, "pp": 2, "dp_shard": 4},
+            r"the 4 processes .*pp 2 x cp 1 x dp 4.; try dp_shard=2",
+        ),
+        ({"kind": "hsdp", "num_processes": 2, "dp_shard": 2}, r"into groups of two or more .*; use fsdp, or more processes"),
+        ({"kind": "zero1", "num_processes": 4, "dp_shard": 2}, r"dp_shard .2. belongs to kind=hsdp, kind is zero1"),
+    ],
+)
+def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(values: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        ParallelConfig(**values)
+
+
+@pytest.mark.parametrize(
     ("train", "parallel", "rule"),
     [
         ({"attention": "varlen"}, {}, "train.attention .varlen. takes 16-bit numbers"),
