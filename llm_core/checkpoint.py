@@ -26,9 +26,9 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
-from llm_core.model.transformer import global_name
 from llm_core.optim import MOMENTS, moment, set_step
-from llm_core.parallel.apply import bare
+from llm_core.parallel.layout import Layout
+from llm_core.parallel.places import local, place_of, placed_weights
 from llm_core.parallel.ranks import Ranks
 
 KEEP = 2
@@ -39,7 +39,7 @@ class CheckpointError(ValueError):
     """A checkpoint that must not be loaded: of another model, or with an index that holds foreign objects."""
 
 
-def save_checkpoint(root: Path, step: int, model: nn.Module, optimizer: torch.optim.AdamW, ranks: Ranks) -> None:
+def save_checkpoint(root: Path, step: int, layout: Layout, optimizer: torch.optim.AdamW, ranks: Ranks) -> None:
     """Write `step`, then drop all but the newest two. Every rank must call it."""
     final, temporary = root / _name(step), root / f".{_name(step)}.tmp"
     if ranks.is_first:
@@ -48,7 +48,7 @@ def save_checkpoint(root: Path, step: int, model: nn.Module, optimizer: torch.op
     ranks.barrier()
     with _single_process_is_fine():
         dcp.save(
-            _state(model, optimizer), storage_writer=dcp.FileSystemWriter(temporary, single_file_per_rank=True, sync_files=True)
+            _state(layout, optimizer), storage_writer=dcp.FileSystemWriter(temporary, single_file_per_rank=True, sync_files=True)
         )
     if ranks.is_first:
         files = {file.name: file.stat().st_size for file in sorted(temporary.iterdir())}
@@ -62,7 +62,7 @@ def save_checkpoint(root: Path, step: int, model: nn.Module, optimizer: torch.op
     ranks.barrier()
 
 
-def load_checkpoint(root: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> int:
+def load_checkpoint(root: Path, layout: Layout, optimizer: torch.optim.AdamW) -> int:
     """Fill model and optimizer from the newest sound checkpoint; the step it was saved at, or 0 where there is none."""
     sound = [folder for folder in _folders(root) if _is_sound(folder)]
     if not sound:
@@ -70,39 +70,35 @@ def load_checkpoint(root: Path, model: nn.Module, optimizer: torch.optim.AdamW) 
     step = int(json.loads((sound[-1] / PROGRESS_FILE).read_text("utf-8"))["step"])
     # The tensors are read into place: each rank reads the pieces that its layout asks for.
     with _single_process_is_fine():
-        dcp.load(_state(model, optimizer), storage_reader=_Reader(sound[-1]))
-    _fill_copies(model, optimizer)
+        dcp.load(_state(layout, optimizer), storage_reader=_Reader(sound[-1]))
+    _fill_copies(layout, optimizer)
     set_step(optimizer, step)
     return step
 
 
-def _state(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any]:
+def _state(layout: Layout, optimizer: torch.optim.AdamW) -> dict[str, Any]:
     """Tensors by global names; a copy of a tied weight goes by the name of the weight, once."""
     state: dict[str, Tensor] = {}
-    for name, parameter in _by_global_name(model):
+    for name, parameter, place in placed_weights(layout):
         if f"model.{name}" in state:
             continue
-        state[f"model.{name}"] = parameter.detach()
+        state[f"model.{name}"] = place.view(local(parameter.detach()))
+        if layout.shares_state:
+            place = place_of(layout, name, parameter, place.shape, rows=True)
         for kind in MOMENTS:
-            state[f"optimizer.{name}.{kind}"] = moment(optimizer, parameter, kind)
+            state[f"optimizer.{name}.{kind}"] = place.view(moment(optimizer, parameter, kind))
     return state
 
 
-def _fill_copies(model: nn.Module, optimizer: torch.optim.AdamW) -> None:
+def _fill_copies(layout: Layout, optimizer: torch.optim.AdamW) -> None:
     """A process that holds both ends of a pipeline has read a tied weight into the first."""
     read: dict[str, nn.Parameter] = {}
-    for name, parameter in _by_global_name(model):
+    for name, parameter, _ in placed_weights(layout):
         source = read.setdefault(name, parameter)
         if source is not parameter:
-            parameter.detach().copy_(source.detach())
+            local(parameter.detach()).copy_(local(source.detach()))
             for kind in MOMENTS:
                 moment(optimizer, parameter, kind).copy_(moment(optimizer, source, kind))
-
-
-def _by_global_name(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    transformer = bare(model)
-    for name, parameter in transformer.named_parameters():
-        yield global_name(transformer.config, name), parameter
 
 
 @contextmanager
