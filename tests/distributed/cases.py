@@ -25,7 +25,7 @@ class Problem:
     """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does."""
     packed: bool = False
     family: str = "llama"
-    layers: int = 4
+    layers: int = 2
     dtype: str = "fp64"
 
     def model(self) -> ModelConfig:
@@ -132,9 +132,14 @@ def micro_sizes(parallel: ParallelConfig) -> tuple[int, ...]:
     return tuple(size for size in sizes if size >= 1)
 
 
+def layers_for(*layouts: ParallelConfig) -> int:
+    """Two, or as many as the stages of the deepest pipeline."""
+    return 2 * max(parallel.pp for parallel in layouts)
+
+
 def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
-    """Each problem in each size of micro batches; deep enough for the stages."""
-    layers = 8 if parallel.pp == 4 else 4
+    """Each problem in each size of micro batches."""
+    layers = layers_for(parallel)
     return [Case(parallel, dataclasses.replace(p, layers=layers), micro) for p in problems for micro in micro_sizes(parallel)]
 
 

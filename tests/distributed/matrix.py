@@ -57,9 +57,8 @@ class Run:
 def whole_matrix() -> list[Run]:
     single = cases.LAYOUTS[0]
     pairs = [pair for parallel in cases.LAYOUTS[1:] for pair in ((parallel, single), (single, parallel))]
-    deep = Problem(layers=8)
     exchanges = [
-        Run(Case(one, dataclasses.replace(deep, tied=tied), 1), into)
+        Run(Case(one, Problem(tied=tied, layers=cases.layers_for(one, into)), 1), into)
         for one, into in pairs + cases.CROSS
         for tied in (True, False)
     ]
