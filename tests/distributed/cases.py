@@ -62,10 +62,12 @@ def layout_name(parallel: ParallelConfig) -> str:
     parts = [f"pp{parallel.pp} {parallel.pp_schedule}"] if parallel.pp > 1 else []
     parts += [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"] if parallel.cp > 1 else []
     parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}"] if parallel.tp > 1 else []
-    if parallel.dp * parallel.cp > 1 or not parts:
-        shard = f" {parallel.dp * parallel.cp // parallel.dp_shard}x{parallel.dp_shard}" if parallel.kind == "hsdp" else ""
-        parts.append(f"{parallel.kind}{shard or parallel.dp}" if parallel.kind != "none" else "single")
-    return " x ".join(parts)
+    replicas = parallel.dp * parallel.cp
+    if parallel.kind == "hsdp":
+        parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
+    elif replicas > 1:
+        parts.append(f"{parallel.kind} of {replicas}")
+    return ", ".join(parts) or "single"
 
 
 LAYOUTS = [
