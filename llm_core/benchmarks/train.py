@@ -2,8 +2,8 @@
 
 `python -m llm_core.benchmarks.train [model.dim=2048 parallel.num_processes=4 …]` takes overrides of the run below. With
 `--peer "command"` both are run in turn, `--rounds` times; the command must print a JSON line with `tok_s_gpu` and `peak_gib`,
-as ours does. A step is everything from ids on the host to updated weights; its time is the median after `--skip` steps, with the device
-waited for. FLOPs count the causal half of attention, and no input embedding. The last line is JSON: {"tok_s", "peer_tok_s",
+as ours does. A step is everything from ids on the host to updated weights; its time is the median after `--skip` steps, with the
+device waited for. FLOPs count the causal half of attention, and no input embedding. The last line is JSON: {"tok_s", "peer_tok_s",
 "ratio", "mfu_causal", "peak_gib", "peer_peak_gib", "card"}, tokens per second and GPU.
 """
 
