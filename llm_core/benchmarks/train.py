@@ -2,9 +2,9 @@
 
 `python -m llm_core.benchmarks.train [model.dim=2048 parallel.num_processes=4 …]` takes overrides of the run below. With
 `--peer "command"` both are run in turn, `--rounds` times; the command must print a JSON line with `tok_s_gpu` and `peak_gib`,
-as ours does. A step is everything from ids on the host to updated weights; its time is the median after `--skip` steps, with the
-device waited for. FLOPs count the causal half of attention, and no input embedding. The last line is JSON: {"tok_s", "peer_tok_s",
-"ratio", "mfu_causal", "peak_gib", "peer_peak_gib", "card"}, tokens per second and GPU.
+as ours does. A step is everything from ids on the host to updated weights; its time is the median after `--skip` steps, the
+device waited for. FLOPs count the causal half of attention and no input embedding. The last line is JSON: {"tok_s",
+"peer_tok_s", "ratio", "mfu_causal", "peak_gib", "peer_peak_gib", "card"}, tokens per second and GPU.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=10, help="steps that are not timed")
     parser.add_argument("--peer", help="command of another engine")
     parser.add_argument("--rounds", type=int, default=2, help="how often each is run, in turn")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     config = read_config(arguments.overrides)
     if arguments.peer is None and (config.parallel.num_processes == 1 or "RANK" in os.environ):
         measure(config, arguments.skip)
