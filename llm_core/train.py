@@ -107,7 +107,7 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
     validation_shards = open_shards(config.shards, "validation")
     mask_documents = train.data.mask_documents
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
-    layout = build_layout(config.model, config.parallel, train, ranks)
+    layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
     optimizer = build_optimizer(layout, config.optim)
     start = load_checkpoint(workdir / "checkpoints", layout, optimizer)
     if start == 0 and train.init_from is not None:

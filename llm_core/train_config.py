@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
+from llm_core.memory.config import MemoryConfig, check_memory
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context, check_tensor, nearest_products
 
@@ -193,9 +194,11 @@ class RunConfig:
     """Folder of token shards."""
     bytes_per_token: Path
     """int32 array: UTF-8 bytes that each token id stands for."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
+        check_memory(self.memory, self.model, self.parallel)
         if self.model.vocab_size == 0:
             raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
 

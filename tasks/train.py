@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
+from llm_core.memory.config import MemoryConfig, check_memory
 from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, read_rows, read_status
 from llm_core.model.config import ModelConfig
 from llm_core.process import terminate_with_parent
@@ -47,15 +48,17 @@ MAX_CURVE_POINTS = 200
 
 @dataclass(frozen=True)
 class TrainStageConfig:
-    """Model, optimizer and length of training; the layout over processes changes how, never what."""
+    """Model, optimizer and length of training; the layout over processes and what saves memory change how, never what."""
 
     model: ModelConfig
     optim: OptimConfig
     train: TrainConfig
     parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
+    memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
+        check_memory(self.memory, self.model, self.parallel)
 
     def input_files(self) -> dict[str, Path]:
         """{name: file} of the model that training goes on from. Raises ConfigError where it does not fit `model`."""
@@ -101,7 +104,7 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
         vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids)
         train = replace(train, init_from=train.init_from.resolve())
     model = replace(config.model, vocab_size=vocab_size)
-    return RunConfig(model, config.optim, train, config.parallel, shards.path.resolve(), table)
+    return RunConfig(model, config.optim, train, config.parallel, shards.path.resolve(), table, config.memory)
 
 
 def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None]) -> None:
