@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from llm_core.checkpoint import load_checkpoint, save_checkpoint
+from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.loss import IGNORED
 from llm_core.model.config import ModelConfig
 from llm_core.optim import build_optimizer
@@ -71,7 +71,9 @@ def make_trainer(
     ids_BT, targets_BT = uneven_batch(Ranks(0, 1, ranks.device), 6)(99)
     validation = ValidationSet(ids_BT, targets_BT, torch.arange(VOCAB_SIZE) % 4)
     optimizer = build_optimizer(model, OPTIM)
-    return Trainer(model, optimizer, uneven_batch(ranks), validation, config, ranks, folder / "checkpoints", None, None)
+    return Trainer(
+        model, optimizer, uneven_batch(ranks), validation, config, ranks, Checkpoints(folder / "checkpoints", ranks), None, None
+    )
 
 
 def compute(ranks: Ranks, kind: str, folder: Path, start_from: Path) -> dict[str, Tensor]:
@@ -90,10 +92,10 @@ def compute(ranks: Ranks, kind: str, folder: Path, start_from: Path) -> dict[str
         assert validation is not None
         found[f"{name}.validation"] = validation
         found |= {f"{name}.final.{k}": v for k, v in whole_weights(trainer.model, ranks).items()}
-        save_checkpoint(folder / name, NUM_STEPS, trainer.model, trainer.optimizer, ranks)
+        Checkpoints(folder / name, ranks).save(NUM_STEPS, trainer.model, trainer.optimizer)
         if (start_from / name).exists():
             other = make_trainer(ranks, kind, folder, model_config=config)
-            assert load_checkpoint(start_from / name, other.model, other.optimizer) == NUM_STEPS
+            assert Checkpoints(start_from / name, ranks).load(other.model, other.optimizer) == NUM_STEPS
             found |= {f"{name}.loaded.{k}": v.clone() for k, v in whole_weights(other.model, ranks).items()}
             found[f"{name}.next"] = other.train_step(NUM_STEPS, OPTIM.lr)
     bf16 = make_trainer(ranks, kind, folder, dtype="bf16")

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from llm_core.checkpoint import load_checkpoint
+from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.parallel.ranks import Ranks
 from tests.distributed.layout_run import MODEL, NUM_STEPS, OPTIM, UNTIED, main, make_trainer
 from tests.distributed.processes import run_ranks
@@ -66,7 +66,7 @@ def test_checkpoint_of_one_process_loads_into_a_layout_bit_for_bit(folder: Path,
     for name, value in results(folder, kind, "next").items():
         config = MODEL if name.startswith("tied") else UNTIED
         trainer = make_trainer(SINGLE, "none", folder, model_config=config)
-        load_checkpoint(folder / "none" / name.split(".")[0], trainer.model, trainer.optimizer)
+        Checkpoints(folder / "none" / name.split(".")[0], SINGLE).load(trainer.model, trainer.optimizer)
         torch.testing.assert_close(value, trainer.train_step(NUM_STEPS, OPTIM.lr), rtol=2e-6, atol=1e-7)
 
 
@@ -74,7 +74,7 @@ def test_checkpoint_of_one_process_loads_into_a_layout_bit_for_bit(folder: Path,
 @pytest.mark.parametrize("name", ["tied", "untied"])
 def test_checkpoint_of_a_layout_loads_into_one_process_bit_for_bit(folder: Path, kind: str, name: str) -> None:
     trainer = make_trainer(SINGLE, "none", folder, model_config=MODEL if name == "tied" else UNTIED)
-    assert load_checkpoint(folder / kind / name, trainer.model, trainer.optimizer) == NUM_STEPS
+    assert Checkpoints(folder / kind / name, SINGLE).load(trainer.model, trainer.optimizer) == NUM_STEPS
     saved = results(folder, kind, "final.")
     for key, value in trainer.model.state_dict().items():
         assert torch.equal(value, saved[f"{name}.final.{key}"]), key

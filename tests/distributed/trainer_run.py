@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from llm_core.checkpoint import load_checkpoint, save_checkpoint
+from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED
 from llm_core.optim import MOMENTS, build_optimizer
@@ -63,7 +63,7 @@ def make_trainer(
     validation = ValidationSet(ids, targets, torch.arange(VOCAB_SIZE) % 4, documents if packed else None)
     layout = build_layout(config.model, parallel, config.train, ranks)
     optimizer = build_optimizer(layout.model, OPTIM, layout.optimizer_mesh)
-    trainer = Trainer(layout.model, optimizer, read, validation, config, ranks, folder, None, None)
+    trainer = Trainer(layout.model, optimizer, read, validation, config, ranks, Checkpoints(folder, ranks), None, None)
     trainer.pipeline, trainer.context = layout.pipeline, layout.context
     return trainer
 
@@ -104,13 +104,15 @@ def compare(values: dict[str, Any], folder: Path) -> dict[str, float]:
 
     # Each saves, the other loads: bit for bit, and the next step is that of the run that was not interrupted.
     for name, saver in (("layout", trainer), ("single", one)):
-        save_checkpoint(folder / name, NUM_STEPS, saver.model, saver.optimizer, ranks)
+        with Checkpoints(folder / name, ranks, in_background=True) as checkpoints:
+            checkpoints.save(NUM_STEPS, saver.model, saver.optimizer)
+            checkpoints.finish()
     by_one, by_layout = (
         make_trainer(SINGLE, alone, folder, model, packed),
         make_trainer(parallel, ranks, folder, model, packed, micro),
     )
     for name, reader in (("layout", by_one), ("single", by_layout)):
-        assert load_checkpoint(folder / name, reader.model, reader.optimizer) == NUM_STEPS
+        assert Checkpoints(folder / name, ranks).load(reader.model, reader.optimizer) == NUM_STEPS
     weights = {name: weights_of(t, ranks) for name, t in (("layout", trainer), ("by_one", by_one), ("by_layout", by_layout))}
     weights["single"] = weights_of(one, ranks)
     goes_on = [t.train_step(NUM_STEPS, OPTIM.lr) for t in (trainer, by_one, one, by_layout)]
