@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.tensor import placement_types
 
 all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """(out, x, group=): x of all processes along the first dimension; renamed in 2.13."""
 
 reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """(out, x, group=): this process's piece of the sum; renamed in 2.13."""
+
+StridedShard: Callable[..., Any] = placement_types._StridedShard
+"""(dim, split_factor=): rows that are shared among processes after they were cut before, as by FSDP over tensor parallelism."""

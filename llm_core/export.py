@@ -74,12 +74,8 @@ def weight_files(folder: Path) -> list[Path]:
 def read_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Weights named as in `Transformer.state_dict()`, on the CPU. Raises ConfigError for a tensor that does not fit."""
     weights = {name: tensor for file in weight_files(folder) for name, tensor in load_file(file).items()}
-    state = {name: tensor.to(dtype) for name, tensor in from_hugging_face(config, weights).items()}
-    with torch.device("meta"):
-        shapes = {name: parameter.shape for name, parameter in Transformer(config).state_dict().items()}
-    for name, shape in shapes.items():
-        if state[name].shape != shape:
-            raise ConfigError(
-                f"{name} in {folder} is {tuple(state[name].shape)}, its {CONFIG_FILE} says {tuple(shape)}; fetch it again"
-            )
-    return state
+    try:
+        state = from_hugging_face(config, weights)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from error
+    return {name: tensor.to(dtype) for name, tensor in state.items()}

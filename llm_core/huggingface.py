@@ -6,7 +6,7 @@ on the way out and joined on the way in, GPT-2's transposed; values are copies, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig, RopeScaling
+from llm_core.model.fused import join_gate_up, join_qkv, split_gate_up, split_qkv
+from llm_core.model.transformer import Transformer
 
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gpt2": "GPT2LMHeadModel"}
 
@@ -152,18 +154,18 @@ def _require(name: str, value: object, fixed: object) -> None:
 def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our names and fused weights → Hugging Face names and separate weights."""
     if config.family == "gpt2":
-        weights = {theirs: _turn(theirs, state[ours]) for ours, theirs in _gpt2_names(config).items()}
+        weights = {theirs: _turn(theirs, _straight(config, ours, state[ours])) for ours, theirs in _gpt2_names(config).items()}
     else:
         weights = {theirs: state[ours] for ours, theirs in _llama_names(config).items()}
         for ours, parts in _fused(config).items():
-            weights |= zip(parts, state[ours].split(list(parts.values())), strict=True)
+            weights |= zip(parts, _parts(config, ours, state[ours]), strict=True)
     return weights | ({} if config.tied_embeddings else {"lm_head.weight": state["head.weight"]})
 
 
 def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of `to_hugging_face`, with both names of a tied embedding.
 
-    Raises ConfigError for tensors that are missing or left over.
+    Raises ConfigError for tensors that are missing, left over or of another shape.
     """
     if config.family == "gpt2":
         # The published files leave out the first name, and hold causal masks.
@@ -171,25 +173,46 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dic
             n.removeprefix("transformer."): w for n, w in weights.items() if not n.endswith((".attn.bias", ".attn.masked_bias"))
         }
         weights = {n if n.startswith("lm_head") else f"transformer.{n}": w for n, w in bare.items()}
-    plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
-    fused = {} if config.family == "gpt2" else _fused(config)
-    wanted = {*plain.values(), *(name for parts in fused.values() for name in parts)}
-    wanted |= set() if config.tied_embeddings else {"lm_head.weight"}
-    odd = sorted(wanted ^ (set(weights) - ({"lm_head.weight"} if config.tied_embeddings else set())))
+    with torch.device("meta"):
+        wanted = {name: tensor.shape for name, tensor in to_hugging_face(config, Transformer(config).state_dict()).items()}
+    odd = sorted(wanted.keys() ^ (weights.keys() - ({"lm_head.weight"} if config.tied_embeddings else set())))
     if odd:
         verb = "is missing" if odd[0] in wanted else "is not part of such a model"
         rule = f"{len(odd)} tensors differ from a {config.family} of {config.num_layers} layers"
         raise ConfigError(f"{odd[0]} {verb} ({rule}); give the folder of one whole model")
-    state = {
-        ours: _turn(theirs, weights[theirs]) if config.family == "gpt2" else weights[theirs] for ours, theirs in plain.items()
-    }
-    state |= {ours: torch.cat([weights[name] for name in parts]) for ours, parts in fused.items()}
+    for name, shape in wanted.items():
+        if weights[name].shape != shape:
+            raise ConfigError(f"{name} is {tuple(weights[name].shape)}, its config.json says {tuple(shape)}; fetch it again")
+    plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
+    fused = {} if config.family == "gpt2" else _fused(config)
+    if config.family == "gpt2":
+        state = {ours: _grouped(config, ours, _turn(theirs, weights[theirs])) for ours, theirs in plain.items()}
+    else:
+        state = {ours: weights[theirs] for ours, theirs in plain.items()}
+    state |= {ours: _join(config, ours, [weights[name] for name in parts]) for ours, parts in fused.items()}
     return state | {"head.weight": state["embedding.weight"] if config.tied_embeddings else weights["lm_head.weight"]}
 
 
 def _turn(theirs: str, weight: Tensor) -> Tensor:
     """GPT-2 keeps the matrices of its blocks as (in, out), we and its embeddings as (out, in)."""
     return weight.t() if weight.ndim == 2 and ".h." in theirs else weight
+
+
+def _parts(config: ModelConfig, ours: str, fused: Tensor) -> tuple[Tensor, ...]:
+    return split_qkv(config, fused) if ".qkv." in ours else split_gate_up(config, fused)
+
+
+def _join(config: ModelConfig, ours: str, parts: Sequence[Tensor]) -> Tensor:
+    return join_qkv(config, *parts) if ".qkv." in ours else join_gate_up(config, *parts)
+
+
+def _straight(config: ModelConfig, ours: str, weight: Tensor) -> Tensor:
+    """GPT-2 fuses queries, keys and values as we do, but all heads of one kind after another."""
+    return torch.cat(split_qkv(config, weight)) if ".qkv." in ours else weight
+
+
+def _grouped(config: ModelConfig, ours: str, weight: Tensor) -> Tensor:
+    return join_qkv(config, *weight.chunk(3)) if ".qkv." in ours else weight
 
 
 def _gpt2_names(config: ModelConfig) -> dict[str, str]:
@@ -216,15 +239,13 @@ def _llama_names(config: ModelConfig) -> dict[str, str]:
     return found
 
 
-def _fused(config: ModelConfig) -> dict[str, dict[str, int]]:
-    """Our fused tensor → {Hugging Face tensor: its rows}, in order."""
-    rows = [n * config.head_dim for n in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
+def _fused(config: ModelConfig) -> dict[str, list[str]]:
+    """Our fused tensor → the Hugging Face tensors in it."""
     found = {}
     for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
         for end in ("weight", *(["bias"] if config.qkv_bias else [])):
-            names = [f"{theirs}.self_attn.{n}_proj.{end}" for n in "qkv"]
-            found[f"{ours}.attention.qkv.{end}"] = dict(zip(names, rows, strict=True))
+            found[f"{ours}.attention.qkv.{end}"] = [f"{theirs}.self_attn.{n}_proj.{end}" for n in "qkv"]
         for end in ("weight", *(["bias"] if config.ffn_bias else [])):
-            found[f"{ours}.ffn.gate_up.{end}"] = {f"{theirs}.mlp.{n}_proj.{end}": config.ffn_dim for n in ("gate", "up")}
+            found[f"{ours}.ffn.gate_up.{end}"] = [f"{theirs}.mlp.{n}_proj.{end}" for n in ("gate", "up")]
     return found

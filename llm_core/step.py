@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from llm_core.device import autocast
-from llm_core.loss import count_targets, summed_loss
+from llm_core.loss import count_targets
 from llm_core.model.masks import restarting_positions
 from llm_core.optim import clip_gradients
-from llm_core.parallel.apply import Layout, last_micro_batch
+from llm_core.parallel.apply import last_micro_batch
+from llm_core.parallel.gradients import finish_gradients, gradient_norm
+from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.train_config import RunConfig
 
@@ -35,13 +37,13 @@ def train_step(
     ids_BT, targets_BT, rows = place(batch, layout, ranks)
     count = ranks.sum_targets(count_targets(targets_BT)).clamp(min=1)
     loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, count, config, ranks)
-    clip = layout.pipeline.clip_gradients if layout.pipeline else partial(clip_gradients, layout.model)
-    norm = clip(config.optim.clip_norm)
+    norm = gradient_norm(layout)
+    clip_gradients(layout.model, config.optim.clip_norm, norm)
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return torch.stack([ranks.sum(loss), norm.double()])
+    return torch.stack([ranks.sum_losses(loss), norm.double()])
 
 
 def place(batch: tuple[Tensor, ...], layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, Rows]:
@@ -65,14 +67,27 @@ def accumulate_gradients(
     cast = partial(autocast, ranks.device, config.train.dtype, config.parallel)
     if layout.pipeline is not None:
         with cast():
-            return layout.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, **rows)
+            loss = layout.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, **rows)
+        finish_gradients(layout)
+        return loss
     loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
     for begin in range(0, len(ids_BT), size):
         piece = slice(begin, begin + size)
         with last_micro_batch(layout.model, begin + size >= len(ids_BT)):
             with cast():
-                logits_BTV = layout.model(ids_BT[piece], **{name: value[piece] for name, value in rows.items()})
-                micro_loss = summed_loss(logits_BTV, targets_BT[piece]) / count
+                nats, _ = layout.model(
+                    ids_BT[piece], targets_BT=targets_BT[piece], **{name: value[piece] for name, value in rows.items()}
+                )
+            micro_loss = nats / count
             micro_loss.backward()
         loss += micro_loss.detach()
+    finish_gradients(layout)
     return loss
+
+
+def token_losses(layout: Layout, ids_BT: Tensor, targets_BT: Tensor, rows: Rows) -> Tensor | None:
+    """Nats of each target, losses_BT; None on processes that do not see the head. Every process must call it."""
+    if layout.pipeline is not None:
+        return layout.pipeline.forward(ids_BT, targets_BT, **rows)
+    losses_BT: Tensor = layout.model(ids_BT, targets_BT=targets_BT, **rows)[1]
+    return losses_BT

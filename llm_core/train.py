@@ -28,8 +28,9 @@ from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
 from llm_core.metric_log import EVENTS_FILE, METRICS_FILE, STATUS_FILE, TIMING_FILE, EventLog, MetricLog, read_rows, write_status
 from llm_core.optim import build_optimizer
-from llm_core.parallel.apply import build_layout, whole_weights, write_weights
+from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
+from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
 from llm_core.shards import TokenShards, open_shards
@@ -85,7 +86,7 @@ def run(config: RunConfig, workdir: Path) -> None:
             else:
                 outcome = "finished"
         if outcome == "finished":
-            weights = whole_weights(trainer.model, ranks, trainer.pipeline)
+            weights = whole_weights(trainer.layout, ranks)
             if ranks.is_first:
                 shutil.rmtree(workdir / MODEL_FOLDER, ignore_errors=True)
                 export_model(config.model, weights, workdir / MODEL_FOLDER, shards.eos_id)
@@ -118,13 +119,13 @@ def build_trainer(
     mask_documents = train.data.mask_documents
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks)
-    optimizer = build_optimizer(layout.model, config.optim, layout.optimizer_mesh)
-    start = checkpoints.load(layout.model, optimizer)
+    optimizer = build_optimizer(layout, config.optim)
+    start = checkpoints.load(layout, optimizer)
     if start == 0 and train.init_from is not None:
-        write_weights(layout.model, read_weights(train.init_from, config.model))
+        write_weights(layout, read_weights(train.init_from, config.model))
     logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
     trainer = Trainer(
-        model=layout.model,
+        layout=layout,
         optimizer=optimizer,
         batches=batches,
         validation=validation,
@@ -134,8 +135,6 @@ def build_trainer(
         metrics=logs[0],
         timing=logs[1],
         should_stop=stop,
-        pipeline=layout.pipeline,
-        context=layout.context,
     )
     return trainer, start
 

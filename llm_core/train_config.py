@@ -9,7 +9,7 @@ from typing import Any, Literal
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.model.config import ModelConfig
-from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context
+from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context, check_tensor, nearest_products
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ParallelConfig:
     """none: one process. ddp: whole weights on each. zero1: optimizer state sharded. zero2: gradients too, and weights between
     steps. fsdp: weights sharded within a step too (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the groups."""
     num_processes: int = 1
-    """Processes on this machine, one per GPU: pp x cp x the data-parallel degree, which is what they leave."""
+    """Processes on this machine, one per GPU: pp x cp x tp x the data-parallel degree, which is what they leave."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
@@ -135,6 +135,11 @@ class ParallelConfig:
     cp_balanced: bool = False
     """Give each context rank an early and a late chunk, for equal work under causal attention; with all_gather."""
 
+    tp: int = 1
+    """Tensor ranks, which share the heads, channels and ids of every layer."""
+    sequence_parallel: bool = True
+    """Cut the residual stream along tokens between the layers that tensor ranks share: the same traffic, less memory."""
+
     def __post_init__(self) -> None:
         if self.num_processes < 1 or self.num_threads < 0:
             raise ConfigError(
@@ -144,16 +149,22 @@ class ParallelConfig:
             raise ConfigError(
                 f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp, zero1, zero2 or fsdp"
             )
-        if min(self.pp, self.cp) < 1 or self.num_processes % (self.pp * self.cp):
-            rule = f"must be a multiple of pp x cp ({self.pp} x {self.cp}), each at least 1"
-            raise ConfigError(f"num_processes ({self.num_processes}) {rule}; try num_processes={max(1, self.pp * self.cp)}")
+        if min(self.pp, self.cp, self.tp) < 1 or self.num_processes % (self.pp * self.cp * self.tp):
+            product = f"pp x cp x tp ({self.pp} x {self.cp} x {self.tp})"
+            near = " or ".join(
+                f"({pp} x {cp} x {tp})" for pp, cp, tp in nearest_products(self.num_processes, self.pp, self.cp, self.tp)
+            )
+            raise ConfigError(
+                f"num_processes ({self.num_processes}) must be a multiple of {product}, each at least 1; "
+                f"try num_processes={max(1, self.pp * self.cp * self.tp)}, or {near}"
+            )
         self._check_shards()
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError("backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto")
 
     def _check_shards(self) -> None:
-        replicas = self.num_processes // self.pp
-        product = f"num_processes {self.num_processes} = pp {self.pp} x cp {self.cp} x dp {self.dp}"
+        replicas = self.num_processes // (self.pp * self.tp)
+        product = f"num_processes {self.num_processes} = pp {self.pp} x dp {self.dp} x cp {self.cp} x tp {self.tp}"
         if self.kind != "hsdp" and self.dp_shard:
             raise ConfigError(f"dp_shard ({self.dp_shard}) belongs to kind=hsdp, kind is {self.kind}; set dp_shard=0 ({product})")
         if self.kind == "hsdp" and (not 1 < self.dp_shard < replicas or replicas % self.dp_shard):
@@ -172,7 +183,7 @@ class ParallelConfig:
     @property
     def dp(self) -> int:
         """Data-parallel degree: processes that read different sequences."""
-        return self.num_processes // (self.pp * self.cp)
+        return self.num_processes // (self.pp * self.cp * self.tp)
 
 
 @dataclass(frozen=True)
@@ -204,7 +215,7 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
     piece = train.micro_batch_sequences * parallel.dp
     if train.global_batch_sequences % piece:
         suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
-        of = "num_processes" if parallel.pp * parallel.cp == 1 else "data-parallel degree"
+        of = "num_processes" if parallel.pp * parallel.cp * parallel.tp == 1 else "data-parallel degree"
         raise ConfigError(
             f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of micro_batch_sequences x "
             f"{of} ({train.micro_batch_sequences} x {parallel.dp}); try global_batch_sequences={suggestion}"
@@ -214,7 +225,9 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
         if parallel.pp_schedule != "naive":
             plan.check_micro_batches(train.global_batch_sequences // piece)
     if parallel.cp > 1:
-        check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced)
+        check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp)
+    if parallel.tp > 1:
+        check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
     check_attention(train, parallel)
 
 

@@ -7,20 +7,18 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.device import autocast
 from llm_core.metric_log import MetricLog
-from llm_core.parallel.apply import Layout, reshard
-from llm_core.parallel.context import Context
-from llm_core.parallel.pipeline import Pipeline
+from llm_core.parallel.apply import reshard
+from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.schedule import learning_rate
-from llm_core.step import place, train_step
+from llm_core.step import place, token_losses, train_step
 from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
@@ -42,10 +40,9 @@ class Trainer:
 
     metrics, timing: where numbers go; None on all ranks but the first.
     should_stop: asked after each step; one rank's yes stops all.
-    pipeline, context: where layers or tokens of this rank's sequences are on other ranks.
     """
 
-    model: nn.Module
+    layout: Layout
     optimizer: torch.optim.AdamW
     batches: Batches
     validation: ValidationSet
@@ -55,8 +52,6 @@ class Trainer:
     metrics: MetricLog | None
     timing: MetricLog | None
     should_stop: Callable[[], bool] = lambda: False
-    pipeline: Pipeline | None = None
-    context: Context | None = None
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
     _logged_at: float = 0.0
 
@@ -80,10 +75,6 @@ class Trainer:
                 self.checkpoints.finish()
                 raise Preempted(f"stopped at step {step} of {train.num_steps}")
         self.checkpoints.finish()
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.model, self.pipeline, self.context)
 
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`: [loss, gradient norm], as `llm_core.step.train_step` gives them."""
@@ -146,20 +137,21 @@ class Trainer:
         sums = torch.zeros(4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
-        forward = self.model if self.pipeline is None else self.pipeline.forward
         for batch in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
             ids_BT, targets_BT, rows = place(batch, self.layout, self.ranks)
-            with self._autocast():
-                sums += partial_sums(partial(forward, **rows), ids_BT, targets_BT, bytes_per_token_V)
+            with torch.no_grad(), self._autocast():
+                losses_BT = token_losses(self.layout, ids_BT, targets_BT, rows)
+            if self.ranks.counts_losses:
+                sums += partial_sums(losses_BT, targets_BT, bytes_per_token_V)
             if stop := self.ranks.any(self.should_stop()):
                 break
-        reshard(self.model)
+        reshard(self.layout.model)
         return None if stop else self.ranks.sum(sums)
 
     def _save(self, step: int) -> None:
         if self.metrics:
             self.metrics.sync()
-        self.checkpoints.save(step, self.model, self.optimizer, self._val_loss_at(step))
+        self.checkpoints.save(step, self.layout, self.optimizer, self._val_loss_at(step))
         self._logged_at = time.perf_counter()
 
     def _autocast(self) -> AbstractContextManager[object]:

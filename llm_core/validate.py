@@ -8,7 +8,6 @@ other special tokens count in neither sum. It reads whole windows with no more c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from llm_core.config import ConfigError
-from llm_core.loss import IGNORED, count_targets, token_losses
+from llm_core.loss import IGNORED, count_targets
 from llm_core.parallel.ranks import Ranks
 from llm_core.shards import TokenShards
 
@@ -58,15 +57,11 @@ def read_validation_set(
     return ValidationSet(torch.from_numpy(ids_BT), targets_BT, torch.from_numpy(bytes_per_token), documents_BT)
 
 
-@torch.no_grad()
-def partial_sums(
-    logits_of: Callable[[Tensor], Tensor | None], ids_BT: Tensor, targets_BT: Tensor, bytes_per_token_V: Tensor
-) -> Tensor:
-    """Float64 [nats, tokens, nats of tokens with bytes, bytes] of one micro batch; zeros where logits are on another process."""
-    logits_BTV = logits_of(ids_BT)
-    if logits_BTV is None:
-        return torch.zeros(4, dtype=torch.float64, device=ids_BT.device)
-    losses_BT = token_losses(logits_BTV, targets_BT).double()
+def partial_sums(losses_BT: Tensor | None, targets_BT: Tensor, bytes_per_token_V: Tensor) -> Tensor:
+    """Float64 [nats, tokens, nats of tokens with bytes, bytes] of a micro batch; zeros where its losses are elsewhere."""
+    if losses_BT is None:
+        return torch.zeros(4, dtype=torch.float64, device=targets_BT.device)
+    losses_BT = losses_BT.double()
     bytes_BT = bytes_per_token_V[targets_BT.clamp(min=0)] * (targets_BT != IGNORED)
     tokens = count_targets(targets_BT).double()
     return torch.stack([losses_BT.sum(), tokens, (losses_BT * (bytes_BT > 0)).sum(), bytes_BT.sum().double()])

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 
 import torch
-from torch import nn
 
 from llm_core.checkpoint.folders import (
     Progress,
@@ -34,6 +33,7 @@ from llm_core.checkpoint.reader import read_into
 from llm_core.checkpoint.state import collect_state, fill_copies
 from llm_core.checkpoint.writer import Writer, Written, gather_objects
 from llm_core.optim import set_step
+from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 
 
@@ -74,7 +74,7 @@ class Checkpoints:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._thread.shutdown()
 
-    def save(self, step: int, model: nn.Module, optimizer: torch.optim.AdamW, val_loss: float | None = None) -> None:
+    def save(self, step: int, layout: Layout, optimizer: torch.optim.AdamW, val_loss: float | None = None) -> None:
         """Write the state after `step`; one that is still being written is finished first."""
         self.finish()
         temporary = temporary_of(self.root, step)
@@ -82,7 +82,7 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
         self.ranks.barrier()
-        self._writer.take(collect_state(model, optimizer), copy=self.in_background)
+        self._writer.take(collect_state(layout, optimizer), copy=self.in_background)
         self._pending = _Pending(step, val_loss, self._thread.submit(self._writer.write, temporary))
         if not self.in_background:
             self.finish()
@@ -105,7 +105,7 @@ class Checkpoints:
             self._put_in_force(pending, parts)
         self.ranks.barrier()
 
-    def load(self, model: nn.Module, optimizer: torch.optim.AdamW, newest: int | None = None) -> int:
+    def load(self, layout: Layout, optimizer: torch.optim.AdamW, newest: int | None = None) -> int:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where there is none.
 
         newest: the last step that may be loaded. Checkpoints of later steps than the loaded one are removed.
@@ -118,9 +118,9 @@ class Checkpoints:
                 continue
             damage = self._damage(step)
             if damage is None:
-                state = collect_state(model, optimizer)
+                state = collect_state(layout, optimizer)
                 read_into(state, folder_of(self.root, step))
-                fill_copies(model, optimizer)
+                fill_copies(layout, optimizer)
                 set_step(optimizer, step)
                 self._tidy(after=step, bad=bad)
                 return step

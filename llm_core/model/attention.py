@@ -13,7 +13,8 @@ from llm_core.model.masks import CAUSAL
 from llm_core.model.norm import RMSNorm
 from llm_core.model.rope import apply_rope
 
-# B batch · T tokens of this pass (queries) · K key positions · H heads · D width: of the model in BTD, of a head in BHTD
+# B batch · T tokens of this pass (queries) · K key positions · G key/value heads · H heads: all, or of a group in GH ·
+# D width: of the model in BTD, of a head in BHTD
 
 
 class KeyValueCache(Protocol):
@@ -43,8 +44,8 @@ class Attention(nn.Module):
         super().__init__()
         self.layer = layer
         self.mix, self.backend = attend, "sdpa"
-        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        # Rows: all query heads, then all key heads, then all value heads.
+        self.group_size, self.head_dim = config.num_heads // config.num_kv_heads, config.head_dim
+        # Rows: for each key/value head its query heads, the key, the value (llm_core.model.fused).
         self.qkv = nn.Linear(config.dim, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim, bias=config.qkv_bias)
         self.out = nn.Linear(config.attention_dim, config.dim, bias=config.out_bias)
         self.qk_norm = config.qk_norm
@@ -54,15 +55,18 @@ class Attention(nn.Module):
     def forward(
         self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, mask: Mask = CAUSAL, cache: KeyValueCache | None = None
     ) -> Tensor:
-        batch, tokens, _ = x_BTD.shape
-        heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
-        qkv_BHTD = self.qkv(x_BTD).view(batch, tokens, sum(heads), self.head_dim).transpose(1, 2)
-        q_BHTD, k_BHTD, v_BHTD = qkv_BHTD.split(heads, dim=1)
+        qkv_BTD = self.qkv(x_BTD)
+        batch, tokens, _ = qkv_BTD.shape
+        # Tensor parallelism leaves some of the groups here. Queries lose their group after rotation: then nothing is copied.
+        qkv_BGHTD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim).permute(0, 2, 3, 1, 4)
+        q_BGHTD, k_BGTD, v_BGTD = qkv_BGHTD[:, :, :-2], qkv_BGHTD[:, :, -2], qkv_BGHTD[:, :, -1]
         if self.qk_norm:
-            q_BHTD, k_BHTD = self.q_norm(q_BHTD), self.k_norm(k_BHTD)
+            q_BGHTD, k_BGTD = self.q_norm(q_BGHTD), self.k_norm(k_BGTD)
         if rope is not None:
-            q_BHTD, k_BHTD = apply_rope(q_BHTD, *rope), apply_rope(k_BHTD, *rope)
+            cos_B1TD, sin_B1TD = rope
+            q_BGHTD = apply_rope(q_BGHTD, cos_B1TD[:, None], sin_B1TD[:, None])
+            k_BGTD = apply_rope(k_BGTD, cos_B1TD, sin_B1TD)
         if cache is not None:
-            k_BHTD, v_BHTD = cache.update(self.layer, k_BHTD, v_BHTD)
-        mixed_BHTD = self.mix(q_BHTD, k_BHTD, v_BHTD, mask, self.backend)
+            k_BGTD, v_BGTD = cache.update(self.layer, k_BGTD, v_BGTD)
+        mixed_BHTD = self.mix(q_BGHTD.flatten(1, 2), k_BGTD, v_BGTD, mask, self.backend)
         return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))

@@ -6,6 +6,7 @@ trained model is written as one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,6 +100,16 @@ class ModelConfig:
     @property
     def head_dim(self) -> int:
         return self.own_head_dim or self.dim // self.num_heads
+
+    @property
+    def ffn_blocks(self) -> int:
+        """Runs of channels that the inner width is cut into: the most processes that gate and up can be shared by."""
+        return math.gcd(self.ffn_dim, 16)
+
+    @property
+    def ffn_block(self) -> int:
+        """Channels of one of them."""
+        return self.ffn_dim // self.ffn_blocks
 
     @property
     def attention_dim(self) -> int:

@@ -11,29 +11,35 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from llm_core.model.transformer import Transformer, global_name
 
-Write = Callable[[torch.nn.Parameter, Tensor], None]
-"""Puts the whole initial value into a parameter, or this rank's piece of it."""
+Write = Callable[[str, torch.nn.Parameter, Tensor], None]
+"""(global name, parameter, whole initial value): puts the value into the parameter, or this rank's piece of it."""
 
 
-def init_weights(model: Transformer, seed: int, write: Write | None = None) -> None:
-    """Give every parameter its initial value. Costs one whole parameter of extra memory at a time."""
+def init_weights(
+    model: Transformer, seed: int, write: Write | None = None, shapes: Mapping[str, torch.Size] | None = None
+) -> None:
+    """Give every parameter its initial value. Costs one whole parameter of extra memory at a time.
+
+    shapes: of the whole weights by global name, where parameters are pieces of them.
+    """
     weight_std = 0.5 / math.sqrt(model.config.dim)
     residual_std = weight_std / math.sqrt(2 * model.config.num_layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             std = residual_std if name.endswith(("attention.out.weight", "ffn.down.weight")) else weight_std
-            value = initial_value(global_name(model.config, name), parameter.shape, std, seed)
+            found = global_name(model.config, name)
+            value = initial_value(found, parameter.shape if shapes is None else shapes[found], std, seed)
             if write is None:
                 parameter.copy_(value)
             else:
-                write(parameter, value)
+                write(found, parameter, value)
 
 
 def initial_value(name: str, shape: torch.Size, std: float, seed: int) -> Tensor:

@@ -5,10 +5,13 @@ By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from llm_core.loss import HeadLoss, whole_head_loss
 from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
@@ -27,16 +30,17 @@ def global_name(config: ModelConfig, name: str) -> str:
 
 
 class SwiGLU(nn.Module):
-    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product."""
+    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks (llm_core.model.fused)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.block = config.ffn_block
         self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=config.ffn_bias)
         self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        gate, up = self.gate_up(x_BTD).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        gate, up = self.gate_up(x_BTD).unflatten(-1, (-1, 2, self.block)).unbind(-2)
+        return self.down((F.silu(gate) * up).flatten(-2))
 
 
 class GELU(nn.Module):
@@ -67,10 +71,11 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Ids in, next-token logits out. `hidden` and `logits` are separate, so that a caller chooses the positions it pays for.
+    """Ids in, next-token logits or losses out. `hidden` and `logits` are separate: a caller chooses the positions it pays for.
 
     Parts may be None, where a pipeline has given them to another process: without `embedding` the input is the residual stream of
-    the blocks before, without `head` the output is the residual stream for the blocks after.
+    the blocks before, without `head` the output is the residual stream for the blocks after. A layout may set `head_loss`;
+    `to_head`, which brings to the head what other processes hold of the residual stream; and over how many its tokens are cut.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -78,6 +83,9 @@ class Transformer(nn.Module):
         assert config.vocab_size > 0, "vocab_size must be resolved before a model is built"
         self.config = config
         self.pattern = Pattern()
+        self.stream_pieces = 1
+        self.head_loss: HeadLoss = whole_head_loss
+        self.to_head: Callable[[Tensor], Tensor] = _as_it_is
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.max_seq_len, config.dim)
@@ -102,7 +110,8 @@ class Transformer(nn.Module):
         """
         if positions_BT is None:
             if documents_BK is None:
-                positions_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
+                num_tokens = ids_BT.shape[1] * (self.stream_pieces if self.embedding is None else 1)
+                positions_BT = torch.arange(num_tokens, device=ids_BT.device)[None]
             else:
                 positions_BT = restarting_positions(documents_BK)
         x_BTD = self.embedding(ids_BT) if self.embedding is not None else ids_BT
@@ -127,7 +136,18 @@ class Transformer(nn.Module):
         positions_BT: Tensor | None = None,
         cache: KeyValueCache | None = None,
         documents_BK: Tensor | None = None,
-    ) -> Tensor:
-        """logits_BTV: scores of the token that follows each token."""
+        targets_BT: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """logits_BTV: scores of the token that follows each token.
+
+        With targets, what `head_loss` gives: nats summed over them, and losses_BT without gradient; logits need never be whole.
+        """
         hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK)
-        return self.logits(hidden_BTD) if self.head is not None else hidden_BTD
+        if self.head is None:
+            return hidden_BTD
+        hidden_BTD = self.to_head(hidden_BTD)
+        return self.logits(hidden_BTD) if targets_BT is None else self.head_loss(self.head, hidden_BTD, targets_BT)
+
+
+def _as_it_is(hidden_BTD: Tensor) -> Tensor:
+    return hidden_BTD

@@ -21,10 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from llm_core.compat import all_gather_single, reduce_scatter_single
 from llm_core.model.attend import Backend, Mask, attend
 from llm_core.model.masks import AttentionMask
 from llm_core.model.transformer import Transformer
+from llm_core.parallel.collectives import gather
 from llm_core.parallel.degrees import ContextKind
 
 # B rows · K tokens of whole rows · T tokens of this process · n processes · H heads · D width of a head
@@ -62,8 +62,7 @@ class Context:
             q_BHKD, k_BHKD, v_BHKD = (self._heads_for_tokens(x) for x in (q_BHTD, k_BHTD, v_BHTD))
             return self._tokens_for_heads(attend(q_BHKD, k_BHKD, v_BHKD, mask, backend))
         num_keys = k_BHTD.shape[2] * self.size
-        kv_n2BHTD = _AllGather.apply(torch.stack((k_BHTD, v_BHTD)), self.group)
-        k_BHKD, v_BHKD = self._in_order(kv_n2BHTD.movedim(0, 3).flatten(3, 4), 3)
+        k_BHKD, v_BHKD = self._in_order(gather(torch.stack((k_BHTD, v_BHTD)), 3, self.group), 3)
         name = ("context", num_keys)
         if name not in mask.made:
             mask.made[name] = dataclasses.replace(mask, columns_Q=self.columns(num_keys, q_BHTD.device), made={})
@@ -92,24 +91,6 @@ class Context:
     def _tokens_for_heads(self, x_BHKD: Tensor) -> Tensor:
         chunks = x_BHKD.unflatten(2, (self.size, -1)).movedim(2, 0)
         return _AllToAll.apply(chunks, self.group).movedim(0, 1).flatten(1, 2)
-
-
-class _AllGather(torch.autograd.Function):
-    """x → x of all processes, stacked; gradients are summed where x came from."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        out = x.new_empty(dist.get_world_size(group), *x.shape)
-        all_gather_single(out.flatten(0, 1), x.contiguous(), group=group)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (grad,) = grads
-        own = grad.new_empty(grad.shape[1:])
-        reduce_scatter_single(own, grad.contiguous().flatten(0, 1), group=ctx.group)
-        return own, None
 
 
 class _AllToAll(torch.autograd.Function):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -101,3 +103,32 @@ def check_context(model: ModelConfig, seq_len: int, num_ranks: int, kind: Contex
             f"num_kv_heads ({model.num_kv_heads}) must be a multiple of the {num_ranks} context ranks x {tp} tensor ranks for "
             "ulysses; use all_gather"
         )
+
+
+def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: bool) -> None:
+    """Raises ConfigError where heads, channels, ids or the tokens of a process do not divide. Ids need not be equal in number."""
+    channels = model.ffn_blocks if model.ffn == "swiglu" else model.ffn_dim
+    for name, value, divided in (
+        ("model.num_kv_heads", model.num_kv_heads, model.num_kv_heads),
+        ("model.ffn_dim", model.ffn_dim, channels),
+        *([("tokens of a sequence on one process", num_tokens, num_tokens)] if sequence else []),
+    ):
+        if divided % num_ranks:
+            possible = [n for n in range(1, num_ranks) if divided % n == 0]
+            way_out = " or sequence_parallel=false" if divided == num_tokens and sequence and "tokens" in name else ""
+            rule = f"must be shared by {num_ranks} tensor ranks in equal parts"
+            rule += (
+                f", of which there are at most {channels} (blocks of gate and up)" if "ffn" in name and divided != value else ""
+            )
+            raise ConfigError(f"{name} ({value}) {rule}; try tp={possible[-1]}{way_out}")
+    if model.vocab_size and (num_ranks - 1) * -(-model.vocab_size // num_ranks) >= model.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size ({model.vocab_size}) must leave each of {num_ranks} tensor ranks some ids; use fewer"
+        )
+
+
+def nearest_products(num_processes: int, *degrees: int) -> list[tuple[int, ...]]:
+    """The two products of as many degrees that divide the processes and differ least, as ratios, from those asked for."""
+    divisors = [n for n in range(1, num_processes + 1) if num_processes % n == 0]
+    products = [p for p in itertools.product(divisors, repeat=len(degrees)) if num_processes % math.prod(p) == 0]
+    return sorted(products, key=lambda p: sum(abs(math.log(a / max(1, b))) for a, b in zip(p, degrees, strict=True)))[:2]

@@ -13,7 +13,6 @@ which torch does not split.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch.distributed import pipelining
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from llm_core.model.transformer import HEAD, Transformer, global_name
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.stages import has_copies
 
@@ -46,8 +45,8 @@ class Pipeline:
     """One process's place in a pipeline.
 
     model: all that this process holds, by global names; parts: the same modules, a model for each of its stages.
-    sum_loss: (logits, targets) → nats summed over the targets that count.
     stream_dtype: of what stages hand on.
+    stream_pieces: processes over which its tokens are cut, by sequence parallelism.
     replicas: groups that hold the same weights and must sum their gradients; none where FSDP does.
     """
 
@@ -55,9 +54,9 @@ class Pipeline:
     group: dist.ProcessGroup
     model: Transformer
     parts: dict[int, nn.Module]
-    sum_loss: Callable[[Tensor, Tensor], Tensor]
     device: torch.device
     stream_dtype: torch.dtype = torch.float32
+    stream_pieces: int = 1
     replicas: list[dist.ProcessGroup] = field(default_factory=list)
     _count: Tensor = field(default_factory=lambda: torch.ones(()))
     _schedules: dict[int, Any] = field(default_factory=dict)
@@ -87,6 +86,7 @@ class Pipeline:
                 target=targets_BT[piece] if self.is_last else None,
                 losses=found if self.is_last else None,
                 return_outputs=False,
+                targets_BT=targets_BT[piece],
                 **{name: value[piece] for name, value in rows.items()},
             )
             losses += found
@@ -99,10 +99,11 @@ class Pipeline:
         return torch.stack([loss.detach().double() for loss in losses]).sum()
 
     @torch.no_grad()
-    def forward(self, ids_BT: Tensor, **rows: Tensor) -> Tensor | None:
-        """logits_BTV on the last stage, None elsewhere. Every process of the pipeline must call it."""
-        rank = dist.get_rank(self.group)
-        out: Tensor = ids_BT
+    def forward(self, ids_BT: Tensor, targets_BT: Tensor, **rows: Tensor) -> Tensor | None:
+        """losses_BT on the last stage, None elsewhere. Every process of the pipeline must call it."""
+        rank, (batch, tokens) = dist.get_rank(self.group), ids_BT.shape
+        shape = batch, tokens // self.stream_pieces, self.model.config.dim
+        out: Any = ids_BT
         for stage in range(self.plan.num_stages):
             source, owner = self.plan.owner_of(stage - 1) if stage else None, self.plan.owner_of(stage)
             if rank == source != owner:
@@ -110,23 +111,11 @@ class Pipeline:
             if rank != owner:
                 continue
             if source is not None and source != rank:
-                out = torch.empty(*ids_BT.shape, self.model.config.dim, dtype=self.stream_dtype, device=self.device)
+                out = torch.empty(shape, dtype=self.stream_dtype, device=self.device)
                 dist.recv(out, group=self.group, group_src=source)
-            out = self.parts[stage](out, **rows)
+            out = self.parts[stage](out, targets_BT=targets_BT, **rows)
         self._reshard()
-        return out if self.is_last else None
-
-    def clip_gradients(self, max_norm: float) -> Tensor:
-        """Shorten the gradient to `max_norm`; the norm it had, the same on every process."""
-        copies = has_copies(self.model.config, self.plan)
-        counted = [p for name, p in self.model.named_parameters() if not (copies and name == HEAD)]
-        norm = nn.utils.get_total_norm([p.grad for p in counted if p.grad is not None])
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        squared = norm.double().square()
-        dist.all_reduce(squared, group=self.group)
-        norm = squared.sqrt().to(norm.dtype)
-        nn.utils.clip_grads_with_norm_(list(self.model.parameters()), max_norm, norm)
-        return norm
+        return out[1] if self.is_last else None
 
     def _sum_copies(self) -> None:
         """Give both copies of a tied embedding the sum of their gradients, alike to the bit."""
@@ -147,27 +136,6 @@ class Pipeline:
                 work.wait()
             mine.add_(theirs)
 
-    def whole_weights(self) -> dict[str, Tensor]:
-        """All weights by name, on the CPU of the first process of the pipeline; empty elsewhere. Every process must call it."""
-        rank, found = dist.get_rank(self.group), {}
-        own = dict(self.model.named_parameters())
-        dtype = next(iter(own.values())).dtype
-        with torch.device("meta"):
-            names = {name: weight.shape for name, weight in Transformer(self.model.config).state_dict().items()}
-        for name, shape in names.items():
-            source_name = global_name(self.model.config, name)
-            owner = next(r for r in range(self.plan.num_ranks) if self.plan.has_weight(r, source_name))
-            if rank == owner:
-                held = own[source_name].detach()
-                whole = (held.full_tensor() if isinstance(held, DTensor) else held).contiguous()
-            else:
-                whole = torch.empty(shape, dtype=dtype, device=self.device)
-            if owner != 0:
-                dist.broadcast(whole, group=self.group, group_src=owner)
-            if rank == 0:
-                found[name] = whole.cpu()
-        return found
-
     def _schedule(self, num_micro_batches: int) -> Any:
         if num_micro_batches not in self._schedules:
             self.plan.check_micro_batches(num_micro_batches)
@@ -182,8 +150,8 @@ class Pipeline:
             )
         return self._schedules[num_micro_batches]
 
-    def _share_of_loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-        return self.sum_loss(logits_BTV, targets_BT) / self._count
+    def _share_of_loss(self, out: tuple[Tensor, Tensor], _targets_BT: Tensor) -> Tensor:
+        return out[0] / self._count
 
     def _reshard(self) -> None:
         """After a forward pass without backward, FSDP would keep weights whole that are not the optimizer's."""

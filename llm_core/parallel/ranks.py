@@ -31,7 +31,9 @@ class Ranks:
     world: int
     device: torch.device
     mesh: DeviceMesh | None = None
-    """Axes pp, dp, cp, where there is more than data parallelism."""
+    """Processes by the tokens they hold: axes pp, dp, cp, tp; None where there is no more than data parallelism."""
+    weights: DeviceMesh | None = None
+    """Processes by the weights they hold: axes pp, dp_replicate, dp_shard, tp; None: one process."""
 
     @property
     def is_first(self) -> bool:
@@ -45,6 +47,15 @@ class Ranks:
     @property
     def data_world(self) -> int:
         return self.world if self.mesh is None else self.mesh.size(1)
+
+    @property
+    def counts_losses(self) -> bool:
+        """Whether the losses of this process count: those of one token are the same on all tensor-parallel processes."""
+        return self.mesh is None or self.mesh.get_local_rank("tp") == 0
+
+    def sum_losses(self, value: Tensor) -> Tensor:
+        """The sum over all ranks of what each token adds once, in place."""
+        return self.sum(value if self.counts_losses else value.zero_())
 
     def sum_targets(self, count: Tensor) -> Tensor:
         """The sum of a count over the processes that hold different tokens, in place."""
@@ -85,13 +96,20 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
     store = None if "RANK" in os.environ else dist.HashStore()
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
-        yield Ranks(rank, world, device, make_mesh(config, device))
+        yield Ranks(rank, world, device, *make_meshes(config, device))
     finally:
         dist.destroy_process_group()
 
 
-def make_mesh(config: ParallelConfig, device: torch.device) -> DeviceMesh | None:
-    """The axes of a layout that has more than data parallelism. Neighbours on the innermost axis, cp, talk most."""
-    if config.pp * config.cp == 1:
-        return None
-    return init_device_mesh(device.type, (config.pp, config.dp, config.cp), mesh_dim_names=("pp", "dp", "cp"))
+def make_meshes(config: ParallelConfig, device: torch.device) -> tuple[DeviceMesh | None, DeviceMesh | None]:
+    """(by tokens, by weights), as `Ranks` has them. Neighbours on the innermost axis, tp, talk most."""
+    if config.kind == "none":
+        return None, None
+    replicas = config.dp * config.cp
+    share = config.dp_shard or replicas
+    names = ("pp", "dp_replicate", "dp_shard", "tp")
+    weights = init_device_mesh(device.type, (config.pp, replicas // share, share, config.tp), mesh_dim_names=names)
+    if config.pp * config.cp * config.tp == 1:
+        return None, weights
+    shape = (config.pp, config.dp, config.cp, config.tp)
+    return init_device_mesh(device.type, shape, mesh_dim_names=("pp", "dp", "cp", "tp")), weights

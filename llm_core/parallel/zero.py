@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+
+from llm_core.compat import all_gather_single
 
 BUCKET = 1 << 24
 """Elements of weights gathered at once: enough that sending, not starting to send, takes the time."""
@@ -56,11 +56,6 @@ class SharedAdamW(torch.optim.AdamW):
             elif weight.grad is not None:
                 weight.grad.zero_()
 
-    def moment(self, weight: nn.Parameter, name: str) -> DTensor:
-        """The moment of a whole weight, of which this process has its rows."""
-        local = self.state[self.rows[weight]][name]
-        return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=weight.shape, stride=weight.stride())
-
 
 def rows_of(tensor: Tensor, rank: int, size: int) -> Tensor:
     """The rows of one process, a view: equal runs of the first dim, of which the last may be short or empty."""
@@ -78,7 +73,7 @@ def gather_rows(weights: list[nn.Parameter], mesh: DeviceMesh) -> None:
         rows = rows_of(p, mesh.get_local_rank(), size)
         buffer[: rows.numel()] = rows.flatten()
     everyone = mine.new_empty(size * len(mine))
-    dist.all_gather_into_tensor(everyone, mine, group=mesh.get_group())
+    all_gather_single(everyone, mine, group=mesh.get_group())
     for rank, theirs in enumerate(everyone.view(size, -1)):
         for p, buffer in zip(weights, theirs.split(lengths), strict=True):
             rows = rows_of(p, rank, size)

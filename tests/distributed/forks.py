@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 
 def fork_ranks(world: int, folder: Path, run: Callable[[], None]) -> None:
-    """`run` in `world` processes joined by gloo through a file in `folder`. Exits with 1 as soon as one fails."""
+    """`run` in `world` processes joined by gloo through a file in `folder`. Exits with 1 as soon as one of them fails."""
     store = folder / "store"
     store.unlink(missing_ok=True)
     context = multiprocessing.get_context("fork")
@@ -29,7 +29,8 @@ def fork_ranks(world: int, folder: Path, run: Callable[[], None]) -> None:
     failed = any(rank.exitcode for rank in ranks)
     for rank in ranks:
         rank.kill()
-    sys.exit(int(failed))
+    if failed:
+        sys.exit(1)
 
 
 def _rank(rank: int, world: int, store: Path, run: Callable[[], None]) -> None:

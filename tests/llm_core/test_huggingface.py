@@ -124,7 +124,7 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_type \(yarn\) must be default or llama3"),
         ({"num_hidden_layers": 3}, r"model.layers.2.* is missing"),
         ({"num_hidden_layers": 1}, r"model.layers.1.* is not part"),
-        ({"intermediate_size": 47}, r"ffn.* in .* says"),
+        ({"intermediate_size": 47}, r"mlp.* is .* says"),
     ],
 )
 def test_what_is_not_computed_here_is_refused_in_one_line(change: dict[str, Any], line: str, tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
+import contextlib
 import dataclasses
+import math
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from llm_core.data_config import DataConfig
+from llm_core.parallel.degrees import check_tensor, nearest_products
 from llm_core.train_config import OptimConfig, ParallelConfig, check_run
 from tasks.keys import ROOT
 from tests.llm_core.small_runs import MODEL, TRAIN
@@ -40,7 +45,11 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("parallel", "rule"),
     [
-        ({"num_processes": 3, "pp": 2}, r"num_processes .3. must be a multiple of pp x cp .2 x 1."),
+        (
+            {"num_processes": 3, "pp": 2},
+            r"num_processes .3. must be a multiple of pp x cp x tp .2 x 1 x 1.*or .3 x 1 x 1. or .1 x",
+        ),
+        ({"num_processes": 4, "tp": 4}, r"model.num_kv_heads .2. must be shared by 4 tensor ranks in equal parts; try tp=2"),
         ({"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"}, r"num_layers .2. must fill the 4 stages"),
         ({"num_processes": 2, "cp": 2, "cp_balanced": True, "cp_kind": "ulysses"}, r"cp_balanced .true. serves all_gather"),
         ({"num_processes": 3, "cp": 3}, r"train.seq_len .16. must be a multiple of 3 .*seq_len=15"),
@@ -57,10 +66,13 @@ def test_pipelines_and_slices_that_cannot_run_are_refused(parallel: dict[str, An
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"kind": "hsdp", "num_processes": 8}, r"dp_shard .0. must divide the 8 .*8 = pp 1 x cp 1 x dp 8.*try dp_shard=2 or 4"),
+        (
+            {"kind": "hsdp", "num_processes": 8},
+            r"dp_shard .0. must divide the 8 .*8 = pp 1 x dp 8 x cp 1 x tp 1.*try dp_shard=2 or 4",
+        ),
         (
             {"kind": "hsdp", "num_processes": 8, "pp": 2, "dp_shard": 4},
-            r"the 4 processes .*pp 2 x cp 1 x dp 4.; try dp_shard=2",
+            r"the 4 processes .*pp 2 x dp 4 x cp 1 x tp 1.; try dp_shard=2",
         ),
         ({"kind": "hsdp", "num_processes": 2, "dp_shard": 2}, r"into groups of two or more .*; use fsdp, or more processes"),
         ({"kind": "zero1", "num_processes": 4, "dp_shard": 2}, r"dp_shard .2. belongs to kind=hsdp, kind is zero1"),
@@ -87,3 +99,24 @@ def test_kernels_that_cannot_attend_a_run_are_refused(train: dict[str, Any], par
 def test_config_of_pipelines_and_slices_needs_no_torch() -> None:
     code = "import sys; import llm_core.train_config; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "ranks", "rule"),
+    [
+        ({"num_kv_heads": 4, "ffn_dim": 44}, 16, 4, None),
+        ({"num_kv_heads": 4, "ffn_dim": 42}, 16, 4, r"ffn_dim .42. .* at most 2 .blocks of gate and up.; try tp=2"),
+        ({"num_kv_heads": 4}, 18, 4, r"tokens of a sequence on one process .18. .*; try tp=3 or sequence_parallel=false"),
+        ({"num_kv_heads": 4, "vocab_size": 9}, 16, 4, r"vocab_size .9. must leave each of 4 tensor ranks some ids"),
+    ],
+)
+def test_layers_that_cannot_be_shared_are_refused(model: dict[str, Any], tokens: int, ranks: int, rule: str | None) -> None:
+    with pytest.raises(ConfigError, match=rule) if rule else contextlib.nullcontext():
+        check_tensor(dataclasses.replace(MODEL, **model), tokens, ranks, sequence=True)
+
+
+@given(st.integers(1, 64), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
+def test_the_products_that_are_offered_divide_the_processes(world: int, pp: int, cp: int, tp: int) -> None:
+    found = nearest_products(world, pp, cp, tp)
+    assert found and all(world % math.prod(product) == 0 for product in found)
+    assert world % (pp * cp * tp) or found[0] == (pp, cp, tp)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from llm_core.loss import IGNORED
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.ranks import Ranks
 from llm_core.shards import open_shards
-from llm_core.validate import micro_batches, partial_sums, read_validation_set, result
+from llm_core.validate import ValidationSet, micro_batches, partial_sums, read_validation_set, result
 from tests.llm_core.model.test_transformer import make_model
 from tests.llm_core.small_runs import MODEL, VOCAB_SIZE, write_token_shards
 
@@ -17,6 +18,11 @@ CPU = torch.device("cpu")
 
 def bytes_table() -> np.ndarray:
     return np.where(np.arange(VOCAB_SIZE) == 0, 0, np.arange(VOCAB_SIZE) % 5 + 1)
+
+
+def sums_of(model: Transformer, data: ValidationSet, ids_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return partial_sums(model(ids_BT, targets_BT=targets_BT)[1], targets_BT, data.bytes_per_token_V)
 
 
 def test_every_token_is_predicted_once(tmp_path: Path) -> None:
@@ -38,10 +44,10 @@ def test_sums_do_not_depend_on_micro_batches_or_ranks(tmp_path: Path, size: int,
     shards = open_shards(write_token_shards(tmp_path, num_documents=3, document_tokens=37), "validation")
     data = read_validation_set(shards, 16, 10_000, bytes_table())
     model = make_model(MODEL)
-    whole = partial_sums(model, data.ids_BT, data.targets_BT, data.bytes_per_token_V)
+    whole = sums_of(model, data, data.ids_BT, data.targets_BT)
     shares = [micro_batches(data, size, Ranks(rank, world, CPU)) for rank in range(world)]
     assert len({len(share) for share in shares}) == 1
-    sums = sum(partial_sums(model, *pair, data.bytes_per_token_V) for share in shares for pair in share)
+    sums = sum(sums_of(model, data, *pair) for share in shares for pair in share)
     assert isinstance(sums, torch.Tensor)
     torch.testing.assert_close(sums, whole, rtol=1e-6, atol=0)
 
@@ -51,7 +57,7 @@ def test_a_uniform_model_needs_the_bits_of_a_uniform_code(tmp_path: Path) -> Non
     data = read_validation_set(shards, 16, 10_000, bytes_table())
     model = make_model(MODEL)
     torch.nn.init.zeros_(model.embedding.weight)
-    found = result(partial_sums(model, data.ids_BT, data.targets_BT, data.bytes_per_token_V))
+    found = result(sums_of(model, data, data.ids_BT, data.targets_BT))
     targets = shards.read(1, shards.num_tokens)
     assert math.isclose(found.val_loss, math.log(VOCAB_SIZE), rel_tol=1e-6)
     bits = math.log2(VOCAB_SIZE) * int((targets != 0).sum()) / int(bytes_table()[targets].sum())

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from llm_core.checkpoint import folders
 from llm_core.checkpoint.checkpoints import CheckpointNotWritten, Checkpoints
@@ -24,6 +24,7 @@ from llm_core.checkpoint.writer import Writer
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from llm_core.optim import build_optimizer
+from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from tests.llm_core.small_runs import MODEL, OPTIM
 
@@ -34,13 +35,13 @@ class Run:
     """A model and its optimizer that can be moved on without training."""
 
     def __init__(self, dim: int = MODEL.dim) -> None:
-        self.model = Transformer(dataclasses.replace(MODEL, dim=dim))
-        init_weights(self.model, 1)
-        self.optimizer = build_optimizer(self.model, OPTIM)
+        self.layout = Layout(Transformer(dataclasses.replace(MODEL, dim=dim)))
+        init_weights(self.layout.bare, 1)
+        self.optimizer = build_optimizer(self.layout, OPTIM)
 
     @property
-    def parts(self) -> tuple[nn.Module, torch.optim.AdamW]:
-        return self.model, self.optimizer
+    def parts(self) -> tuple[Layout, torch.optim.AdamW]:
+        return self.layout, self.optimizer
 
     def values(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in collect_state(*self.parts).items()}

@@ -1,0 +1,61 @@
+"""What is left to do with gradients after backward: sums that no layout has made, and the norm of the whole gradient."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from llm_core.model.transformer import HEAD
+from llm_core.parallel.layout import Layout
+from llm_core.parallel.places import local
+from llm_core.parallel.stages import has_copies
+from llm_core.parallel.tensor import cut_dim
+
+
+def finish_gradients(layout: Layout) -> None:
+    """Sum the gradients of whole weights that each tensor-parallel process has from its own tokens or heads, in one exchange."""
+    tensor = layout.tensor
+    if tensor is None:
+        return
+    grads = [local(p.grad) for name, p in layout.bare.named_parameters() if tensor.is_partial(name) and p.grad is not None]
+    if not grads:
+        return
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat, group=tensor.group)
+    for grad, summed in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(summed.view_as(grad))
+
+
+def gradient_norm(layout: Layout) -> Tensor:
+    """The 2-norm of the whole gradient, the same scalar on every process. No host synchronisation.
+
+    Each number counts once: pieces are summed over the processes that share a weight, a copy of a tied weight is left out.
+    """
+    model, pipeline = layout.bare, layout.pipeline
+    skips_head = pipeline is not None and has_copies(model.config, pipeline.plan)
+    pieces: dict[tuple[bool, bool], list[Tensor]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None or (skips_head and name == HEAD):
+            continue
+        over_data = isinstance(parameter.grad, DTensor)
+        over_tensor = layout.tensor is not None and cut_dim(name) is not None
+        pieces[over_data, over_tensor].append(local(parameter.grad))
+    device, dtype = next((grad.device, grad.dtype) for grads in pieces.values() for grad in grads)
+    # Of four kinds: squares of the pieces that are shared over (data, tensor) processes.
+    squares = torch.zeros(2, 2, dtype=torch.float64, device=device)
+    for (over_data, over_tensor), grads in pieces.items():
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        squares[int(over_data), int(over_tensor)] = norm.double().square()
+    if layout.mesh is not None and any(over_data for over_data, _ in pieces):
+        dist.all_reduce(squares[1], group=layout.mesh.get_group("dp_shard"))
+    by_tensor = squares.sum(dim=0)
+    if layout.tensor is not None:
+        dist.all_reduce(by_tensor[1], group=layout.tensor.group)
+    total = by_tensor.sum()
+    if pipeline is not None:
+        dist.all_reduce(total, group=pipeline.group)
+    return total.sqrt().to(dtype)

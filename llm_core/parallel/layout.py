@@ -1,0 +1,38 @@
+"""What this process holds of the model, and where the rest is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+from llm_core.model.transformer import Transformer
+from llm_core.parallel.context import Context
+from llm_core.parallel.pipeline import Pipeline
+from llm_core.parallel.tensor import TensorShards
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The model of this process, and what it has besides a model where layers, tokens or parts of weights are elsewhere."""
+
+    model: nn.Module
+    pipeline: Pipeline | None = None
+    context: Context | None = None
+    tensor: TensorShards | None = None
+    mesh: DeviceMesh | None = None
+    """Axes pp, dp_replicate, dp_shard, tp of the processes by the weights they hold; None: one process."""
+    shares_state: bool = False
+    """Whether the processes of dp_shard hold equal weights and share the optimizer's state (ZeRO-1)."""
+
+    @property
+    def bare(self) -> Transformer:
+        """The transformer inside; its parameter names do not depend on the layout."""
+        return bare(self.model)
+
+
+def bare(model: nn.Module) -> Transformer:
+    return cast(Transformer, model.module if isinstance(model, DistributedDataParallel) else model)

@@ -1,0 +1,61 @@
+"""Embedding and cross-entropy where each process holds some of the vocabulary. Parts may be unequal; no id is padded.
+
+The loss needs three numbers of all processes for each token: the largest logit, the sum of exponentials, and the logit of the
+target (Shoeybi et al. 2019, section 3); logits are never whole on one process. Its gradient needs none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+from llm_core.loss import IGNORED, precise
+
+# B rows · T tokens · V ids of this process · D model width
+
+
+def embed(weight_VD: Tensor, ids_BT: Tensor, first_id: int) -> Tensor:
+    """Embeddings of the ids that are here, from first_id on, zeros for others: an addend of the whole embedding_BTD."""
+    rows_BT, here_BT = _rows(ids_BT, first_id, len(weight_VD))
+    return F.embedding(rows_BT, weight_VD) * here_BT[..., None].to(weight_VD.dtype)
+
+
+def token_losses(logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup) -> Tensor:
+    """Nats of each target, losses_BT, in float32 or better; 0 where it is ignored. The same on all processes."""
+    return cast(Tensor, _TokenLosses.apply(precise(logits_BTV), targets_BT, first_id, group))
+
+
+def _rows(ids: Tensor, first_id: int, num_here: int) -> tuple[Tensor, Tensor]:
+    """(row of each id here, whether it is here); the row of an id elsewhere is some row."""
+    rows = ids - first_id
+    here = (rows >= 0) & (rows < num_here)
+    return rows.clamp(0, num_here - 1), here
+
+
+class _TokenLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup) -> Tensor:
+        largest_BT = logits_BTV.amax(dim=-1)
+        dist.all_reduce(largest_BT, op=dist.ReduceOp.MAX, group=group)
+        shifted_BTV = logits_BTV - largest_BT[..., None]
+        rows_BT, here_BT = _rows(targets_BT, first_id, logits_BTV.shape[-1])
+        target_BT = shifted_BTV.gather(-1, rows_BT[..., None]).squeeze(-1) * here_BT
+        exponentials_BTV = shifted_BTV.exp_()
+        sums = torch.stack((exponentials_BTV.sum(dim=-1), target_BT))
+        dist.all_reduce(sums, group=group)
+        normalizer_BT, target_BT = sums
+        counted_BT = targets_BT != IGNORED
+        ctx.save_for_backward(exponentials_BTV.div_(normalizer_BT[..., None]), rows_BT, here_BT, counted_BT)
+        return (normalizer_BT.log() - target_BT) * counted_BT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        probabilities_BTV, rows_BT, here_BT, counted_BT = ctx.saved_tensors
+        grad_BT1 = (grads[0] * counted_BT)[..., None]
+        grad_BTV = probabilities_BTV * grad_BT1
+        grad_BTV.scatter_add_(-1, rows_BT[..., None], -grad_BT1 * here_BT[..., None])
+        return grad_BTV, None, None, None

@@ -1,0 +1,153 @@
+"""The cases of the exactness matrix: layouts, and what is varied under each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from llm_core.model.config import ModelConfig
+from llm_core.parallel.degrees import V_SHAPED
+from llm_core.train_config import ParallelConfig
+
+ROWS, TOKENS = 8, 16
+"""Sequences of a global batch, and tokens of each."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained, whatever the layout."""
+
+    vocab: int = 51
+    tied: bool = True
+    masks: str = "uneven"
+    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does."""
+    packed: bool = False
+    family: str = "llama"
+    layers: int = 2
+    dtype: str = "fp64"
+
+    def model(self) -> ModelConfig:
+        family: dict[str, Any] = {
+            "llama": {},
+            "qwen3": {"qk_norm": True, "own_head_dim": 6},
+            "qwen2": {"qkv_bias": True},
+            "gpt2": {"norm": "layer", "ffn": "gelu", "positions": "learned"}
+            | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
+        }
+        heads = 4 if self.family == "gpt2" else 8
+        return ModelConfig(self.vocab, 16, self.layers, heads, 4, 24, 64, tied_embeddings=self.tied, **family[self.family])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem under a layout of `parallel`, in micro batches of `micro` sequences."""
+
+    parallel: ParallelConfig
+    problem: Problem
+    micro: int
+
+    @property
+    def layout(self) -> str:
+        return layout_name(self.parallel)
+
+
+def layout(world: int, kind: str, **values: Any) -> ParallelConfig:
+    return ParallelConfig(num_processes=world, kind=kind, device="cpu", num_threads=1, **values)  # type: ignore[arg-type]
+
+
+def layout_name(parallel: ParallelConfig) -> str:
+    """As in the table: the axes with more than one process, and how the data-parallel processes hold their weights."""
+    parts = [f"pp{parallel.pp} {parallel.pp_schedule}"] if parallel.pp > 1 else []
+    parts += [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"] if parallel.cp > 1 else []
+    parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}"] if parallel.tp > 1 else []
+    replicas = parallel.dp * parallel.cp
+    if parallel.kind == "hsdp":
+        parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
+    elif replicas > 1:
+        parts.append(f"{parallel.kind} of {replicas}")
+    return ", ".join(parts) or "single"
+
+
+LAYOUTS = [
+    layout(1, "none"),
+    *(layout(4, kind) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(4, "hsdp", dp_shard=2),
+    layout(4, "ddp", tp=4),
+    layout(4, "ddp", tp=4, sequence_parallel=False),
+    *(layout(4, kind, tp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    *(
+        layout(4, "ddp", pp=4, pp_schedule=s)
+        for s in ("naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v")
+    ),
+    *(layout(4, kind, pp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(4, "fsdp", pp=2, pp_schedule="zero_bubble_v"),
+    layout(4, "ddp", pp=2, tp=2),
+    layout(4, "ddp", pp=2, tp=2, pp_schedule="interleaved", sequence_parallel=False),
+    layout(4, "ddp", cp=4),
+    layout(4, "ddp", cp=4, cp_balanced=True),
+    layout(4, "ddp", cp=4, cp_kind="ulysses"),
+    *(layout(4, kind, cp=2) for kind in ("zero1", "fsdp")),
+    layout(4, "ddp", cp=2, tp=2),
+    layout(4, "ddp", pp=2, cp=2),
+    *(layout(8, kind, pp=2, tp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(8, "zero1", pp=2, tp=2, pp_schedule="interleaved"),
+    layout(8, "zero1", pp=2, tp=2, pp_schedule="dualpipe_v"),
+    layout(8, "hsdp", dp_shard=2, tp=2),
+    layout(8, "hsdp", dp_shard=2, pp=2),
+    layout(8, "fsdp", cp=2, tp=2),
+    layout(8, "zero1", cp=2, tp=2),
+    layout(8, "ddp", pp=2, cp=2, tp=2),
+    layout(8, "fsdp", pp=2, cp=2),
+]
+"""Of four and of eight processes; the first is one process that accumulates."""
+
+VARIED = [
+    Problem(vocab=vocab, tied=tied, masks=masks)
+    for vocab, tied, masks in itertools.product((64, 51), (True, False), ("uneven", "idle"))
+]
+FAMILIES = [Problem(family=family, tied=family == "gpt2", packed=family != "gpt2") for family in ("qwen2", "qwen3", "gpt2")]
+
+CROSS = [
+    (layout(4, "fsdp"), layout(4, "ddp", tp=4)),
+    (layout(4, "ddp", tp=4), layout(4, "fsdp")),
+    (layout(4, "fsdp", tp=2), layout(4, "zero1", pp=2)),
+    (layout(4, "zero1", pp=2), layout(4, "fsdp", tp=2)),
+    (layout(4, "hsdp", dp_shard=2), layout(4, "zero1", tp=2)),
+    (layout(4, "zero1", tp=2), layout(4, "ddp", pp=4, pp_schedule="zero_bubble_v")),
+    (layout(4, "ddp", pp=4, pp_schedule="zero_bubble_v"), layout(4, "zero2")),
+    (layout(4, "zero1"), layout(4, "fsdp", cp=2)),
+    (layout(8, "zero1", pp=2, tp=2), layout(8, "fsdp", cp=2, tp=2)),
+    (layout(8, "fsdp", pp=2, tp=2), layout(8, "hsdp", dp_shard=2, pp=2)),
+    (layout(8, "hsdp", dp_shard=2, tp=2), layout(8, "ddp", pp=2, cp=2, tp=2)),
+    (layout(8, "ddp", pp=2, cp=2, tp=2), layout(8, "zero1", pp=2, tp=2, pp_schedule="dualpipe_v")),
+]
+"""Who saves, who loads."""
+
+
+def micro_sizes(parallel: ParallelConfig) -> tuple[int, ...]:
+    """Sequences in a micro batch: all that a process has, and half of them; a pipeline needs as many micro batches as stages."""
+    rows = ROWS // parallel.dp
+    stages = parallel.pp * (2 if parallel.pp_schedule in (*V_SHAPED, "interleaved", "zero_bubble") else 1)
+    sizes = (rows, rows // 2) if parallel.pp == 1 else (rows // stages, rows // stages // 2)
+    return tuple(size for size in sizes if size >= 1)
+
+
+def layers_for(*layouts: ParallelConfig) -> int:
+    """Two, or as many as the stages of the deepest pipeline."""
+    return 2 * max(parallel.pp for parallel in layouts)
+
+
+def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
+    """Each problem in each size of micro batches."""
+    layers = layers_for(parallel)
+    return [Case(parallel, dataclasses.replace(p, layers=layers), micro) for p in problems for micro in micro_sizes(parallel)]
+
+
+MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
+MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[:: len(micro_sizes(parallel))]]
+SINGLES = [
+    case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
+]
+ROUGH = [case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="bf16", packed=True)])[:1]]

@@ -1,0 +1,163 @@
+"""Every layout against one process: initial weights, loss, gradients, norm, parameters, validation, and each other's checkpoints.
+
+Every process of a layout computes both; the first compares. Differences are relative to the largest value of a tensor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.data_config import DataConfig
+from llm_core.loss import IGNORED, count_targets
+from llm_core.optim import build_optimizer
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.ranks import Ranks, make_meshes
+from llm_core.parallel.weights import whole_weights
+from llm_core.step import accumulate_gradients, place
+from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
+from llm_core.trainer import Trainer
+from llm_core.validate import ValidationSet
+from tests.distributed.cases import ROWS, TOKENS, Case, Problem
+
+NUM_STEPS = 3
+CPU = torch.device("cpu")
+SINGLE = ParallelConfig(device="cpu", num_threads=1)
+OPTIM = OptimConfig(lr=3e-3, clip_norm=0.5)
+"""Clipping is active at the norms of these problems, so an error in the norm is one of parameters too."""
+
+Found = dict[str, Tensor]
+
+
+def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(ids, targets, documents) of a whole global batch."""
+    generator = torch.Generator().manual_seed(100 + step)
+    tokens = torch.randint(0, problem.vocab, (ROWS, TOKENS + 1), generator=generator)
+    targets = tokens[:, 1:].clone()
+    targets[torch.rand(targets.shape, generator=generator) < 0.4] = IGNORED
+    targets[-2] = IGNORED
+    if problem.masks == "idle":
+        targets[: ROWS // 2] = IGNORED
+    documents = (torch.rand(targets.shape, generator=generator) < 0.3).cumsum(1).int()
+    return tokens[:, :-1].contiguous(), targets, documents
+
+
+def make_trainer(problem: Problem, parallel: ParallelConfig, micro: int, ranks: Ranks, folder: Path) -> Trainer:
+    train = TrainConfig(
+        num_steps=NUM_STEPS + 1,
+        global_batch_sequences=ROWS,
+        seq_len=TOKENS,
+        micro_batch_sequences=micro,
+        dtype="bf16" if problem.dtype == "bf16" else "fp32",
+        seed=7,
+        data=DataConfig(mask_documents=problem.packed),
+    )
+    config = RunConfig(problem.model(), OPTIM, train, parallel, folder, folder)
+
+    def batches(step: int) -> tuple[Tensor, ...]:
+        share = ROWS // ranks.data_world
+        rows = slice(ranks.data_rank * share, (ranks.data_rank + 1) * share)
+        return tuple(tensor[rows] for tensor in tokens_of(problem, step)[: 3 if problem.packed else 2])
+
+    ids, targets, documents = (tensor[:5] for tensor in tokens_of(problem, 99))
+    validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
+    layout = build_layout(config.model, parallel, train, ranks)
+    return Trainer(
+        layout, build_optimizer(layout, OPTIM), batches, validation, config, ranks, Checkpoints(folder, ranks), None, None
+    )
+
+
+def compute(trainer: Trainer) -> Found:
+    """Everything worth comparing, on the first rank; the weights after three steps are left in the trainer."""
+    ranks, layout = trainer.ranks, trainer.layout
+    found = {f"initial.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
+    ids, targets, rows = place(trainer.batches(0), layout, ranks)
+    count = ranks.sum_targets(count_targets(targets)).clamp(min=1)
+    accumulate_gradients(layout, ids, targets, rows, count, trainer.config, ranks)
+    found |= {f"gradient.{k}": v.clone() for k, v in whole_weights(layout, ranks, gradient_of).items()}
+    trainer.optimizer.zero_grad(set_to_none=True)
+    for step in range(NUM_STEPS):
+        found[f"loss.{step}"], found[f"norm.{step}"] = trainer.train_step(step, OPTIM.lr).unbind()
+    sums = trainer.validation_sums()
+    assert sums is not None
+    found["validation.sums"] = sums
+    return found | {f"parameter.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
+
+
+def gradient_of(weight: torch.nn.Parameter) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad
+
+
+def differences(expected: Found, found: Found) -> dict[str, float]:
+    """The worst of each kind; initial weights count in bits: 0 or 1."""
+    worst: dict[str, float] = {}
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        kind = name.split(".")[0]
+        if kind == "initial":
+            error = float(not torch.equal(value, found[name]))
+        else:
+            error = float((found[name].double() - value.double()).abs().max() / value.double().abs().max())
+        # A NaN is no small difference, and max() may drop it.
+        worst[kind] = max(worst.get(kind, 0.0), error if error == error else float("inf"))
+    return worst
+
+
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    torch.set_default_dtype(torch.float64 if dtype == "fp64" else torch.float32)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@functools.cache
+def ranks_of(parallel: ParallelConfig) -> Ranks:
+    """This process in a layout; groups are made once."""
+    if parallel.kind == "none":
+        return Ranks(0, 1, CPU)
+    return Ranks(dist.get_rank(), dist.get_world_size(), CPU, *make_meshes(parallel, CPU))
+
+
+@functools.cache
+def reference(problem: Problem, folder: Path) -> Found:
+    """What one process gives with the whole batch at once; in float32 for rougher arithmetic."""
+    return compute(make_trainer(dataclasses.replace(problem, dtype="fp32"), SINGLE, ROWS, ranks_of(SINGLE), folder))
+
+
+def compare(case: Case, folder: Path) -> dict[str, float]:
+    """Differences of a layout from one process, on the first rank."""
+    with precision(case.problem.dtype):
+        expected = reference(case.problem, folder)
+        found = compute(make_trainer(case.problem, case.parallel, case.micro, ranks_of(case.parallel), folder))
+        return differences(expected, found) if dist.get_rank() == 0 else {}
+
+
+def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, folder: Path) -> dict[str, float]:
+    """Train under one layout and save; load under another: weights and moments in bits, then the step that follows."""
+    with precision(problem.dtype):
+        one, other = (make_trainer(problem, p, 1, ranks_of(p), folder) for p in (saver, loader))
+        for step in range(NUM_STEPS):
+            one.train_step(step, OPTIM.lr)
+        # All processes take part in saving, also what each of them has alone.
+        everyone = Ranks(dist.get_rank(), dist.get_world_size(), CPU)
+        with Checkpoints(folder, everyone, in_background=True) as checkpoints:
+            checkpoints.save(NUM_STEPS, one.layout, one.optimizer)
+            assert checkpoints.load(other.layout, other.optimizer) == NUM_STEPS
+        weights = [{k: v.clone() for k, v in whole_weights(t.layout, t.ranks).items()} for t in (one, other)]
+        ended = [t.train_step(NUM_STEPS, OPTIM.lr) for t in (one, other)]
+        after = [whole_weights(t.layout, t.ranks) for t in (one, other)]
+        if dist.get_rank():
+            return {}
+        worst = {"loaded": float(any(not torch.equal(value, weights[1][name]) for name, value in weights[0].items()))}
+        parameters = differences(*({f"parameter.{k}": v for k, v in w.items()} for w in after))
+        worst["continued"] = max(float(((ended[0] - ended[1]).abs() / ended[0].abs()).max()), parameters["parameter"])
+        return worst

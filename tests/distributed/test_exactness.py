@@ -1,0 +1,70 @@
+"""Layouts give the answer of one process, on batches whose micro batches and ranks count unequally: part of the matrix."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes
+from tests.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
+from tests.distributed.processes import run_ranks
+
+IDLE = Problem(tied=False, masks="idle", packed=True)
+FAST = [
+    Run(Case(layout(4, "zero1"), Problem(vocab=64), 2)),
+    Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle"), 4)),
+    Run(Case(layout(4, "fsdp", tp=2), IDLE, 2)),
+    Run(Case(layout(4, "zero1", tp=2), Problem(family="gpt2"), 2)),
+    Run(Case(layout(4, "ddp", tp=2, sequence_parallel=False), Problem(family="qwen3"), 4)),
+    Run(Case(layout(4, "ddp", pp=4, pp_schedule="dualpipe_v"), Problem(layers=8, packed=True), 1)),
+    Run(Case(layout(4, "fsdp", pp=2, pp_schedule="zero_bubble"), replace(IDLE, layers=4), 1)),
+    Run(Case(layout(4, "ddp", pp=2, tp=2, pp_schedule="naive"), IDLE, 2)),
+    Run(Case(layout(4, "zero2", cp=2, cp_balanced=True), Problem(packed=True), 2)),
+    Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
+    Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32"), 1)),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16"), 2)),
+    Run(Case(layout(4, "ddp"), Problem(dtype="bf16", packed=True), 1)),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(), 1), layout(4, "zero1", pp=2)),
+    Run(Case(layout(4, "zero1", pp=2), Problem(tied=False), 1), layout(4, "zero1", tp=2)),
+    Run(Case(layout(4, "zero1", tp=2), Problem(), 1), layout(1, "none")),
+    Run(Case(layout(1, "none"), Problem(), 1), layout(4, "hsdp", dp_shard=2)),
+    Run(Case(layout(8, "zero1", pp=2, tp=2), Problem(), 2)),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    folder = tmp_path_factory.mktemp("exactness")
+    (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in FAST]), "utf-8")
+    arguments = [str(folder), "--only", str(folder / "runs.json")]
+    run_ranks("tests.distributed.matrix", 1, arguments, folder, timeout_s=600)
+    differences: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
+    return differences
+
+
+@pytest.mark.parametrize("number", range(len(FAST)), ids=[f"{run.name}, {run.case.problem.dtype}" for run in FAST])
+def test_layouts_give_the_answer_of_one_process_and_read_each_others_checkpoints(
+    found: list[dict[str, float]], number: int
+) -> None:
+    assert failures(FAST[number], found[number]) == []
+    assert set(found[number]) >= ({"loaded", "continued"} if FAST[number].into else {"initial", "loss", "gradient", "parameter"})
+
+
+def test_the_matrix_varies_every_layout_and_exchanges_checkpoints_with_each() -> None:
+    runs = whole_matrix()
+    for parallel in LAYOUTS[1:]:
+        own = [run.case for run in runs if run.case.parallel == parallel and run.into is None]
+        problems = {case.problem for case in own if case.problem.dtype == "fp64"}
+        for name, values in (("vocab", {51, 64}), ("tied", {True, False}), ("masks", {"uneven", "idle"})):
+            assert {getattr(problem, name) for problem in problems} >= values
+        assert {case.micro for case in own} == set(micro_sizes(parallel))
+        assert {run.into for run in runs if run.case.parallel == parallel} >= {None, LAYOUTS[0]}
+        assert any(run.into == parallel for run in runs)
+    assert all(from_plain(json.loads(json.dumps(to_plain(run)))) == run for run in runs)
+
+
+def test_a_difference_beyond_rounding_is_a_failure() -> None:
+    run = FAST[0]
+    assert failures(run, {"loss": 2e-10, "parameter": 1e-11}) == ["loss 2e-10"]
+    rough = Run(replace(run.case, problem=Problem(dtype="bf16")))
+    assert failures(rough, {"loss": 2e-10, "initial": 1.0}) == ["initial 1"]
