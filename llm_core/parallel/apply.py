@@ -50,6 +50,11 @@ def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConf
         part.head_loss = partial(whole_head_loss, cross_entropy=tensor.loss(config.vocab_size) if tensor else token_losses)
         if tensor is not None:
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
+    if train.compile:
+        for block in model.blocks:
+            if block is not None:
+                # Exchanges of other processes' tokens or parts break the graph of a block.
+                block.compile(fullgraph=parallel.tp * parallel.cp == 1, dynamic=False)
     if parallel.shards_weights:
         assert mesh is not None
         # Whole between the micro batches of a pipeline's step: gathered again for each, weights would cost more than they save.
