@@ -27,6 +27,7 @@ from yaml import YAMLError
 from flows.tracking import TrackingConfig
 from llm_core.config import ConfigError, build, nearest, to_plain
 from llm_core.fingerprint import num_processors
+from llm_core.memory.config import MemoryConfig
 from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
 from tasks.analysis import AnalysisConfig
 from tasks.bench import BenchConfig
@@ -72,6 +73,7 @@ class RunConfig:
     optim: OptimConfig
     train: TrainConfig
     parallel: ParallelConfig
+    memory: MemoryConfig
     evaluate: EvaluateConfig
     bench: BenchConfig
     report: ReportConfig
@@ -113,7 +115,7 @@ class RunConfig:
 
     @property
     def train_stage(self) -> TrainStageConfig:
-        return TrainStageConfig(model=self.model, optim=self.optim, train=self.train, parallel=self.parallel)
+        return TrainStageConfig(self.model, self.optim, self.train, self.parallel, self.memory)
 
     @property
     def stages(self) -> StageConfigs:

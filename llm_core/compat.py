@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.tensor import placement_types
 
@@ -16,3 +17,9 @@ reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single
 
 StridedShard: Callable[..., Any] = placement_types._StridedShard
 """(dim, split_factor=): rows that are shared among processes after they were cut before, as by FSDP over tensor parallelism."""
+
+
+def keeps_graph() -> bool:
+    """Inside a backward pass: whether its graph will be gone through again. True where torch does not tell."""
+    ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return True if ask is None else bool(ask())

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
+from llm_core.memory.config import MemoryConfig, check_memory
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context, check_tensor, nearest_products
 
@@ -122,6 +123,8 @@ class ParallelConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
+    max_restarts: int = 0
+    """How often torchrun starts all processes again, from the last checkpoint, after one of several was lost or gave up."""
     num_threads: int = 0
     """CPU threads of one process; 0: the machine's cores over num_processes. Equal bits need equal threads."""
     dp_shard: int = 0
@@ -143,6 +146,8 @@ class ParallelConfig:
     """Cut the residual stream along tokens between the layers that tensor ranks share: the same traffic, less memory."""
 
     def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ConfigError(f"max_restarts ({self.max_restarts}) must not be negative; 0 starts nothing again")
         if self.num_processes < 1 or self.num_threads < 0:
             raise ConfigError(
                 f"num_processes ({self.num_processes}) must be at least 1 and num_threads ({self.num_threads}) at least 0"
@@ -200,9 +205,11 @@ class RunConfig:
     """Folder of token shards."""
     bytes_per_token: Path
     """int32 array: UTF-8 bytes that each token id stands for."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
+        check_memory(self.memory, self.model, self.parallel)
         if self.model.vocab_size == 0:
             raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
 

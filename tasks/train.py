@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
+from llm_core.memory.config import MemoryConfig, check_memory
 from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, read_rows, read_status
 from llm_core.model.config import ModelConfig
 from llm_core.process import terminate_with_parent
@@ -47,15 +48,17 @@ MAX_CURVE_POINTS = 200
 
 @dataclass(frozen=True)
 class TrainStageConfig:
-    """Model, optimizer and length of training; the layout over processes changes how, never what."""
+    """Model, optimizer and length of training; the layout over processes and what saves memory change how, never what."""
 
     model: ModelConfig
     optim: OptimConfig
     train: TrainConfig
     parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
+    memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
+        check_memory(self.memory, self.model, self.parallel)
 
     def input_files(self) -> dict[str, Path]:
         """{name: file} of the model that training goes on from. Raises ConfigError where it does not fit `model`."""
@@ -101,7 +104,7 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
         vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids)
         train = replace(train, init_from=train.init_from.resolve())
     model = replace(config.model, vocab_size=vocab_size)
-    return RunConfig(model, config.optim, train, config.parallel, shards.path.resolve(), table)
+    return RunConfig(model, config.optim, train, config.parallel, shards.path.resolve(), table, config.memory)
 
 
 def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None]) -> None:
@@ -145,7 +148,8 @@ def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
     """One process runs the module itself, several are started by torchrun on a free port."""
     launcher = [sys.executable, "-m"]
     if run.parallel.num_processes > 1:
-        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={run.parallel.num_processes}", "-m"]
+        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={run.parallel.num_processes}"]
+        launcher += [f"--max-restarts={run.parallel.max_restarts}", "-m"]
     return [*launcher, "llm_core.train", "--config", str(workdir / "config.json"), "--workdir", str(workdir)]
 
 
@@ -186,6 +190,8 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         "final_val_loss": validations[-1]["val_loss"],
         "val_bpb": validations[-1]["val_bpb"],
         "tokens_per_s": tokens_per_s(read_rows(workdir / TIMING_FILE), run.train.tokens_per_step),
+        **speed(read_rows(workdir / TIMING_FILE)),
+        "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
         "training_flops_per_token": run.model.training_flops_per_token(run.train.seq_len),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
@@ -201,6 +207,15 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
 def tokens_per_s(timing: list[dict[str, Any]], tokens_per_step: int) -> float:
     """Median over logged stretches of steps; validation, checkpoints and start-up are outside of them."""
     return statistics.median(row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing)
+
+
+def speed(timing: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians and extremes over logged stretches of steps, as `llm_core.throughput` measured them."""
+    found: dict[str, Any] = {
+        name: statistics.median(row[name] for row in timing) for name in ("mfu_causal", "mfu_full") if name in timing[0]
+    }
+    found["data_wait_frac"] = sum(row["data_wait_s"] for row in timing) / sum(row["elapsed_s"] for row in timing)
+    return found | {"max_memory_bytes": max(row["max_memory_bytes"] for row in timing)}
 
 
 def _content(parent: Artifact) -> str:

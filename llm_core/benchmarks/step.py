@@ -1,7 +1,7 @@
 """Is a training step on the CPU as fast as that of transformers? The same model, weights and batches, in turn.
 
-`python -m llm_core.benchmarks.step [model.dim=256 …]` takes overrides of the run below, the tiny model as the demo trains it. Each
-side does a whole step: forward, loss, backward, clipping, AdamW (fused), with the same threads in one process; of every pair
+`python -m llm_core.benchmarks.step [model.dim=256 …]` takes overrides of the run below, the tiny model as the demo trains it.
+Each side does a whole step: forward, loss, backward, clipping, AdamW (fused), with the same threads in one process; of every pair
 either goes first in turn, so that a busy machine slows both. The figure is the median of the pairs' ratios after `--skip` pairs.
 It is withheld when the losses of the first steps differ, as the two would not be doing the same.
 

@@ -1,4 +1,4 @@
-"""Put a layout around a model, in one visible order: build → cut layers → cut weights → allocate → initial weights → replicate.
+"""Put a layout around a model, in one visible order: build → cut layers → recompute → cut weights → allocate → fill → replicate.
 
 Every layout starts from the same weights and gives the gradient of one process: losses are divided by the global count
 of targets before backward, so ranks only ever add gradients. Both DDP and FSDP average by default; here DDP gets a
@@ -8,7 +8,6 @@ communication hook that sums, FSDP a divide factor of one with plain sums (gloo 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
 from contextlib import AbstractContextManager
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from llm_core.loss import token_losses, whole_head_loss
+from llm_core.loss import CrossEntropy, token_losses
+from llm_core.memory.chunked_loss import head_loss
+from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.memory.recompute import apply_recompute
+from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
@@ -32,7 +35,9 @@ from llm_core.parallel.weights import initialize
 from llm_core.train_config import ParallelConfig, TrainConfig
 
 
-def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks) -> Layout:
+def build_layout(
+    config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks, memory: MemoryConfig = NO_SAVINGS
+) -> Layout:
     """The model of this rank with initial weights, laid out over processes and with its attention kernel."""
     tensor = TensorShards(_group(ranks, "tp"), parallel.sequence_parallel) if parallel.tp > 1 else None
     mesh = ranks.weights
@@ -46,10 +51,15 @@ def build_layout(config: ModelConfig, parallel: ParallelConfig, train: TrainConf
         parts = {0: model}
     if tensor is not None:
         tensor.apply(model)
+    loss: CrossEntropy = tensor.loss(config.vocab_size) if tensor else token_losses
+    if train.compile and tensor is None:
+        loss = torch.compile(loss, dynamic=False)  # float32 logits then never leave the kernel
     for part in parts.values():
-        part.head_loss = partial(whole_head_loss, cross_entropy=tensor.loss(config.vocab_size) if tensor else token_losses)
+        part.head_loss = head_loss(memory, loss)
         if tensor is not None:
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
+    apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
+    apply_recompute(model, memory)
     if train.compile:
         for block in model.blocks:
             if block is not None:

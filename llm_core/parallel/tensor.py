@@ -107,7 +107,7 @@ class TensorShards:
         """The residual stream → all tokens of it, for a layer of which each process computes other outputs."""
         return gather(x_BTD, 1, self.group) if self.sequence else share(x_BTD, self.group)
 
-    def _leave(self, x_BTD: Tensor) -> Tensor:
+    def leave(self, x_BTD: Tensor) -> Tensor:
         """Addends of all tokens → the residual stream."""
         return scatter_sum(x_BTD, 1, self.group) if self.sequence else total(x_BTD, self.group)
 
@@ -115,11 +115,11 @@ class TensorShards:
         return F.linear(self.enter(x_BTD), layer.weight, layer.bias)
 
     def _inputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
-        out_BTD = self._leave(F.linear(x_BTD, layer.weight))
+        out_BTD = self.leave(F.linear(x_BTD, layer.weight))
         return out_BTD if layer.bias is None else out_BTD + layer.bias.to(out_BTD.dtype)
 
     def _embed(self, layer: nn.Embedding, first_id: int, ids_BT: Tensor) -> Tensor:
-        return self._leave(embed(layer.weight, ids_BT, first_id))
+        return self.leave(embed(layer.weight, ids_BT, first_id))
 
     def _positions(self, layer: nn.Embedding, positions_BT: Tensor) -> Tensor:
         each = positions_BT.shape[1] // self.size

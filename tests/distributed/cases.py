@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
+from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.degrees import V_SHAPED
 from llm_core.train_config import ParallelConfig
@@ -47,6 +48,7 @@ class Case:
     parallel: ParallelConfig
     problem: Problem
     micro: int
+    memory: MemoryConfig = NO_SAVINGS
 
     @property
     def layout(self) -> str:

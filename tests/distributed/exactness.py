@@ -18,6 +18,7 @@ from torch import Tensor
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED, count_targets
+from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.optim import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, make_meshes
@@ -50,7 +51,9 @@ def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens[:, :-1].contiguous(), targets, documents
 
 
-def make_trainer(problem: Problem, parallel: ParallelConfig, micro: int, ranks: Ranks, folder: Path) -> Trainer:
+def make_trainer(
+    problem: Problem, parallel: ParallelConfig, micro: int, ranks: Ranks, folder: Path, memory: MemoryConfig = NO_SAVINGS
+) -> Trainer:
     train = TrainConfig(
         num_steps=NUM_STEPS + 1,
         global_batch_sequences=ROWS,
@@ -60,7 +63,7 @@ def make_trainer(problem: Problem, parallel: ParallelConfig, micro: int, ranks: 
         seed=7,
         data=DataConfig(mask_documents=problem.packed),
     )
-    config = RunConfig(problem.model(), OPTIM, train, parallel, folder, folder)
+    config = RunConfig(problem.model(), OPTIM, train, parallel, folder, folder, memory)
 
     def batches(step: int) -> tuple[Tensor, ...]:
         share = ROWS // ranks.data_world
@@ -69,10 +72,9 @@ def make_trainer(problem: Problem, parallel: ParallelConfig, micro: int, ranks: 
 
     ids, targets, documents = (tensor[:5] for tensor in tokens_of(problem, 99))
     validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
-    layout = build_layout(config.model, parallel, train, ranks)
-    return Trainer(
-        layout, build_optimizer(layout, OPTIM), batches, validation, config, ranks, Checkpoints(folder, ranks), None, None
-    )
+    layout = build_layout(config.model, parallel, train, ranks, memory)
+    optimizer, checkpoints = build_optimizer(layout, OPTIM), Checkpoints(folder, ranks)
+    return Trainer(layout, optimizer, batches, validation, config, ranks, checkpoints, None, None)
 
 
 def compute(trainer: Trainer) -> Found:
@@ -137,7 +139,7 @@ def compare(case: Case, folder: Path) -> dict[str, float]:
     """Differences of a layout from one process, on the first rank."""
     with precision(case.problem.dtype):
         expected = reference(case.problem, folder)
-        found = compute(make_trainer(case.problem, case.parallel, case.micro, ranks_of(case.parallel), folder))
+        found = compute(make_trainer(case.problem, case.parallel, case.micro, ranks_of(case.parallel), folder, case.memory))
         return differences(expected, found) if dist.get_rank() == 0 else {}
 
 

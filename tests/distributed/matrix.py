@@ -19,6 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from llm_core.memory.config import MemoryConfig
 from llm_core.train_config import ParallelConfig
 from tests.distributed import cases, exactness
 from tests.distributed.cases import Case, Problem
@@ -165,7 +166,8 @@ def to_plain(run: Run) -> dict[str, Any]:
 def from_plain(values: dict[str, Any]) -> Run:
     case = values["case"]
     into = values["into"] and ParallelConfig(**values["into"])
-    return Run(Case(ParallelConfig(**case["parallel"]), Problem(**case["problem"]), case["micro"]), into)
+    memory = MemoryConfig(**case["memory"])
+    return Run(Case(ParallelConfig(**case["parallel"]), Problem(**case["problem"]), case["micro"], memory), into)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""What a run computes again, cuts into pieces or keeps elsewhere, so that it fits. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from llm_core.config import ConfigError
+from llm_core.model.config import ModelConfig
+
+if TYPE_CHECKING:  # which holds a MemoryConfig
+    from llm_core.train_config import ParallelConfig
+
+Recompute = Literal["none", "selective", "every", "full"]
+SPLIT_BACKWARD = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
+"""Pipeline schedules that take gradients of inputs and of weights apart."""
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Trades of time for memory; each gives the answer of the plain run, within rounding."""
+
+    recompute: Recompute = "none"
+    """Activations made again in backward. selective: all but every second product and attention, in each block. every: one
+    block of every `every_k` whole. full: every block."""
+    every_k: int = 2
+    """Blocks of which one is recomputed, with recompute=every."""
+    loss_chunk_tokens: int = 0
+    """Tokens whose logits exist at once; 0: those of a whole micro batch."""
+    ffn_tiles: int = 1
+    """Pieces of the feed-forward's inner width, of which one exists at once and none is kept for backward; 1: whole."""
+
+    def __post_init__(self) -> None:
+        if self.every_k < 1:
+            raise ConfigError(f"every_k ({self.every_k}) must be at least 1, which recomputes every block")
+        if self.ffn_tiles < 1:
+            raise ConfigError(f"ffn_tiles ({self.ffn_tiles}) must be at least 1, which leaves the feed-forward whole")
+        if self.loss_chunk_tokens < 0:
+            raise ConfigError(f"loss_chunk_tokens ({self.loss_chunk_tokens}) must not be negative; 0 takes all at once")
+
+
+NO_SAVINGS = MemoryConfig()
+
+
+def check_memory(memory: MemoryConfig, model: ModelConfig, parallel: ParallelConfig) -> None:
+    """Rules that hold between groups. Raises ConfigError."""
+    most = model.ffn_blocks // parallel.tp
+    if memory.ffn_tiles > max(1, most):
+        raise ConfigError(
+            f"memory.ffn_tiles ({memory.ffn_tiles}) must be at most {max(1, most)}: ffn_dim ({model.ffn_dim}) has "
+            f"{model.ffn_blocks} blocks of channels, shared by {parallel.tp} tensor ranks; lower it"
+        )
+    split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
+    if split_backward and memory.recompute == "selective":
+        raise ConfigError(
+            f"memory.recompute (selective) keeps results for one backward pass, and pp_schedule={parallel.pp_schedule} takes two "
+            "through each block; use memory.recompute=full or every, or the schedule interleaved"
+        )

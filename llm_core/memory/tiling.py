@@ -1,0 +1,125 @@
+"""How does a feed-forward run whose inner width would not fit? A tile of its channels at a time, forward and backward.
+
+The memory-centric tiling of ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.3), in the form that leaves the weights whole:
+each tile takes its channels of the inner width through gate, up and down and adds its part of the result. Nothing of the inner
+width outlives its tile, and backward makes it again tile by tile, so what is kept is the input alone. Weights stay one
+parameter each, so layouts and checkpoints know nothing of tiles; what is cast to bfloat16 is a tile of them.
+
+Cost: gate and up once more in backward, a quarter of the layer's work; narrower products, which fill a device worse; results
+and gradients of the input are sums over tiles, taken in float32 or better. Channels lie in blocks (llm_core.model.fused), of
+which a tile has some. Left out: weights gathered tile by tile under FSDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from llm_core.memory.chunked_loss import working_copies
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.transformer import Block, SwiGLU, Transformer
+
+# B batch · T tokens · D model width · F channels of a tile
+
+Exchange = Callable[[Tensor], Tensor]
+
+
+def apply_tiling(model: Transformer, config: MemoryConfig, enter: Exchange | None = None, leave: Exchange | None = None) -> None:
+    """Let the feed-forward of every block of this process run in tiles. After tensor parallelism, before recomputing.
+
+    enter, leave: how tensor parallelism takes the residual stream into a layer, and addends of it out.
+    """
+    if config.ffn_tiles == 1:
+        return
+    for block in model.blocks:
+        if isinstance(block, Block):
+            tiled = TiledFeedForward(block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same)
+            block.ffn.forward = tiled  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True, eq=False)
+class TiledFeedForward:
+    """x_BTD → the output of `ffn`, of which this process may hold some blocks of channels."""
+
+    ffn: nn.Module
+    block: int
+    """Channels of a block."""
+    num_tiles: int
+    enter: Exchange
+    leave: Exchange
+
+    def __call__(self, x_BTD: Tensor) -> Tensor:
+        into, down = self.layers
+        weights = [weight for weight in (into.weight, down.weight, into.bias) if weight is not None]
+        out_BTD = self.leave(cast(Tensor, _Tiled.apply(self, self.enter(x_BTD), *weights)))
+        return out_BTD if down.bias is None else out_BTD + down.bias.to(out_BTD.dtype)
+
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        into = self.ffn.gate_up if isinstance(self.ffn, SwiGLU) else self.ffn.up
+        return cast(nn.Linear, into), cast(nn.Linear, self.ffn.down)
+
+    def tiles(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """Views of (weight into the inner width, weight out of it, and bias where there is one), or of their gradients."""
+        num_blocks = tensors[1].shape[1] // self.block
+        rows = tensors[0].shape[0] // num_blocks
+        for tile in range(self.num_tiles):
+            begin, end = (number * num_blocks // self.num_tiles for number in (tile, tile + 1))
+            inner = slice(begin * rows, end * rows)
+            outer = tensors[1][:, begin * self.block : end * self.block]
+            yield [tensors[0][inner], outer, *(bias[inner] for bias in tensors[2:])]
+
+    def part(self, x_BTD: Tensor, into: Tensor, down: Tensor, bias: Tensor | None = None) -> Tensor:
+        """What the channels of a tile add to the output."""
+        inner = F.linear(x_BTD, into, bias)
+        if isinstance(self.ffn, SwiGLU):
+            gate, up = inner.unflatten(-1, (-1, 2, self.block)).unbind(-2)
+            inner = (F.silu(gate) * up).flatten(-2)
+        else:
+            inner = F.gelu(inner, approximate="tanh")
+        return F.linear(inner, down)
+
+
+class _Tiled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, run: TiledFeedForward, x_BTD: Tensor, *weights: Tensor) -> Tensor:
+        kind = x_BTD.device.type
+        ctx.run, ctx.arithmetic = run, (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        ctx.save_for_backward(x_BTD, *weights)
+        parts = (run.part(x_BTD, *working_copies(tile)) for tile in run.tiles(weights))
+        return _sum(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_BTD, *weights = ctx.saved_tensors
+        found = [torch.zeros_like(weight) for weight in weights]
+
+        def parts() -> Iterator[Tensor]:
+            for tile, gradients in zip(ctx.run.tiles(weights), ctx.run.tiles(found), strict=True):
+                with torch.enable_grad(), torch.autocast(*ctx.arithmetic):
+                    x, *leaves = (tensor.requires_grad_() for tensor in (x_BTD.detach(), *working_copies(tile)))
+                    part = ctx.run.part(x, *leaves)
+                grad, *others = torch.autograd.grad(part, (x, *leaves), grads[0])
+                for gradient, other in zip(gradients, others, strict=True):
+                    gradient.copy_(other)
+                yield grad
+
+        return None, _sum(parts()), *found
+
+
+def _sum(parts: Iterator[Tensor]) -> Tensor:
+    """In float32 or better, given back in the dtype of the parts."""
+    first = next(parts)
+    total = first.to(torch.promote_types(first.dtype, torch.float32))
+    for part in parts:
+        total += part
+    return total.to(first.dtype)
+
+
+def _same(x_BTD: Tensor) -> Tensor:
+    return x_BTD

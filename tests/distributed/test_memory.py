@@ -1,0 +1,94 @@
+"""What saves memory changes no answer under any layout: chunks of the loss, recomputing, tiles."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_core.config import ConfigError
+from llm_core.memory.config import MemoryConfig, check_memory
+from llm_core.train_config import ParallelConfig
+from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes
+from tests.distributed.matrix import Run, failures, to_plain
+from tests.distributed.processes import run_ranks
+
+IDLE = Problem(tied=False, masks="idle", packed=True)
+
+
+def memory(**values: Any) -> MemoryConfig:
+    return MemoryConfig(**values)
+
+
+FAST = [
+    Run(Case(layout(4, "fsdp"), IDLE, 1, memory(recompute="selective", loss_chunk_tokens=5, ffn_tiles=3))),
+    Run(Case(layout(4, "ddp", tp=2), Problem(), 2, memory(recompute="full", loss_chunk_tokens=7, ffn_tiles=4))),
+    Run(Case(layout(4, "zero2", cp=2), Problem(packed=True), 2, memory(recompute="selective", loss_chunk_tokens=3))),
+    Run(
+        Case(
+            layout(4, "ddp", pp=2, pp_schedule="zero_bubble"),
+            Problem(layers=8),
+            1,
+            memory(recompute="every", every_k=3, loss_chunk_tokens=5, ffn_tiles=2),
+        )
+    ),
+    Run(Case(layout(4, "zero1", pp=2, tp=2), IDLE, 1, memory(recompute="selective", loss_chunk_tokens=5, ffn_tiles=2))),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16"), 2, memory(recompute="full", loss_chunk_tokens=5, ffn_tiles=2))),
+]
+
+
+def whole_matrix() -> list[Run]:
+    """Each layout with each kind of saving alone and all together, as far as they go together."""
+    savings = [
+        memory(recompute="selective"),
+        memory(recompute="every", every_k=2),
+        memory(recompute="full"),
+        memory(loss_chunk_tokens=5),
+        memory(ffn_tiles=2),
+        memory(recompute="full", loss_chunk_tokens=9, ffn_tiles=2),
+    ]
+    runs = []
+    for parallel, saving, dtype in itertools.product(LAYOUTS, savings, ("fp64", "bf16")):
+        problem = Problem(layers=8 if parallel.pp == 4 else 4, tied=dtype == "fp64", packed=dtype == "bf16", dtype=dtype)
+        if is_possible(parallel, saving, problem):
+            runs.append(Run(Case(parallel, problem, micro_sizes(parallel)[-1], saving)))
+    return runs
+
+
+def is_possible(parallel: ParallelConfig, saving: MemoryConfig, problem: Problem) -> bool:
+    try:
+        check_memory(saving, problem.model(), parallel)
+    except ConfigError:
+        return False
+    return True
+
+
+def differences(runs: list[Run], folder: Path) -> list[dict[str, float]]:
+    (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in runs]), "utf-8")
+    run_ranks("tests.distributed.matrix", 1, [str(folder), "--only", str(folder / "runs.json")], folder, timeout_s=2400)
+    found: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
+    return found
+
+
+def test_savings_of_memory_give_the_answer_of_the_plain_run(tmp_path: Path) -> None:
+    found = differences(FAST, tmp_path)
+    assert [(run.name, failures(run, one)) for run, one in zip(FAST, found, strict=True) if failures(run, one)] == []
+    assert len(found) == len(FAST) and all({"loss", "gradient", "validation", "parameter"} <= one.keys() for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2500)
+def test_every_saving_of_memory_gives_the_answer_of_the_plain_run_under_every_layout(tmp_path: Path) -> None:
+    runs = whole_matrix()
+    found = differences(runs, tmp_path)
+    assert [
+        (run.name, run.case.memory, failures(run, one)) for run, one in zip(runs, found, strict=True) if failures(run, one)
+    ] == []
+
+
+def test_a_selective_zero_bubble_is_refused_with_the_way_out() -> None:
+    parallel = dataclasses.replace(layout(4, "ddp", pp=4), pp_schedule="zero_bubble")
+    assert not is_possible(parallel, memory(recompute="selective"), Problem(layers=8))
+    assert is_possible(parallel, memory(recompute="full"), Problem(layers=8))
