@@ -73,8 +73,8 @@ def make_trainer(
     ids, targets, documents = (tensor[:5] for tensor in tokens_of(problem, 99))
     validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
     layout = build_layout(config.model, parallel, train, ranks, memory)
-    optimizer, checkpoints = build_optimizer(layout, OPTIM), Checkpoints(folder, ranks)
-    return Trainer(layout, optimizer, batches, validation, config, ranks, checkpoints, None, None)
+    checkpoints = Checkpoints(folder, ranks)
+    return Trainer(layout, build_optimizer(layout, OPTIM), batches, validation, config, ranks, checkpoints, None, None)
 
 
 def compute(trainer: Trainer) -> Found:
