@@ -21,6 +21,10 @@ OVERHEAD_FACTOR = 3.0
 """A pass that takes more than this many times its limit is bound by neither bandwidth nor arithmetic."""
 
 
+BF16_FLOPS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
+"""Dense peaks of bfloat16 products as makers state them, by a part of the card's name; the first that fits."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What one forward pass cannot avoid."""
@@ -78,6 +82,17 @@ def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     read_s = best_time(array.sum, device)
     multiply_s = best_time(lambda: left @ left, device)
     return Peaks(array.numel() * array.element_size() / read_s, 2 * size**3 / multiply_s)
+
+
+def training_peak(device: torch.device, dtype: str) -> tuple[float, str]:
+    """(FLOP/s of products on one device, "stated" or "measured"): stated for bfloat16 on cards we know, else measured."""
+    if device.type == "cuda" and dtype != "fp32":
+        name = torch.cuda.get_device_name(device)
+        if stated := next((flops for part, flops in BF16_FLOPS.items() if part in name), 0.0):
+            return stated, "stated"
+    size = 8192 if device.type == "cuda" else 384
+    matrix = torch.ones(size, size, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device=device)
+    return 2 * size**3 / best_time(lambda: matrix @ matrix, device, repeats=3), "measured"
 
 
 def best_time(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:

@@ -2,7 +2,7 @@
 
 Its only input is the resolved config file. In the work directory it keeps `checkpoints/`, `metrics.jsonl`, `timing.jsonl`
 and `status.json`, goes on from the newest checkpoint it finds there, and leaves the model in `model/` when it finishes.
-SIGTERM and SIGUSR1 ask it to save and stop; a second trainer in the same directory waits for the first to end.
+SIGTERM and SIGUSR1 ask it to save and stop (code 75); a second trainer in the same directory waits for the first to end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,12 +35,15 @@ from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
 from llm_core.rollback import Rollback
+from llm_core.roofline import training_peak
 from llm_core.shards import TokenShards, open_shards
 from llm_core.train_config import RunConfig
 from llm_core.trainer import Batches, Preempted, Trainer
 from llm_core.validate import read_validation_set
 
 LOCK_FILE = "trainer.lock"
+TRY_AGAIN = os.EX_TEMPFAIL
+"""Exit code of a run that was asked to stop and has saved: launchers and queues that start it again go on from there."""
 MODEL_FOLDER = "model"
 
 
@@ -56,15 +60,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         if is_first_rank():
             write_status(arguments.workdir / STATUS_FILE, "running", last_step(arguments.workdir))
         try:
-            run(config, arguments.workdir)
+            outcome = run(config, arguments.workdir)
         except BaseException as error:
             if is_first_rank():
                 write_status(arguments.workdir / STATUS_FILE, "failed", last_step(arguments.workdir), error=str(error))
             raise
+    if outcome == "preempted":
+        sys.exit(TRY_AGAIN)
 
 
-def run(config: RunConfig, workdir: Path) -> None:
-    """Train to the end, or until asked to stop; the outcome is in `status.json`."""
+def run(config: RunConfig, workdir: Path) -> str:
+    """Train to the end, or until asked to stop: finished or preempted, as `status.json` says too."""
     stop = StopFlag()
     num_threads = set_threads(config.parallel)
     with open_ranks(config.parallel) as ranks:
@@ -73,7 +79,8 @@ def run(config: RunConfig, workdir: Path) -> None:
             shards.verify()
         loader = build_loader(config, shards, ranks)
         facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
-        facts |= {"packing": dataclasses.asdict(loader.shares())}
+        peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
+        facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         read = loader.batch_with_documents if config.train.data.mask_documents else loader.batch
         with (
@@ -81,7 +88,7 @@ def run(config: RunConfig, workdir: Path) -> None:
             open_checkpoints(config, workdir, ranks) as saved,
             Checkpoints(workdir / "points", ranks) as points,
         ):
-            trainer, start = build_trainer(config, workdir, batches, ranks, saved, stop)
+            trainer, start = build_trainer(config, workdir, batches, ranks, saved, stop, peak_flops)
             if config.optim.guard.rollback_skips:
                 trainer.rollback = Rollback(config.optim.guard, points)
             if ranks.is_first:
@@ -100,6 +107,7 @@ def run(config: RunConfig, workdir: Path) -> None:
         if ranks.is_first:
             write_status(workdir / STATUS_FILE, outcome, last_step(workdir), **facts)
         ranks.barrier()
+    return outcome
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
@@ -117,7 +125,13 @@ def open_checkpoints(config: RunConfig, workdir: Path, ranks: Ranks) -> Checkpoi
 
 
 def build_trainer(
-    config: RunConfig, workdir: Path, batches: Batches, ranks: Ranks, checkpoints: Checkpoints, stop: StopFlag
+    config: RunConfig,
+    workdir: Path,
+    batches: Batches,
+    ranks: Ranks,
+    checkpoints: Checkpoints,
+    stop: StopFlag,
+    peak_flops: float,
 ) -> tuple[Trainer, int]:
     """A trainer with its parts made, filled from the newest checkpoint, and the step it stands at."""
     train = config.train
@@ -142,6 +156,7 @@ def build_trainer(
         metrics=logs[0],
         timing=logs[1],
         should_stop=stop,
+        peak_flops=peak_flops,
     )
     return trainer, start
 

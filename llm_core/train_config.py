@@ -93,6 +93,8 @@ class ParallelConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
+    max_restarts: int = 0
+    """How often torchrun starts all processes again, from the last checkpoint, after one of several was lost or gave up."""
     num_threads: int = 0
     """CPU threads of one process; 0: the machine's cores over num_processes. Equal bits need equal threads."""
     dp_shard: int = 0
@@ -114,6 +116,8 @@ class ParallelConfig:
     """Cut the residual stream along tokens between the layers that tensor ranks share: the same traffic, less memory."""
 
     def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ConfigError(f"max_restarts ({self.max_restarts}) must not be negative; 0 starts nothing again")
         if self.num_processes < 1 or self.num_threads < 0:
             raise ConfigError(
                 f"num_processes ({self.num_processes}) must be at least 1 and num_threads ({self.num_threads}) at least 0"

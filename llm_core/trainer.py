@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.rollback import Rollback, event_rows, passed_batches
 from llm_core.schedule import learning_rate
 from llm_core.step import place, token_losses, train_step
+from llm_core.throughput import StepClock
 from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
@@ -40,6 +42,7 @@ class Trainer:
     metrics, timing: where numbers go; None on all ranks but the first.
     rollback: how the run goes back after too many skipped steps; None: it does not.
     should_stop: asked after each step; one rank's yes stops all.
+    peak_flops: of one device, per second; 0 where it is not known.
     """
 
     layout: Layout
@@ -53,14 +56,18 @@ class Trainer:
     timing: MetricLog | None
     should_stop: Callable[[], bool] = lambda: False
     rollback: Rollback | None = None
+    peak_flops: float = 0.0
+    clock: StepClock = field(init=False)
     _passed_batches: int = 0
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
-    _logged_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.clock = StepClock(self.config, self.ranks, self.peak_flops, self.checkpoints.report)
 
     def run(self, start: int) -> None:
         """Steps start + 1 … num_steps. Raises Preempted once a stop was asked for and a checkpoint is saved."""
         train = self.config.train
-        self._logged_at = time.perf_counter()
+        self.clock.restart()
         self._validate_if_due(start)
         if self.rollback:
             self._go_on_past_rollbacks()
@@ -92,7 +99,8 @@ class Trainer:
 
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`: a report, as `llm_core.step.train_step` gives it."""
-        return train_step(self.layout, self.optimizer, self.batches(index), lr, self.config, self.ranks)
+        batch = self.clock.wait_for(lambda: self.batches(index))
+        return train_step(self.layout, self.optimizer, batch, lr, self.config, self.ranks)
 
     def _log_steps(self) -> int | None:
         """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints.
@@ -110,10 +118,9 @@ class Trainer:
             if self.rollback and self.rollback.is_due(report):
                 return step
             report.check(step, lr, self.config.optim, self.config.train.dtype == "fp16")
-        now = time.perf_counter()
+        timed = self.clock.row(self._unlogged[-1][0], len(self._unlogged))
         if self.timing:
-            self.timing.write({"step": step, "num_steps": len(self._unlogged), "elapsed_s": now - self._logged_at})
-        self._logged_at = now
+            self.timing.write(timed)
         self._unlogged.clear()
         return None
 
@@ -127,7 +134,7 @@ class Trainer:
         if self.metrics:
             self.metrics.cut(point)
         self._go_on_past_rollbacks()
-        self._logged_at = time.perf_counter()
+        self.clock.restart()
         return point
 
     def _go_on_past_rollbacks(self) -> None:
@@ -148,12 +155,17 @@ class Trainer:
         sums = self.validation_sums()
         if sums is None:
             return False
-        found = result(sums)  # waits for the device: only now may the time of the next steps begin
-        self._logged_at = time.perf_counter()
+        found, *of_sources = map(result, sums.cpu())
+        # The device has been waited for: only now may the time of the next steps begin.
+        self.clock.restart()
         if not math.isfinite(found.val_loss):
             raise TrainingDiverged(f"step {step}: validation loss {found.val_loss}; lower optim.lr or raise optim.warmup_steps")
         if self.metrics:
-            self.metrics.write({"step": step, "val_loss": found.val_loss, "val_bpb": found.val_bpb})
+            row: dict[str, Any] = {"step": step, **dataclasses.asdict(found)}
+            if of_sources:
+                named = zip(self.validation.sources, of_sources, strict=True)
+                row["by_source"] = {name: dataclasses.asdict(of_source) for name, of_source in named}
+            self.metrics.write(row)
         return True
 
     def _val_loss_at(self, step: int) -> float | None:
@@ -169,17 +181,22 @@ class Trainer:
         return self.ranks.any(bool(losses) and losses[-1] < min(losses[:-1], default=math.inf))
 
     def validation_sums(self) -> Tensor | None:
-        """Sums over the whole validation set, the same on every rank; None when a stop was asked for meanwhile."""
+        """Sums over the validation set, in all and by source, the same on every rank; None when a stop was asked for."""
         device = self.ranks.device
-        sums = torch.zeros(4, dtype=torch.float64, device=device)
+        num_sources = len(self.validation.sources)
+        sums = torch.zeros(1 + num_sources, 4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
-        for batch in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
+        for batch, sources_BT in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
             ids_BT, targets_BT, rows = place(batch, self.layout, self.ranks)
             with torch.no_grad(), self._autocast():
                 losses_BT = token_losses(self.layout, ids_BT, targets_BT, rows)
+            if sources_BT is not None:
+                sources_BT = sources_BT.to(device)
+                if self.layout.context is not None:
+                    sources_BT = sources_BT[:, self.layout.context.columns(sources_BT.shape[1], device)]
             if self.ranks.counts_losses:
-                sums += partial_sums(losses_BT, targets_BT, bytes_per_token_V)
+                sums += partial_sums(losses_BT, targets_BT, bytes_per_token_V, sources_BT, num_sources)
             if stop := self.ranks.any(self.should_stop()):
                 break
         reshard(self.layout.model)
@@ -189,7 +206,7 @@ class Trainer:
         if self.metrics:
             self.metrics.sync()
         self.checkpoints.save(step, self.layout, self.optimizer, self._val_loss_at(step))
-        self._logged_at = time.perf_counter()
+        self.clock.restart()
 
     def _autocast(self) -> AbstractContextManager[object]:
         return autocast(self.ranks.device, self.config.train.dtype, self.config.parallel)

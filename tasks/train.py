@@ -148,7 +148,8 @@ def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
     """One process runs the module itself, several are started by torchrun on a free port."""
     launcher = [sys.executable, "-m"]
     if run.parallel.num_processes > 1:
-        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={run.parallel.num_processes}", "-m"]
+        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={run.parallel.num_processes}"]
+        launcher += [f"--max-restarts={run.parallel.max_restarts}", "-m"]
     return [*launcher, "llm_core.train", "--config", str(workdir / "config.json"), "--workdir", str(workdir)]
 
 
@@ -189,6 +190,8 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         "final_val_loss": validations[-1]["val_loss"],
         "val_bpb": validations[-1]["val_bpb"],
         "tokens_per_s": tokens_per_s(read_rows(workdir / TIMING_FILE), run.train.tokens_per_step),
+        **speed(read_rows(workdir / TIMING_FILE)),
+        "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
         "training_flops_per_token": run.model.training_flops_per_token(run.train.seq_len),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
@@ -204,6 +207,15 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
 def tokens_per_s(timing: list[dict[str, Any]], tokens_per_step: int) -> float:
     """Median over logged stretches of steps; validation, checkpoints and start-up are outside of them."""
     return statistics.median(row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing)
+
+
+def speed(timing: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians and extremes over logged stretches of steps, as `llm_core.throughput` measured them."""
+    found: dict[str, Any] = {
+        name: statistics.median(row[name] for row in timing) for name in ("mfu_causal", "mfu_full") if name in timing[0]
+    }
+    found["data_wait_frac"] = sum(row["data_wait_s"] for row in timing) / sum(row["elapsed_s"] for row in timing)
+    return found | {"max_memory_bytes": max(row["max_memory_bytes"] for row in timing)}
 
 
 def _content(parent: Artifact) -> str:

@@ -49,7 +49,18 @@ SMALL = [
 MEASURED = ("bench", "report")
 """Stages whose files hold times: everything else is the same bytes in every run."""
 
-CLOCK = ("tokens_per_s", "prefill_tok_s", "decode_tok_s", "elapsed_s", "part_elapsed_s")
+CLOCK = (
+    "tokens_per_s",
+    "mfu_causal",
+    "mfu_full",
+    "data_wait_frac",
+    "max_memory_bytes",
+    "peak_flops",
+    "prefill_tok_s",
+    "decode_tok_s",
+    "elapsed_s",
+    "part_elapsed_s",
+)
 
 
 def make_corpus(folder: Path, num_files: int = 3, rows_per_file: int = 20) -> Path:

@@ -39,8 +39,10 @@ def token_stream(length: int, seed: int) -> np.ndarray:
     return (np.cumsum(steps) % (VOCAB_SIZE - 1) + 1).astype(np.uint16)
 
 
-def write_token_shards(folder: Path, num_documents: int = 40, document_tokens: int = 60) -> Path:
-    """A train and a validation split of one shard each, in the format that `llm_core.shards` reads."""
+def write_token_shards(
+    folder: Path, num_documents: int = 40, document_tokens: int = 60, sources: tuple[str, ...] = ("walk",)
+) -> Path:
+    """A train and a validation split of one shard each, in the format that `llm_core.shards` reads; `sources` take turns."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, split in enumerate(("train", "validation")):
         documents = [token_stream(document_tokens, 100 * seed + i) for i in range(num_documents)]
@@ -59,7 +61,7 @@ def write_token_shards(folder: Path, num_documents: int = 40, document_tokens: i
         columns = {
             "tokens": pa.array(documents, pa.large_list(pa.uint16())),
             "id": pa.array([bytes([seed, i]) * 8 for i in range(num_documents)], pa.binary(16)),
-            "source": pa.array(["walk"] * num_documents, pa.string()),
+            "source": pa.array([sources[i % len(sources)] for i in range(num_documents)], pa.string()),
             "language": pa.array(["und"] * num_documents, pa.string()),
             "num_bytes": pa.array([document_tokens] * num_documents, pa.int64()),
             "continues": pa.array([False] * num_documents, pa.bool_()),

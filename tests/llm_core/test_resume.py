@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.processes import descendants
 from llm_core.checkpoint.reader import CheckpointError, IndexUnpickler
 from llm_core.data_config import DataConfig
 from llm_core.metric_log import read_rows, read_status
-from llm_core.train import run
+from llm_core.train import main, run
 from llm_core.train_config import RunConfig
 from llm_core.trainer import TrainingDiverged
 from tasks.keys import ROOT
+from tasks.train import trainer_command, trainer_environment
 from tests.llm_core.small_runs import run_config, write_config
 
 RESULT_FILES = ("metrics.jsonl", "model/config.json", "model/model.safetensors")
@@ -93,6 +95,45 @@ def test_asked_to_stop_it_saves_and_the_resumed_run_matches_uninterrupted_run(
     run(config, tmp_path)
     assert read_status(tmp_path / "status.json")["outcome"] == "finished"
     assert result_bytes(tmp_path) == uninterrupted
+
+
+def test_a_process_asked_to_stop_ends_with_the_code_for_try_again(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    with monkeypatch.context() as patch:
+        signal_when(5, signal.SIGUSR1, patch)
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+    assert ended.value.code == 75
+    main(arguments)
+    assert read_status(tmp_path / "work" / "status.json")["outcome"] == "finished"
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_what_lost_a_process_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    parallel = {"kind": "ddp", "num_processes": 2, "max_restarts": 1}
+    config = run_config(tmp_path, train={"num_steps": 200, "checkpoint_every": 5, "validate_every": 50}, parallel=parallel)
+    environment = trainer_environment() | {"OMP_NUM_THREADS": "1"}
+    for name in ("whole", "killed"):
+        workdir = tmp_path / name
+        workdir.mkdir()
+        write_config(workdir / "config.json", config)
+        with (workdir / "log").open("wb") as log:
+            torchrun = subprocess.Popen(trainer_command(config, workdir), env=environment, stdout=log, stderr=subprocess.STDOUT)
+        while name == "killed" and len(list((workdir / "checkpoints").glob("step-*"))) < 2:
+            assert torchrun.poll() is None, (workdir / "log").read_text("utf-8")
+            time.sleep(0.01)
+        if name == "killed":
+            ranks = [pid for pid in descendants([torchrun.pid])[1:] if b"llm_core.train" in command_line(pid)]
+            os.kill(ranks[-1], signal.SIGKILL)
+        assert torchrun.wait(250) == 0, (workdir / "log").read_text("utf-8")[-3000:]
+    assert b"SIGKILL" in (tmp_path / "killed" / "log").read_bytes() or b"Signal 9" in (tmp_path / "killed" / "log").read_bytes()
+    assert result_bytes(tmp_path / "killed") == result_bytes(tmp_path / "whole")
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_killed_run_resumes_to_the_same_bytes(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Rows of timing say what they say they do, and a process that is slow again and again is reported once."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from llm_core.parallel.ranks import Ranks
+from llm_core.roofline import training_peak
+from llm_core.throughput import SLOW_STRETCHES, StepClock, product_time
+from llm_core.train_config import RunConfig
+from tests.llm_core.small_runs import run_config
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    return run_config(tmp_path_factory.mktemp("inputs"))
+
+
+def test_a_row_counts_tokens_flops_and_the_wait_for_data(config: RunConfig) -> None:
+    clock = StepClock(config, Ranks(0, 1, CPU), peak_flops=1e9)
+    assert clock.wait_for(lambda: time.sleep(0.02) or "batch") == "batch"
+    time.sleep(0.02)
+    row = clock.row(6, 2)
+    assert (row["step"], row["num_steps"]) == (6, 2)
+    assert 0.02 <= row["data_wait_s"] < row["elapsed_s"] and row["elapsed_s"] >= 0.04
+    assert row["tokens_per_s"] == pytest.approx(2 * config.train.tokens_per_step / row["elapsed_s"])
+    for name, causal in (("mfu_full", False), ("mfu_causal", True)):
+        flops = config.model.training_flops_per_token(config.train.seq_len, causal)
+        assert row[name] == pytest.approx(row["tokens_per_s"] * flops / 1e9)
+    assert row["max_memory_bytes"] > 10**7
+    assert "slowest_rank" not in row
+    assert clock.row(7, 1)["data_wait_s"] == 0, "each stretch has its own"
+
+
+def test_devices_share_the_work_and_so_the_peak(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepClock, "_of_all_ranks", lambda self: ([1.0] * 4, [0.0] * 4, [0.0] * 4))
+    row = StepClock(config, Ranks(0, 4, CPU), peak_flops=1e9).row(1, 1)
+    flops = config.model.training_flops_per_token(config.train.seq_len)
+    assert row["mfu_full"] == pytest.approx(row["tokens_per_s"] * flops / 4e9)
+
+
+def test_a_rank_slow_several_times_in_a_row_is_reported_once(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, str]] = []
+    clock = StepClock(config, Ranks(0, 3, CPU), report=lambda *event: told.append(event))
+    slow, fair = [1.0, 1.4, 1.0], [1.0, 1.2, 1.0]
+    for step, paces in enumerate([slow, slow, fair, *[slow] * (SLOW_STRETCHES + 2)]):
+        monkeypatch.setattr(clock, "_of_all_ranks", lambda paces=paces: (paces, [0.0] * 3, [0.0] * 3))
+        row = clock.row(step, 1)
+        assert row["slowest_rank"] == 1 and row["slowest_pace"] == pytest.approx(paces[1])
+    assert told == [
+        ("slow_rank", 2 + SLOW_STRETCHES, "rank 1 computes 1.40 times as long as the median, 3 logged stretches in a row")
+    ]
+
+
+def test_only_the_first_rank_reports(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, str]] = []
+    clock = StepClock(config, Ranks(1, 2, CPU), report=lambda *event: told.append(event))
+    monkeypatch.setattr(clock, "_of_all_ranks", lambda: ([1.0, 3.0], [0.0, 0.0], [0.0, 0.0]))
+    for step in range(5):
+        clock.row(step, 1)
+    assert told == []
+
+
+def test_peaks_and_paces_are_times_of_real_products() -> None:
+    flops, how = training_peak(CPU, "fp32")
+    assert how == "measured" and 1e7 < flops < 1e14
+    assert 0 < product_time(CPU) < 10
+
+
+def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(config: RunConfig, tmp_path: Path) -> None:
+    from llm_core.metric_log import read_rows, read_status
+    from llm_core.train import run
+
+    train = dataclasses.replace(config.train, num_steps=6, log_every=2, validate_every=0)
+    run(dataclasses.replace(config, train=train), tmp_path)
+    rows = read_rows(tmp_path / "timing.jsonl")
+    assert [row["step"] for row in rows] == [2, 4, 6] and all(row["num_steps"] == 2 for row in rows)
+    assert all(0 < row["mfu_causal"] < row["mfu_full"] for row in rows)
+    assert read_status(tmp_path / "status.json")["peak_is"] == "measured"
