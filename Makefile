@@ -12,7 +12,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens down lock clean
+.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens exactness down lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ bench-dedup: $(VENV)/.installed ## Time deduplication of DOCS_M (5) million gene
 
 bench-tokens: $(VENV)/.installed ## Time tokenizer training, encoding and loading on DOCS=PATH, against other libraries
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tasks.benchmarks.tokens "$(DOCS)"
+
+exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.matrix --table docs/exactness.md $(ARGS)
 
 down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi

@@ -41,6 +41,8 @@ class TrainConfig:
         default="auto", metadata=NOT_IN_KEY
     )
     """Kernel of attention, by `llm_core.model.attend`; auto: sdpa."""
+    compile: bool = field(default=False, metadata=NOT_IN_KEY)
+    """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""
     init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Hugging Face folder (safetensors) whose weights training starts from; its contents are in the key, its place is not."""
     data: DataConfig = field(default_factory=DataConfig)

@@ -14,7 +14,8 @@ Schedule = Literal["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero
 LOOPED = ("interleaved", "zero_bubble")
 V_SHAPED = ("zero_bubble_v", "dualpipe_v")
 ContextKind = Literal["all_gather", "ulysses"]
-EMBEDDING = "embedding.weight"
+FIRST = ("embedding.weight", "positions.weight")
+"""Weights before the first block; all others outside blocks come after the last."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class StagePlan:
         if name.startswith("blocks."):
             layer = int(name.split(".")[1])
             return any(layer in self.layers_of(stage) for stage in stages)
-        return (0 if name == EMBEDDING else self.num_stages - 1) in stages
+        return (0 if name in FIRST else self.num_stages - 1) in stages
 
     def check_micro_batches(self, count: int) -> None:
         """Raises ConfigError where the schedule cannot run so many micro batches in a step."""

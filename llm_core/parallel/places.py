@@ -6,7 +6,8 @@ whole weight would give: DTensor calls that a strided shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -60,7 +61,8 @@ class Place:
         return DTensor.from_local(piece, mesh, [p for _, p in axes], run_check=False, shape=shape, stride=stride)
 
 
-def whole_shapes(config: ModelConfig) -> dict[str, torch.Size]:
+@functools.cache
+def whole_shapes(config: ModelConfig) -> Mapping[str, torch.Size]:
     """Of all weights by name, both names of a tied one."""
     with torch.device("meta"):
         return {name: weight.shape for name, weight in Transformer(config).state_dict().items()}

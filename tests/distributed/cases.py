@@ -26,7 +26,7 @@ class Problem:
     """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does."""
     packed: bool = False
     family: str = "llama"
-    layers: int = 4
+    layers: int = 2
     dtype: str = "fp64"
 
     def model(self) -> ModelConfig:
@@ -64,10 +64,12 @@ def layout_name(parallel: ParallelConfig) -> str:
     parts = [f"pp{parallel.pp} {parallel.pp_schedule}"] if parallel.pp > 1 else []
     parts += [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"] if parallel.cp > 1 else []
     parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}"] if parallel.tp > 1 else []
-    if parallel.dp * parallel.cp > 1 or not parts:
-        shard = f" {parallel.dp * parallel.cp // parallel.dp_shard}x{parallel.dp_shard}" if parallel.kind == "hsdp" else ""
-        parts.append(f"{parallel.kind}{shard or parallel.dp}" if parallel.kind != "none" else "single")
-    return " x ".join(parts)
+    replicas = parallel.dp * parallel.cp
+    if parallel.kind == "hsdp":
+        parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
+    elif replicas > 1:
+        parts.append(f"{parallel.kind} of {replicas}")
+    return ", ".join(parts) or "single"
 
 
 LAYOUTS = [
@@ -134,9 +136,14 @@ def micro_sizes(parallel: ParallelConfig) -> tuple[int, ...]:
     return tuple(size for size in sizes if size >= 1)
 
 
+def layers_for(*layouts: ParallelConfig) -> int:
+    """Two, or as many as the stages of the deepest pipeline."""
+    return 2 * max(parallel.pp for parallel in layouts)
+
+
 def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
-    """Each problem in each size of micro batches; deep enough for the stages."""
-    layers = 8 if parallel.pp == 4 else 4
+    """Each problem in each size of micro batches."""
+    layers = layers_for(parallel)
     return [Case(parallel, dataclasses.replace(p, layers=layers), micro) for p in problems for micro in micro_sizes(parallel)]
 
 

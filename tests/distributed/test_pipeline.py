@@ -30,9 +30,11 @@ def test_every_layer_lies_in_one_stage_and_every_stage_has_layers(schedule: str,
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.sampled_from(SCHEDULES), st.integers(2, 4), st.booleans())
-def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_ranks: int, tied: bool) -> None:
-    config = ModelConfig(11, 8, 2 * num_ranks + 1, 2, 1, 8, 16, tied_embeddings=tied)
+@given(st.sampled_from(SCHEDULES), st.integers(2, 4), st.booleans(), st.booleans())
+def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_ranks: int, tied: bool, gpt2: bool) -> None:
+    family: dict[str, Any] = {"norm": "layer", "ffn": "gelu", "positions": "learned"} if gpt2 else {}
+    biases = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), gpt2)
+    config = ModelConfig(11, 8, 2 * num_ranks + 1, 2, 2, 8, 16, tied_embeddings=tied, **family, **biases)
     plan = StagePlan(schedule, num_ranks, config.num_layers)  # type: ignore[arg-type]
     held: list[str] = []
     for rank in range(num_ranks):
@@ -41,7 +43,7 @@ def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_r
         assert sorted(names) == sorted(name for part in parts.values() for name, _ in part.named_parameters())
         assert all(plan.has_weight(rank, name) for name in names)
         held += names
-    assert len(held) == len(set(held)) == 3 + 6 * config.num_layers
+    assert len(held) == len(set(held)) == (5 + 12 * config.num_layers if gpt2 else 3 + 6 * config.num_layers)
     assert {global_name(config, "head.weight")} == {"embedding.weight" if tied else "head.weight"}
 
 
