@@ -1,18 +1,21 @@
-"""What a run writes while it goes: `metrics.jsonl` (pure numbers of training), `timing.jsonl`, `status.json`.
+"""What a run writes while it goes: `metrics.jsonl` (pure numbers of training), `timing.jsonl`, `events.jsonl`, `status.json`.
 
 `metrics.jsonl` has one line per step and one per validation, and holds nothing of the clock, so that a run that was
 killed and resumed leaves the same bytes as one that was not. Lines past the checkpoint a run resumes from are cut off.
+`events.jsonl` tells what happened to a run and is no part of training: when, at which step, what. Nothing is ever cut off it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
+EVENTS_FILE = "events.jsonl"
 STATUS_FILE = "status.json"
 
 
@@ -36,6 +39,18 @@ class MetricLog:
 
     def close(self) -> None:
         self._stream.close()
+
+
+class EventLog:
+    """Appends events to a JSON-lines file, made when the first comes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, event: str, step: int, what: str) -> None:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(_line({"at": at, "event": event, "step": step, "what": what}))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -21,12 +21,12 @@ from types import FrameType
 
 import numpy as np
 
-from llm_core.checkpoint import load_checkpoint
+from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
 from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
-from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, MetricLog, read_rows, write_status
+from llm_core.metric_log import EVENTS_FILE, METRICS_FILE, STATUS_FILE, TIMING_FILE, EventLog, MetricLog, read_rows, write_status
 from llm_core.optim import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
@@ -75,8 +75,8 @@ def run(config: RunConfig, workdir: Path) -> None:
         facts |= {"packing": dataclasses.asdict(loader.shares())}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         read = loader.batch_with_documents if config.train.data.mask_documents else loader.batch
-        with Prefetch(read, config.train.num_steps, ahead, on_gpu) as batches:
-            trainer, start = build_trainer(config, workdir, batches, ranks, stop)
+        with Prefetch(read, config.train.num_steps, ahead, on_gpu) as batches, open_checkpoints(config, workdir, ranks) as saved:
+            trainer, start = build_trainer(config, workdir, batches, ranks, saved, stop)
             if ranks.is_first:
                 write_status(workdir / STATUS_FILE, "running", start, **facts)
             try:
@@ -100,7 +100,18 @@ def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader
     return Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.data_rank, ranks.data_world, train.data)
 
 
-def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ranks, stop: StopFlag) -> tuple[Trainer, int]:
+def open_checkpoints(config: RunConfig, workdir: Path, ranks: Ranks) -> Checkpoints:
+    train = config.train
+    in_background = ranks.device.type == "cuda" if train.checkpoint_in_background is None else train.checkpoint_in_background
+    events = EventLog(workdir / EVENTS_FILE)
+    return Checkpoints(
+        workdir / "checkpoints", ranks, train.keep_checkpoints, train.keep_best_checkpoint, in_background, events.write
+    )
+
+
+def build_trainer(
+    config: RunConfig, workdir: Path, batches: Batches, ranks: Ranks, checkpoints: Checkpoints, stop: StopFlag
+) -> tuple[Trainer, int]:
     """A trainer with its parts made, filled from the newest checkpoint, and the step it stands at."""
     train = config.train
     bytes_per_token = padded_bytes_per_token(config)
@@ -109,7 +120,7 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
     optimizer = build_optimizer(layout, config.optim)
-    start = load_checkpoint(workdir / "checkpoints", layout, optimizer)
+    start = checkpoints.load(layout, optimizer)
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))
     logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
@@ -120,7 +131,7 @@ def build_trainer(config: RunConfig, workdir: Path, batches: Batches, ranks: Ran
         validation=validation,
         config=config,
         ranks=ranks,
-        checkpoints=workdir / "checkpoints",
+        checkpoints=checkpoints,
         metrics=logs[0],
         timing=logs[1],
         should_stop=stop,

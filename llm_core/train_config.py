@@ -35,6 +35,12 @@ class TrainConfig:
     """Validation sequences, spread evenly over the split."""
     checkpoint_every: int = field(default=100, metadata=NOT_IN_KEY)
     """Steps between checkpoints; a killed run goes on from the last one."""
+    checkpoint_in_background: bool | None = field(default=None, metadata=NOT_IN_KEY)
+    """Write checkpoints beside the next steps, from a copy in main memory; null: where training is on a GPU."""
+    keep_checkpoints: int = field(default=2, metadata=NOT_IN_KEY)
+    """Newest checkpoints that stay while training goes on."""
+    keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)
+    """Also keep that of the lowest validation loss: a validation that finds one saves a checkpoint."""
     log_every: int = field(default=1, metadata=NOT_IN_KEY)
     """Steps between fetches of metrics from the device; every step is logged all the same."""
     attention: Literal["auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"] = field(
@@ -56,6 +62,7 @@ class TrainConfig:
             "seq_len",
             "max_val_sequences",
             "checkpoint_every",
+            "keep_checkpoints",
             "log_every",
         ):
             if getattr(self, name) < 1:

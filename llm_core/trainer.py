@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from llm_core.checkpoint import save_checkpoint
+from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.device import autocast
 from llm_core.metric_log import MetricLog
 from llm_core.parallel.apply import reshard
@@ -49,7 +48,7 @@ class Trainer:
     validation: ValidationSet
     config: RunConfig
     ranks: Ranks
-    checkpoints: Path
+    checkpoints: Checkpoints
     metrics: MetricLog | None
     timing: MetricLog | None
     should_stop: Callable[[], bool] = lambda: False
@@ -64,15 +63,18 @@ class Trainer:
         for step in range(start + 1, train.num_steps + 1):
             lr = learning_rate(step, train.num_steps, self.config.optim)
             self._unlogged.append((step, lr, self.train_step(step - 1, lr)))
+            self.checkpoints.poll()
             stop = self.ranks.any(self.should_stop())
             is_last = step == train.num_steps
             if is_last or stop or step % train.log_every == 0 or step % train.checkpoint_every == 0 or self._validates_at(step):
                 self._log_steps()
             stop = stop or not self._validate_if_due(step)
-            if is_last or stop or step % train.checkpoint_every == 0:
+            if is_last or stop or step % train.checkpoint_every == 0 or self._is_best(step):
                 self._save(step)
             if stop:
+                self.checkpoints.finish()
                 raise Preempted(f"stopped at step {step} of {train.num_steps}")
+        self.checkpoints.finish()
 
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`: [loss, gradient norm], as `llm_core.step.train_step` gives them."""
@@ -104,9 +106,7 @@ class Trainer:
 
     def _validate_if_due(self, step: int) -> bool:
         """Validate where the plan says so and it has not been done; False when a stop was asked for meanwhile."""
-        last = self.metrics.rows[-1] if self.metrics and self.metrics.rows else {}
-        done = "val_loss" in last and last["step"] == step
-        if not self._validates_at(step) or self.ranks.any(done):
+        if not self._validates_at(step) or self.ranks.any(self._val_loss_at(step) is not None):
             return True
         sums = self.validation_sums()
         if sums is None:
@@ -118,6 +118,18 @@ class Trainer:
         if self.metrics:
             self.metrics.write({"step": step, "val_loss": found.val_loss, "val_bpb": found.val_bpb})
         return True
+
+    def _val_loss_at(self, step: int) -> float | None:
+        """What a validation after this step found, if there was one; on the first rank, which has the log."""
+        last = self.metrics.rows[-1] if self.metrics and self.metrics.rows else {}
+        return last["val_loss"] if last.get("step") == step and "val_loss" in last else None
+
+    def _is_best(self, step: int) -> bool:
+        """Whether the checkpoint of this step is wanted because no validation found a lower loss, the same on every rank."""
+        if not self.config.train.keep_best_checkpoint or not self._validates_at(step):
+            return False
+        losses = [row["val_loss"] for row in self.metrics.rows if "val_loss" in row] if self.metrics else []
+        return self.ranks.any(bool(losses) and losses[-1] < min(losses[:-1], default=math.inf))
 
     def validation_sums(self) -> Tensor | None:
         """Sums over the whole validation set, the same on every rank; None when a stop was asked for meanwhile."""
@@ -139,7 +151,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         if self.metrics:
             self.metrics.sync()
-        save_checkpoint(self.checkpoints, step, self.layout, self.optimizer, self.ranks)
+        self.checkpoints.save(step, self.layout, self.optimizer, self._val_loss_at(step))
         self._logged_at = time.perf_counter()
 
     def _autocast(self) -> AbstractContextManager[object]:

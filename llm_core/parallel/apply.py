@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from llm_core.loss import token_losses
+from llm_core.loss import CrossEntropy, token_losses
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.memory.recompute import apply_recompute
@@ -51,8 +51,11 @@ def build_layout(
         parts = {0: model}
     if tensor is not None:
         tensor.apply(model)
+    loss: CrossEntropy = tensor.loss(config.vocab_size) if tensor else token_losses
+    if train.compile and tensor is None:
+        loss = torch.compile(loss, dynamic=False)  # float32 logits then never leave the kernel
     for part in parts.values():
-        part.head_loss = head_loss(memory, tensor.loss(config.vocab_size) if tensor else token_losses)
+        part.head_loss = head_loss(memory, loss)
         if tensor is not None:
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from llm_core.checkpoint import load_checkpoint, save_checkpoint
+from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED, count_targets
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
@@ -73,7 +73,8 @@ def make_trainer(
     ids, targets, documents = (tensor[:5] for tensor in tokens_of(problem, 99))
     validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
     layout = build_layout(config.model, parallel, train, ranks, memory)
-    return Trainer(layout, build_optimizer(layout, OPTIM), batches, validation, config, ranks, folder, None, None)
+    checkpoints = Checkpoints(folder, ranks)
+    return Trainer(layout, build_optimizer(layout, OPTIM), batches, validation, config, ranks, checkpoints, None, None)
 
 
 def compute(trainer: Trainer) -> Found:
@@ -150,8 +151,9 @@ def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, fo
             one.train_step(step, OPTIM.lr)
         # All processes take part in saving, also what each of them has alone.
         everyone = Ranks(dist.get_rank(), dist.get_world_size(), CPU)
-        save_checkpoint(folder, NUM_STEPS, one.layout, one.optimizer, everyone)
-        assert load_checkpoint(folder, other.layout, other.optimizer) == NUM_STEPS
+        with Checkpoints(folder, everyone, in_background=True) as checkpoints:
+            checkpoints.save(NUM_STEPS, one.layout, one.optimizer)
+            assert checkpoints.load(other.layout, other.optimizer) == NUM_STEPS
         weights = [{k: v.clone() for k, v in whole_weights(t.layout, t.ranks).items()} for t in (one, other)]
         ended = [t.train_step(NUM_STEPS, OPTIM.lr) for t in (one, other)]
         after = [whole_weights(t.layout, t.ranks) for t in (one, other)]

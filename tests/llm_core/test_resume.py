@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from llm_core.checkpoint import CheckpointError, IndexUnpickler
+from llm_core.checkpoint.reader import CheckpointError, IndexUnpickler
 from llm_core.data_config import DataConfig
 from llm_core.metric_log import read_rows, read_status
 from llm_core.train import run

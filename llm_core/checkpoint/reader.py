@@ -1,0 +1,61 @@
+"""How does a state come back from files? Each rank reads the pieces that its layout asks for, straight into place.
+
+Only our own folders are loaded, after their digests were looked at. DCP keeps its index as a pickle: it goes through an
+unpickler that knows the index classes and nothing else, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that must not be loaded: of another model, or with an index that holds foreign objects."""
+
+
+def read_into(state: dict[str, Tensor], folder: Path) -> None:
+    """Fill tensors by name. Every rank must call it."""
+    with warnings.catch_warnings():
+        # One process needs no process group.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load(state, storage_reader=_Reader(folder))
+
+
+class IndexUnpickler(pickle.Unpickler):
+    """Knows the classes of a DCP index; anything else is refused before it is made."""
+
+    ALLOWED = frozenset(
+        {
+            ("torch", "Size"),
+            ("torch", "device"),
+            ("torch.serialization", "_get_layout"),
+            ("pathlib", "PosixPath"),
+            ("pathlib._local", "PosixPath"),  # its name from Python 3.13 on
+            *(("torch.distributed.checkpoint.metadata", name) for name in ("Metadata", "MetadataIndex", "StorageMeta")),
+            *(("torch.distributed.checkpoint.metadata", name) for name in ("TensorStorageMetadata", "TensorProperties")),
+            *(("torch.distributed.checkpoint.metadata", name) for name in ("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING")),
+            ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in self.ALLOWED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise CheckpointError(f"checkpoint index holds {module}.{name}, which no checkpoint of ours does; delete the checkpoint")
+
+
+class _Reader(dcp.FileSystemReader):
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with (Path(self.path) / ".metadata").open("rb") as stream:
+            metadata: Metadata = IndexUnpickler(stream).load()
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
