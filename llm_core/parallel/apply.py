@@ -64,8 +64,8 @@ def build_layout(
     if train.compile:
         for block in model.blocks:
             if block is not None:
-                # Exchanges of other processes' tokens or parts break the graph of a block.
-                block.compile(fullgraph=parallel.tp * parallel.cp == 1, dynamic=False)
+                # Exchanges of other processes' tokens or parts break the graph of a block, and so do tiles.
+                block.compile(fullgraph=parallel.tp * parallel.cp * memory.ffn_tiles == 1, dynamic=False)
     if parallel.shards_weights:
         assert mesh is not None
         # Whole between the micro batches of a pipeline's step: gathered again for each, weights would cost more than they save.
