@@ -121,9 +121,9 @@ def adafactor_formula(weights: dict[str, Tensor], lr: float, numbers: AdafactorC
             x.copy_(x * (1 - lr * decay * (x.ndim == 2)) - lr * size * change)
 
 
-@pytest.mark.parametrize("clip_rms", [1.0, 0.7])
-def test_adafactor_follows_the_published_algorithm(clip_rms: float) -> None:
-    numbers = AdafactorConfig(clip_rms=clip_rms)
+@pytest.mark.parametrize(("clip_rms", "min_rms"), [(1.0, 1e-3), (0.7, 0.5)])
+def test_adafactor_follows_the_published_algorithm(clip_rms: float, min_rms: float) -> None:
+    numbers = AdafactorConfig(clip_rms=clip_rms, min_rms=min_rms)
     before, after = steps("adafactor", adafactor=numbers)
     weights = copies(before)
     adafactor_formula(weights, 1e-2, numbers, 0.1)
