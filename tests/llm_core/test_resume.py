@@ -113,7 +113,7 @@ def test_a_process_asked_to_stop_ends_with_the_code_for_try_again(
 @pytest.mark.slow
 def test_torchrun_starts_again_what_lost_a_process_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     parallel = {"kind": "ddp", "num_processes": 2, "max_restarts": 1}
-    config = run_config(tmp_path, train={"num_steps": 200, "checkpoint_every": 5, "validate_every": 50}, parallel=parallel)
+    config = run_config(tmp_path, train={"num_steps": 80, "checkpoint_every": 5, "validate_every": 40}, parallel=parallel)
     environment = trainer_environment() | {"OMP_NUM_THREADS": "1"}
     for name in ("whole", "killed"):
         workdir = tmp_path / name
@@ -128,7 +128,7 @@ def test_torchrun_starts_again_what_lost_a_process_and_ends_with_the_same_bytes(
             ranks = [pid for pid in descendants([torchrun.pid])[1:] if b"llm_core.train" in command_line(pid)]
             os.kill(ranks[-1], signal.SIGKILL)
         assert torchrun.wait(250) == 0, (workdir / "log").read_text("utf-8")[-3000:]
-    assert b"SIGKILL" in (tmp_path / "killed" / "log").read_bytes() or b"Signal 9" in (tmp_path / "killed" / "log").read_bytes()
+    assert b"exitcode: -9" in (tmp_path / "killed" / "log").read_bytes(), "torchrun saw a process die and went on"
     assert result_bytes(tmp_path / "killed") == result_bytes(tmp_path / "whole")
 
 
