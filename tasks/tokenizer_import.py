@@ -22,6 +22,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from llm_core.config import ConfigError
+from tasks.charsmaps import damaged_charsmap
 from tasks.encoder import CONFIG_FILE, END_OF_TEXT, PAD, TOKENIZER_FILE
 from tasks.sentencepieces import from_sentencepiece
 
@@ -88,10 +89,13 @@ def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -
 def _read_json(file: Path) -> Tokenizer:
     # Taken out before it is read: a template may name tokens that only it needs.
     described = _read_object(file, TOKENIZER_FILE) | {"post_processor": None, "truncation": None, "padding": None}
+    if damage := damaged_charsmap(described.get("normalizer")):
+        raise ConfigError(f"path ({file}) has a damaged precompiled_charsmap ({damage}); fetch or write the file again")
     try:
         return Tokenizer.from_str(json.dumps(described))
-    except Exception as error:
-        if type(error) is not Exception:  # the library's own errors are of this class and no other
+    except BaseException as error:
+        # The library's own errors are of the class Exception and no other; its panics, for some damaged parts, are no Exception.
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise ConfigError(f"path ({file}) is not a tokenizer that `tokenizers` reads ({error})") from error
 

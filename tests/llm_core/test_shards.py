@@ -50,31 +50,48 @@ def test_a_cut_shard_is_named(tmp_path: Path, keep: int) -> None:
         open_shards(tmp_path, "train")
 
 
+SMALL_TOKENS = [5, 6, 7, 0, 8, 9, 0]
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
-    write_split(folder, [[[5, 6, 7, 0], [8, 9, 0]]])
+    write_split(folder, [[SMALL_TOKENS[:4], SMALL_TOKENS[4:]]])
     return folder / "train-00000.arrow"
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=8))
-def test_damaged_bytes_are_named_or_lead_nowhere(small: Path, damage: list[tuple[int, int]]) -> None:
-    whole = small.read_bytes()
+def check_damage(file: Path, damage: list[tuple[int, int]]) -> None:
+    """With these bits of these bytes turned over, the shard is refused by name, or every token is where it was."""
+    whole = file.read_bytes()
     content = bytearray(whole)
-    for place, byte in damage:
-        content[place % len(content)] = byte
-    small.write_bytes(content)
+    for place, bits in damage:
+        content[place % len(content)] ^= bits
+    file.write_bytes(content)
     try:
-        shards = open_shards(small.parent, "train")
+        shards = open_shards(file.parent, "train")
         shards.verify()
-        assert sum(len(document.tokens) for document in shards.documents()) <= shards.num_tokens
-        assert np.all(shards.document_bounds()[1] <= shards.num_tokens)
+        assert shards.read(0, shards.num_tokens).tolist() == SMALL_TOKENS
+        starts, ends = shards.document_bounds()
+        assert not starts[:1].any() and np.array_equal(starts[1:], ends[:-1]) and np.all(starts <= ends)
+        documents = [token for document in shards.documents() for token in document.tokens]
+        assert documents == SMALL_TOKENS[: ends[-1] if len(ends) else 0]
         assert len(shards.document_sources()[1]) == shards.num_documents
     except ShardError as error:
-        assert small.name in str(error)
+        assert file.name in str(error)
     finally:
-        small.write_bytes(whole)
+        file.write_bytes(whole)
+
+
+def test_a_damaged_byte_anywhere_is_named_or_changes_no_token(small: Path) -> None:
+    # Every third byte: tokens have two, offsets eight.
+    for place in range(0, small.stat().st_size, 3):
+        check_damage(small, [(place, 1 + place % 255)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(1, 255)), min_size=2, max_size=8))
+def test_damaged_bytes_are_named_or_change_no_token(small: Path, damage: list[tuple[int, int]]) -> None:
+    check_damage(small, damage)
 
 
 @pytest.mark.parametrize("offset", [-1, 1 << 40])
