@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
@@ -115,6 +115,7 @@ def test_layers_that_cannot_be_shared_are_refused(model: dict[str, Any], tokens:
         check_tensor(dataclasses.replace(MODEL, **model), tokens, ranks, sequence=True)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 def test_the_products_that_are_offered_divide_the_processes(world: int, pp: int, cp: int, tp: int) -> None:
     found = nearest_products(world, pp, cp, tp)
