@@ -18,6 +18,9 @@ reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single
 StridedShard: Callable[..., Any] = placement_types._StridedShard
 """(dim, split_factor=): rows that are shared among processes after they were cut before, as by FSDP over tensor parallelism."""
 
+fused_adamw: Callable[..., None] = torch._fused_adamw_
+"""What torch.optim.AdamW(fused=True) calls with lists of tensors; it has no public name."""
+
 
 def keeps_graph() -> bool:
     """Inside a backward pass: whether its graph will be gone through again. True where torch does not tell."""

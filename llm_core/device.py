@@ -9,6 +9,7 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.fingerprint import num_processors
+from llm_core.precision import HALF_DTYPES
 from llm_core.train_config import ParallelConfig
 
 
@@ -34,9 +35,9 @@ def set_threads(config: ParallelConfig) -> int:
 
 
 def autocast(device: torch.device, dtype: str, parallel: ParallelConfig) -> AbstractContextManager[object]:
-    """The arithmetic of forward: bfloat16 products over float32 weights. FSDP casts its own weights instead."""
-    if dtype == "bf16" and not parallel.shards_weights:
-        return torch.autocast(device.type, torch.bfloat16)
+    """The arithmetic of forward: 16-bit products over float32 weights. FSDP casts its own weights instead."""
+    if dtype in HALF_DTYPES and not parallel.shards_weights:
+        return torch.autocast(device.type, HALF_DTYPES[dtype])
     return contextlib.nullcontext()
 
 

@@ -23,16 +23,25 @@ class MetricLog:
     """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request."""
 
     def __init__(self, path: Path, resumed_step: int) -> None:
-        self.rows = [row for row in read_rows(path) if row["step"] <= resumed_step]
-        temporary = path.with_name(f".{path.name}.tmp")
+        self._path = path
+        self._open(resumed_step)
+
+    def _open(self, step: int) -> None:
+        self.rows = [row for row in read_rows(self._path) if row["step"] <= step]
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
         temporary.write_text("".join(_line(row) for row in self.rows), "utf-8")
-        os.replace(temporary, path)
-        self._stream = path.open("a", encoding="utf-8")
+        os.replace(temporary, self._path)
+        self._stream = self._path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         self._stream.write(_line(row))
         self._stream.flush()
+
+    def cut(self, step: int) -> None:
+        """Forget the rows of later steps."""
+        self.close()
+        self._open(step)
 
     def sync(self) -> None:
         os.fsync(self._stream.fileno())

@@ -1,20 +1,44 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to lose on resume."""
+"""The learning rate as a pure function of the step: nothing to save, nothing to lose on resume.
+
+| schedule | after the warm-up, in parts of the peak |
+|---|---|
+| cosine | half a cosine, to `min_lr_frac` at the last step (Loshchilov and Hutter, 2017) |
+| linear | a line to `min_lr_frac` at the last step |
+| wsd | 1, then in the last `decay_frac` of the steps to `min_lr_frac` by `decay_shape` (Hu et al., 2024; Haegele et al., 2024) |
+| inverse_sqrt | the root of warmup_steps / step, at least `min_lr_frac` (Vaswani et al., 2017) |
+| constant | 1 |
+"""
 
 from __future__ import annotations
 
 import math
 
-from llm_core.train_config import OptimConfig
+from llm_core.optim.config import OptimConfig
 
 
 def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
-    """Rate of the update that makes step `step` of 1 … num_steps.
-
-    Rises linearly to the peak over `warmup_steps`, then falls along half a cosine, and is min_lr_frac of the peak
-    at the last step.
-    """
+    """Rate of the update that makes step `step` of 1 … num_steps. Rises linearly to the peak over `warmup_steps`."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(1, num_steps - config.warmup_steps)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return config.lr * (config.min_lr_frac + (1 - config.min_lr_frac) * cosine)
+    return config.lr * _fraction(step, num_steps, config)
+
+
+def _fraction(step: int, num_steps: int, config: OptimConfig) -> float:
+    """Of the peak, after the warm-up."""
+    if config.schedule == "constant":
+        return 1.0
+    if config.schedule == "inverse_sqrt":
+        return max(config.min_lr_frac, math.sqrt(max(1, config.warmup_steps) / step))
+    begin, shape = config.warmup_steps, "cosine" if config.schedule == "cosine" else "linear"
+    if config.schedule == "wsd":
+        begin = max(begin, num_steps - round(config.decay_frac * num_steps))
+        shape = config.decay_shape
+    progress = min(1.0, max(0, step - begin) / max(1, num_steps - begin))
+    return config.min_lr_frac + (1 - config.min_lr_frac) * _falling(progress, shape)
+
+
+def _falling(progress: float, shape: str) -> float:
+    """From 1 to 0 as progress goes from 0 to 1."""
+    if shape == "sqrt":
+        return 1 - math.sqrt(progress)
+    return 1 - progress if shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress))

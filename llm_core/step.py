@@ -1,4 +1,4 @@
-"""One update from one global batch: forward and backward piece by piece → norm → clip → update.
+"""One update from one global batch: forward and backward piece by piece → norm → clipped update, or none where it would do harm.
 
 The loss is the sum over all targets of the global batch divided by their count, whatever the layout and the size of
 micro batches, so each target weighs the same. Nothing here waits for the device: what a step found stays there until
@@ -15,7 +15,7 @@ from torch import Tensor
 from llm_core.device import autocast
 from llm_core.loss import count_targets
 from llm_core.model.masks import restarting_positions
-from llm_core.optim import clip_gradients
+from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import last_micro_batch
 from llm_core.parallel.gradients import finish_gradients, gradient_norm
 from llm_core.parallel.layout import Layout
@@ -28,22 +28,32 @@ Rows = dict[str, Tensor]
 
 # B batch · T tokens · K tokens of whole rows, of which a context rank has T
 def train_step(
-    layout: Layout, optimizer: torch.optim.AdamW, batch: tuple[Tensor, ...], lr: float, config: RunConfig, ranks: Ranks
+    layout: Layout, optimizer: Optimizer, batch: tuple[Tensor, ...], lr: float, config: RunConfig, ranks: Ranks
 ) -> Tensor:
-    """Update the model once; float64 [loss, gradient norm] on the device, the same on every rank.
+    """Update the model once, or skip a bad step; a `StepReport` as a tensor on the device, the same on every rank.
 
     batch: (ids_BK, targets_BK) of this data-parallel rank, and documents_BK where attention keeps them apart.
     """
     ids_BT, targets_BT, rows = place(batch, layout, ranks)
     count = ranks.sum_targets(count_targets(targets_BT)).clamp(min=1)
-    loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, count, config, ranks)
-    norm = gradient_norm(layout)
-    clip_gradients(layout.model, config.optim.clip_norm, norm)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return torch.stack([ranks.sum_losses(loss), norm.double()])
+    scale = optimizer.loss_scale
+    divisor = count if scale is None else count / scale
+    loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, divisor, config, ranks)
+    loss, norm = agree(loss, gradient_norm(layout), ranks)
+    if scale is not None:
+        loss, norm = loss / scale, norm / scale
+    report = optimizer.step(lr, loss, norm)
+    optimizer.zero_grad()
+    return report
+
+
+def agree(loss: Tensor, norm: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """(summed loss, norm), alike to the bit on all ranks, so that they judge alike: a norm that is no number anywhere is none."""
+    nothing = torch.zeros_like(loss)
+    found = torch.stack([loss if ranks.counts_losses else nothing, norm.double() if ranks.is_first else nothing])
+    broken = (~torch.isfinite(norm)).double()
+    total, norm, broken = ranks.sum(torch.cat([found, broken[None]])).unbind()
+    return total, torch.where(broken > 0, torch.inf, norm)
 
 
 def place(batch: tuple[Tensor, ...], layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, Rows]:

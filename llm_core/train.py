@@ -28,12 +28,13 @@ from llm_core.device import device_name, set_threads
 from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
 from llm_core.metric_log import EVENTS_FILE, METRICS_FILE, STATUS_FILE, TIMING_FILE, EventLog, MetricLog, read_rows, write_status
-from llm_core.optim import build_optimizer
+from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
+from llm_core.rollback import Rollback
 from llm_core.roofline import training_peak
 from llm_core.shards import TokenShards, open_shards
 from llm_core.train_config import RunConfig
@@ -82,8 +83,14 @@ def run(config: RunConfig, workdir: Path) -> str:
         facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         read = loader.batch_with_documents if config.train.data.mask_documents else loader.batch
-        with Prefetch(read, config.train.num_steps, ahead, on_gpu) as batches, open_checkpoints(config, workdir, ranks) as saved:
+        with (
+            Prefetch(read, config.train.num_steps, ahead, on_gpu) as batches,
+            open_checkpoints(config, workdir, ranks) as saved,
+            Checkpoints(workdir / "points", ranks) as points,
+        ):
             trainer, start = build_trainer(config, workdir, batches, ranks, saved, stop, peak_flops)
+            if config.optim.guard.rollback_skips:
+                trainer.rollback = Rollback(config.optim.guard, points)
             if ranks.is_first:
                 write_status(workdir / STATUS_FILE, "running", start, **facts)
             try:
@@ -133,7 +140,7 @@ def build_trainer(
     mask_documents = train.data.mask_documents
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
-    optimizer = build_optimizer(layout, config.optim)
+    optimizer = build_optimizer(layout, config.optim, train.dtype)
     start = checkpoints.load(layout, optimizer)
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))

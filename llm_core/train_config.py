@@ -10,6 +10,7 @@ from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.memory.config import MemoryConfig, check_memory
 from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
 from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context, check_tensor, nearest_products
 
 
@@ -25,8 +26,8 @@ class TrainConfig:
     """Tokens in one sequence."""
     micro_batch_sequences: int = field(metadata=NOT_IN_KEY)
     """Sequences in one forward/backward on one process; larger is faster until memory is full."""
-    dtype: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of forward and backward; weights, optimizer state and gradient sums are float32 in both."""
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of forward and backward; weights and gradient sums are float32 in all. fp16 needs optim.loss_scale."""
     seed: int = 0
     """Decides initial weights and the order of the data."""
     validate_every: int = 0
@@ -75,37 +76,6 @@ class TrainConfig:
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch_sequences * self.seq_len
-
-
-@dataclass(frozen=True)
-class OptimConfig:
-    """AdamW (Loshchilov and Hutter, 2019) with linear warm-up and a cosine decay."""
-
-    lr: float
-    """Peak learning rate."""
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    """On matrices only; norm weights do not decay."""
-    warmup_steps: int = 0
-    min_lr_frac: float = 0.1
-    """Learning rate of the last step as a fraction of the peak."""
-    clip_norm: float = 1.0
-    """Largest norm of the whole gradient; longer ones are shortened to it."""
-
-    def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"lr ({self.lr}) must be positive")
-        for name in ("beta1", "beta2", "min_lr_frac"):
-            if not 0 <= getattr(self, name) <= 1 or (name != "min_lr_frac" and getattr(self, name) == 1):
-                raise ConfigError(f"{name} ({getattr(self, name)}) must lie between 0 and 1")
-        for name in ("weight_decay", "warmup_steps"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative")
-        for name in ("eps", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns clipping off")
 
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp"]

@@ -15,9 +15,12 @@ from torch import Tensor
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.device import autocast
 from llm_core.metric_log import MetricLog
+from llm_core.optim.guard import StepReport, TrainingDiverged
+from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import reshard
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
+from llm_core.rollback import Rollback, event_rows, passed_batches
 from llm_core.schedule import learning_rate
 from llm_core.step import place, token_losses, train_step
 from llm_core.throughput import StepClock
@@ -26,10 +29,6 @@ from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
 Batches = Callable[[int], tuple[Tensor, ...]]
 """Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU, and documents_BT where attention keeps them apart."""
-
-
-class TrainingDiverged(ArithmeticError):
-    """A loss or gradient that is no number; going on would train nothing."""
 
 
 class Preempted(Exception):
@@ -41,12 +40,13 @@ class Trainer:
     """Holds finished parts and runs them; every rank has one and all do the same steps.
 
     metrics, timing: where numbers go; None on all ranks but the first.
+    rollback: how the run goes back after too many skipped steps; None: it does not.
     should_stop: asked after each step; one rank's yes stops all.
     peak_flops: of one device, per second; 0 where it is not known.
     """
 
     layout: Layout
-    optimizer: torch.optim.AdamW
+    optimizer: Optimizer
     batches: Batches
     validation: ValidationSet
     config: RunConfig
@@ -56,7 +56,9 @@ class Trainer:
     timing: MetricLog | None
     should_stop: Callable[[], bool] = lambda: False
     peak_flops: float = 0.0
+    rollback: Rollback | None = None
     clock: StepClock = field(init=False)
+    _passed_batches: int = 0
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,16 +69,28 @@ class Trainer:
         train = self.config.train
         self.clock.restart()
         self._validate_if_due(start)
-        for step in range(start + 1, train.num_steps + 1):
+        if self.rollback:
+            self._go_on_past_rollbacks()
+            if start == 0:
+                self.rollback.points.save(start, self.layout, self.optimizer)
+        step = start
+        while step < train.num_steps:
+            step += 1
             lr = learning_rate(step, train.num_steps, self.config.optim)
-            self._unlogged.append((step, lr, self.train_step(step - 1, lr)))
+            self._unlogged.append((step, lr, self.train_step(step - 1 + self._passed_batches, lr)))
             self.checkpoints.poll()
             stop = self.ranks.any(self.should_stop())
             is_last = step == train.num_steps
-            if is_last or stop or step % train.log_every == 0 or step % train.checkpoint_every == 0 or self._validates_at(step):
-                self._log_steps()
+            saves = is_last or stop or step % train.checkpoint_every == 0 or self._is_point(step)
+            if saves or step % train.log_every == 0 or self._validates_at(step):
+                trouble = self._log_steps()
+                if self.rollback and trouble is not None:
+                    step = self._go_back(self.rollback, trouble)
+                    continue
+            if self.rollback and self._is_point(step):
+                self.rollback.points.save(step, self.layout, self.optimizer)
             stop = stop or not self._validate_if_due(step)
-            if is_last or stop or step % train.checkpoint_every == 0 or self._is_best(step):
+            if saves or stop or self._is_best(step):
                 self._save(step)
             if stop:
                 self.checkpoints.finish()
@@ -84,28 +98,51 @@ class Trainer:
         self.checkpoints.finish()
 
     def train_step(self, index: int, lr: float) -> Tensor:
-        """One update from global batch `index`: [loss, gradient norm], as `llm_core.step.train_step` gives them."""
+        """One update from global batch `index`: a report, as `llm_core.step.train_step` gives it."""
         batch = self.clock.wait_for(lambda: self.batches(index))
         return train_step(self.layout, self.optimizer, batch, lr, self.config, self.ranks)
 
-    def _log_steps(self) -> None:
-        """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints."""
+    def _log_steps(self) -> int | None:
+        """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints.
+
+        The step after which the run must go back, if there is one; later ones are not logged then.
+        """
         if not self._unlogged:
-            return
+            return None
         values = torch.stack([value for _, _, value in self._unlogged]).tolist()
         tokens = self.config.train.tokens_per_step
-        for (step, lr, _), (loss, norm) in zip(self._unlogged, values, strict=True):
-            if not math.isfinite(loss) or not math.isfinite(norm):
-                raise TrainingDiverged(
-                    f"step {step}: loss {loss}, gradient norm {norm} at learning rate {lr:.3g}; "
-                    "lower optim.lr or raise optim.warmup_steps"
-                )
+        for (step, lr, _), numbers in zip(self._unlogged, values, strict=True):
+            report = StepReport(*numbers)
             if self.metrics:
-                self.metrics.write({"step": step, "train_loss": loss, "lr": lr, "grad_norm": norm, "tokens": step * tokens})
+                self.metrics.write(report.row(step, lr, step * tokens))
+            if self.rollback and self.rollback.is_due(report):
+                return step
+            report.check(step, lr, self.config.optim, self.config.train.dtype == "fp16")
         timed = self.clock.row(self._unlogged[-1][0], len(self._unlogged))
         if self.timing:
             self.timing.write(timed)
         self._unlogged.clear()
+        return None
+
+    def _is_point(self, step: int) -> bool:
+        return self.rollback is not None and self.rollback.is_point(step)
+
+    def _go_back(self, rollback: Rollback, step: int) -> int:
+        """To the last point before this step; its step. The batches since then are passed over."""
+        point = rollback.go_back(step, self.layout, self.optimizer, self.checkpoints)
+        self._unlogged.clear()
+        if self.metrics:
+            self.metrics.cut(point)
+        self._go_on_past_rollbacks()
+        self.clock.restart()
+        return point
+
+    def _go_on_past_rollbacks(self) -> None:
+        """Count batches on from the rollbacks there have been, and have a row for each of them."""
+        self._passed_batches = passed_batches(self.optimizer)
+        for row in event_rows(self.optimizer):
+            if self.metrics and row not in self.metrics.rows:
+                self.metrics.write(row)
 
     def _validates_at(self, step: int) -> bool:
         every = self.config.train.validate_every

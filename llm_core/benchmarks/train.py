@@ -23,7 +23,7 @@ import torch
 
 from llm_core.config import build
 from llm_core.device import device_name, set_threads, synchronize
-from llm_core.optim import build_optimizer
+from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.step import train_step
@@ -126,7 +126,7 @@ def measure(config: RunConfig, skip: int) -> None:
     set_threads(config.parallel)
     with open_ranks(config.parallel) as ranks:
         layout = build_layout(config.model, config.parallel, config.train, ranks)
-        optimizer = build_optimizer(layout, config.optim)
+        optimizer = build_optimizer(layout, config.optim, config.train.dtype)
         generator = torch.Generator().manual_seed(ranks.data_rank)
         times = []
         for _ in range(config.train.num_steps):

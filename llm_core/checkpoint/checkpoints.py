@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-import torch
-
 from llm_core.checkpoint.folders import (
     Progress,
     digest_file,
@@ -32,7 +30,7 @@ from llm_core.checkpoint.folders import (
 from llm_core.checkpoint.reader import read_into
 from llm_core.checkpoint.state import collect_state, fill_copies
 from llm_core.checkpoint.writer import Writer, Written, gather_objects
-from llm_core.optim import set_step
+from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 
@@ -74,7 +72,7 @@ class Checkpoints:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._thread.shutdown()
 
-    def save(self, step: int, layout: Layout, optimizer: torch.optim.AdamW, val_loss: float | None = None) -> None:
+    def save(self, step: int, layout: Layout, optimizer: Optimizer, val_loss: float | None = None) -> None:
         """Write the state after `step`; one that is still being written is finished first."""
         self.finish()
         temporary = temporary_of(self.root, step)
@@ -105,7 +103,7 @@ class Checkpoints:
             self._put_in_force(pending, parts)
         self.ranks.barrier()
 
-    def load(self, layout: Layout, optimizer: torch.optim.AdamW, newest: int | None = None) -> int:
+    def load(self, layout: Layout, optimizer: Optimizer, newest: int | None = None) -> int:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where there is none.
 
         newest: the last step that may be loaded. Checkpoints of later steps than the loaded one are removed.
@@ -121,7 +119,6 @@ class Checkpoints:
                 state = collect_state(layout, optimizer)
                 read_into(state, folder_of(self.root, step))
                 fill_copies(layout, optimizer)
-                set_step(optimizer, step)
                 self._tidy(after=step, bad=bad)
                 return step
             bad.append((step, damage))

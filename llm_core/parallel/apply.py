@@ -32,6 +32,7 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.stages import split_model
 from llm_core.parallel.tensor import TensorShards
 from llm_core.parallel.weights import initialize
+from llm_core.precision import HALF_DTYPES
 from llm_core.train_config import ParallelConfig, TrainConfig
 
 
@@ -86,7 +87,8 @@ def build_layout(
     pipeline = None
     if parallel.pp > 1:
         replicas = [] if parallel.shards_weights else [_group(ranks, axis) for axis in ("dp", "cp")]
-        dtype = torch.bfloat16 if parallel.shards_weights and train.dtype == "bf16" else torch.get_default_dtype()
+        whole = torch.get_default_dtype()
+        dtype = HALF_DTYPES.get(train.dtype, whole) if parallel.shards_weights else whole
         pieces = parallel.tp if parallel.sequence_parallel else 1
         pipeline = Pipeline(plan, _group(ranks, "pp"), model, dict(parts), ranks.device, dtype, pieces, replicas)
     elif parallel.kind in ("ddp", "zero1"):
@@ -125,8 +127,8 @@ def _shard(model: Transformer, dtype: str, mesh: DeviceMesh, reshard_after_forwa
     """FSDP2: one unit per block; embedding, norm and head form the root unit, which keeps a tied weight together."""
     # Inputs keep their dtype: rotary tables must stay float32, and activations take the dtype of the weights anyway.
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-    if dtype == "bf16":
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    if dtype in HALF_DTYPES:
+        policy = MixedPrecisionPolicy(HALF_DTYPES[dtype], torch.float32, cast_forward_inputs=False)
     for module in (*(block for block in model.blocks if block is not None), model):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
     for module in model.modules():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.degrees import V_SHAPED
 from llm_core.train_config import ParallelConfig
 
@@ -27,7 +28,8 @@ class Problem:
     packed: bool = False
     family: str = "llama"
     layers: int = 2
-    dtype: str = "fp64"
+    dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
+    optim: OptimizerKind = "adamw"
 
     def model(self) -> ModelConfig:
         family: dict[str, Any] = {
@@ -111,6 +113,8 @@ VARIED = [
 ]
 FAMILIES = [Problem(family=family, tied=family == "gpt2", packed=family != "gpt2") for family in ("qwen2", "qwen3", "gpt2")]
 
+OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]
+
 CROSS = [
     (layout(4, "fsdp"), layout(4, "ddp", tp=4)),
     (layout(4, "ddp", tp=4), layout(4, "fsdp")),
@@ -149,7 +153,13 @@ def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
 
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[:: len(micro_sizes(parallel))]]
+MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS)[:: len(micro_sizes(parallel))]]
 SINGLES = [
     case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
 ]
-ROUGH = [case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="bf16", packed=True)])[:1]]
+ROUGH = [
+    case
+    for parallel in LAYOUTS
+    for dtype in ("bf16", "fp16")
+    for case in cases_of(parallel, [Problem(dtype=dtype, packed=True)])[:1]
+]

@@ -19,7 +19,8 @@ from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED, count_targets
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
-from llm_core.optim import build_optimizer
+from llm_core.optim.build import build_optimizer
+from llm_core.optim.config import MuonConfig
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
@@ -32,8 +33,7 @@ from tests.distributed.cases import ROWS, TOKENS, Case, Problem
 NUM_STEPS = 3
 CPU = torch.device("cpu")
 SINGLE = ParallelConfig(device="cpu", num_threads=1)
-OPTIM = OptimConfig(lr=3e-3, clip_norm=0.5)
-"""Clipping is active at the norms of these problems, so an error in the norm is one of parameters too."""
+LR = 3e-3
 
 Found = dict[str, Tensor]
 
@@ -51,6 +51,11 @@ def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens[:, :-1].contiguous(), targets, documents
 
 
+def optim_of(problem: Problem) -> OptimConfig:
+    """Clipping is active at the norms of these problems, so an error in the norm is one of parameters too."""
+    return OptimConfig(lr=LR, clip_norm=0.5, kind=problem.optim, muon=MuonConfig(dtype="fp32"))
+
+
 def make_trainer(
     problem: Problem, parallel: ParallelConfig, micro: int, ranks: Ranks, folder: Path, memory: MemoryConfig = NO_SAVINGS
 ) -> Trainer:
@@ -59,11 +64,11 @@ def make_trainer(
         global_batch_sequences=ROWS,
         seq_len=TOKENS,
         micro_batch_sequences=micro,
-        dtype="bf16" if problem.dtype == "bf16" else "fp32",
+        dtype="fp32" if problem.dtype == "fp64" else problem.dtype,
         seed=7,
         data=DataConfig(mask_documents=problem.packed),
     )
-    config = RunConfig(problem.model(), OPTIM, train, parallel, folder, folder, memory)
+    config = RunConfig(problem.model(), optim_of(problem), train, parallel, folder, folder, memory)
 
     def batches(step: int) -> tuple[Tensor, ...]:
         share = ROWS // ranks.data_world
@@ -73,8 +78,8 @@ def make_trainer(
     ids, targets, documents = (tensor[:5] for tensor in tokens_of(problem, 99))
     validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
     layout = build_layout(config.model, parallel, train, ranks, memory)
-    checkpoints = Checkpoints(folder, ranks)
-    return Trainer(layout, build_optimizer(layout, OPTIM), batches, validation, config, ranks, checkpoints, None, None)
+    optimizer = build_optimizer(layout, config.optim, train.dtype)
+    return Trainer(layout, optimizer, batches, validation, config, ranks, Checkpoints(folder, ranks), None, None)
 
 
 def compute(trainer: Trainer) -> Found:
@@ -85,9 +90,9 @@ def compute(trainer: Trainer) -> Found:
     count = ranks.sum_targets(count_targets(targets)).clamp(min=1)
     accumulate_gradients(layout, ids, targets, rows, count, trainer.config, ranks)
     found |= {f"gradient.{k}": v.clone() for k, v in whole_weights(layout, ranks, gradient_of).items()}
-    trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.optimizer.zero_grad()
     for step in range(NUM_STEPS):
-        found[f"loss.{step}"], found[f"norm.{step}"] = trainer.train_step(step, OPTIM.lr).unbind()
+        found[f"loss.{step}"], found[f"norm.{step}"] = trainer.train_step(step, LR)[:2].unbind()
     sums = trainer.validation_sums()
     assert sums is not None
     found["validation.sums"] = sums
@@ -148,14 +153,14 @@ def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, fo
     with precision(problem.dtype):
         one, other = (make_trainer(problem, p, 1, ranks_of(p), folder) for p in (saver, loader))
         for step in range(NUM_STEPS):
-            one.train_step(step, OPTIM.lr)
+            one.train_step(step, LR)
         # All processes take part in saving, also what each of them has alone.
         everyone = Ranks(dist.get_rank(), dist.get_world_size(), CPU)
         with Checkpoints(folder, everyone, in_background=True) as checkpoints:
             checkpoints.save(NUM_STEPS, one.layout, one.optimizer)
             assert checkpoints.load(other.layout, other.optimizer) == NUM_STEPS
         weights = [{k: v.clone() for k, v in whole_weights(t.layout, t.ranks).items()} for t in (one, other)]
-        ended = [t.train_step(NUM_STEPS, OPTIM.lr) for t in (one, other)]
+        ended = [t.train_step(NUM_STEPS, LR)[:2] for t in (one, other)]
         after = [whole_weights(t.layout, t.ranks) for t in (one, other)]
         if dist.get_rank():
             return {}

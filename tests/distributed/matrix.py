@@ -29,8 +29,9 @@ LIMITS = {
     "fp64": dict.fromkeys(("initial", "loss", "gradient", "norm", "validation", "parameter", "continued"), 1e-10)
     | {"loaded": 0.0},
     "fp32": {"initial": 0.0, "loss": 1e-6, "gradient": 1e-6},
-    # Rounded to 8 bits: that the layout follows at all, with the losses of float32.
+    # Rounded to 8 or 11 bits: that the layout follows at all, with the losses of float32.
     "bf16": {"initial": 0.0, "loss": 5e-3, "norm": 5e-2},
+    "fp16": {"initial": 0.0, "loss": 6e-4, "norm": 6e-3},
 }
 
 
@@ -63,6 +64,11 @@ def whole_matrix() -> list[Run]:
         Run(Case(one, Problem(tied=tied, layers=cases.layers_for(one, into)), 1), into)
         for one, into in pairs + cases.CROSS
         for tied in (True, False)
+    ]
+    exchanges += [
+        Run(Case(one, dataclasses.replace(p, layers=cases.layers_for(one, into)), 1), into)
+        for one, into in cases.CROSS
+        for p in cases.OPTIMIZERS
     ]
     return [Run(case) for case in cases.MATRIX + cases.SINGLES + cases.ROUGH] + exchanges
 

@@ -28,6 +28,11 @@ FAST = [
     Run(Case(layout(4, "zero1", pp=2), Problem(tied=False), 1), layout(4, "zero1", tp=2)),
     Run(Case(layout(4, "zero1", tp=2), Problem(), 1), layout(1, "none")),
     Run(Case(layout(1, "none"), Problem(), 1), layout(4, "hsdp", dp_shard=2)),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(optim="adafactor"), 2)),
+    Run(Case(layout(4, "zero1", tp=2), Problem(optim="muon", family="gpt2"), 2)),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon"), 1), layout(4, "zero1", pp=2)),
+    Run(Case(layout(4, "zero1", pp=2), Problem(optim="adafactor"), 1), layout(4, "fsdp", tp=2)),
+    Run(Case(layout(4, "zero1", pp=2, pp_schedule="zero_bubble_v"), Problem(dtype="fp16", layers=4), 1)),
     Run(Case(layout(8, "zero1", pp=2, tp=2), Problem(), 2)),
 ]
 

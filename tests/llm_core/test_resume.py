@@ -203,7 +203,7 @@ def test_a_loss_that_is_no_number_stops_the_run(num_steps: int, lr: float, tmp_p
     with pytest.raises(TrainingDiverged, match=r"step \d+: .*lower optim.lr"):
         run(wild, tmp_path / "work")
     rows = read_rows(tmp_path / "work" / "metrics.jsonl")
-    assert all(abs(row["train_loss"]) < float("inf") for row in rows)
+    assert all(abs(row["train_loss"]) < float("inf") for row in rows if "train_loss" in row)
 
 
 def test_checkpoint_index_with_foreign_objects_is_refused(tmp_path: Path) -> None:

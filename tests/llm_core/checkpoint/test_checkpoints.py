@@ -23,7 +23,8 @@ from llm_core.checkpoint.state import collect_state
 from llm_core.checkpoint.writer import Writer
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
-from llm_core.optim import build_optimizer
+from llm_core.optim.build import build_optimizer
+from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from tests.llm_core.small_runs import MODEL, OPTIM
@@ -40,7 +41,7 @@ class Run:
         self.optimizer = build_optimizer(self.layout, OPTIM)
 
     @property
-    def parts(self) -> tuple[Layout, torch.optim.AdamW]:
+    def parts(self) -> tuple[Layout, Optimizer]:
         return self.layout, self.optimizer
 
     def values(self) -> dict[str, Tensor]:
@@ -49,7 +50,7 @@ class Run:
     @torch.no_grad()
     def move(self) -> None:
         for tensor in collect_state(*self.parts).values():
-            tensor.add_(1.0)
+            tensor.add_(1)
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

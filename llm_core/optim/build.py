@@ -1,0 +1,46 @@
+"""An optimizer for the weights of a layout. Its state exists at once, so that a checkpoint can be read into it."""
+
+from __future__ import annotations
+
+from torch.distributed.tensor import DTensor
+
+from llm_core.optim.adafactor import Adafactor
+from llm_core.optim.adamw import AdamW
+from llm_core.optim.config import OptimConfig
+from llm_core.optim.guard import Guard
+from llm_core.optim.lion import Lion
+from llm_core.optim.method import Method
+from llm_core.optim.muon import Muon, is_hidden_matrix
+from llm_core.optim.optimizer import Optimizer
+from llm_core.optim.owners import Owners
+from llm_core.optim.pieces import Piece, make_pieces
+from llm_core.parallel.layout import Layout
+from llm_core.precision import LossScaler
+
+
+def build_optimizer(layout: Layout, config: OptimConfig, dtype: str = "fp32") -> Optimizer:
+    """dtype: `train.dtype`, of which fp16 needs a loss scale. Raises ConfigError for rules without weights."""
+    pieces = make_pieces(layout, config)
+    weights = [piece.weight for piece in pieces]
+    guard = Guard(config.guard, weights[0].device)
+    scaler = LossScaler(config.loss_scale, weights[0].device) if dtype == "fp16" else None
+    mesh = None
+    if layout.shares_state:
+        assert layout.mesh is not None
+        mesh = layout.mesh["dp_shard"]
+    return Optimizer(weights, make_methods(layout, pieces, config), config.clip_norm, guard, scaler, mesh)
+
+
+def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:
+    """The update rules of a kind of optimizer, each with its pieces."""
+    if config.kind == "lion":
+        return [Lion(pieces, config)]
+    if config.kind == "adafactor":
+        return [Adafactor(pieces, config)]
+    if config.kind == "muon":
+        matrices = [piece for piece in pieces if is_hidden_matrix(piece)]
+        rest = [piece for piece in pieces if not is_hidden_matrix(piece)]
+        shares_rows = layout.shares_state or any(isinstance(piece.weight, DTensor) for piece in matrices)
+        muon = Muon(matrices, config, layout.bare.config, Owners(layout, matrices, shares_rows))
+        return [muon, AdamW(rest, config)] if rest else [muon]
+    return [AdamW(pieces, config)]

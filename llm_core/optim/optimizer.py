@@ -1,0 +1,97 @@
+"""One update of the weights from gradients that are there: judge → unscale and clip → update → share.
+
+Clipping and skipping happen inside the update rules, from scalars on the device, so nothing waits for the host. A skipped step
+leaves weights, moments and the count of updates bitwise as they were. Everything that must survive a restart, the guard's
+and the loss scale's state too, is given to checkpoints as tensors by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from llm_core.optim.guard import NOT_FINITE, OVERFLOW, UPDATED, Guard
+from llm_core.optim.method import Method, State, Update
+from llm_core.parallel.zero import share_rows
+from llm_core.precision import LossScaler
+
+NORM_EPS = 1e-6
+"""Added to the norm before it is compared, as in torch.nn.utils.clip_grad_norm_."""
+
+
+class Optimizer:
+    """Update rules over all weights of this process.
+
+    weights: of the model, on this process; mesh: processes with equal weights that update some rows each (ZeRO-1), or None.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[nn.Parameter],
+        methods: Sequence[Method],
+        clip_norm: float,
+        guard: Guard,
+        scaler: LossScaler | None = None,
+        mesh: DeviceMesh | None = None,
+    ) -> None:
+        self._weights, self._methods, self._clip_norm = list(weights), methods, clip_norm
+        self.guard, self.scaler, self._mesh = guard, scaler, mesh
+        self.num_updates = torch.zeros((), dtype=torch.float64, device=self._weights[0].device)
+
+    @property
+    def loss_scale(self) -> Tensor | None:
+        """What the loss is multiplied by before backward; None: nothing."""
+        return None if self.scaler is None else self.scaler.scale
+
+    @torch.no_grad()
+    def step(self, lr: float, loss: Tensor, norm: Tensor) -> Tensor:
+        """Update from the gradients of the weights, or skip; a `StepReport` as a tensor. Every process must call it.
+
+        loss, norm: of the unscaled loss, scalars that are the same on all processes.
+        """
+        scale = self.loss_scale
+        reason = self.guard.judge(loss, norm, None if self.scaler is None else self.scaler.can_fall)
+        bad = reason != UPDATED
+        divisor = ((norm.float() + NORM_EPS) / self._clip_norm).clamp(min=1)
+        report = self.guard.report(loss, norm, reason, scale)
+        self.num_updates += ~bad
+        # The number stays positive in a skipped first step, where corrections divide by 1 - beta^0.
+        update = Update(lr, self.num_updates.clamp(min=1), divisor if scale is None else divisor * scale, bad)
+        for method in self._methods:
+            method.update(update)
+        if self.scaler is not None:
+            self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE))
+        if self._mesh is not None:
+            share_rows(self._weights, self._mesh)
+        return report
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for weight in self._weights:
+            weight.grad = None
+
+    def states(self) -> list[State]:
+        """What the update rules keep, weight by weight."""
+        return [state for method in self._methods for state in method.states()]
+
+    def state_views(self) -> dict[str, Tensor]:
+        """All there is to save, by names that no layout changes, as parts of whole tensors. Reading into them restores it."""
+        views = {"optimizer.num_updates": self.num_updates}
+        views |= {f"guard.{name}": tensor for name, tensor in self.guard.state.items()}
+        if self.scaler is not None:
+            views |= {f"loss_scale.{name}": tensor for name, tensor in self.scaler.state.items()}
+        for state in self.states():
+            # A tied weight that a pipeline has twice is saved once.
+            views.setdefault(f"optimizer.{state.weight.name}.{state.kind}", state.place.view(state.piece))
+        return views
+
+    def fill_copies(self) -> None:
+        """After reading into `state_views`: give the second copy of a tied weight the state of the first."""
+        read: dict[tuple[str, str], State] = {}
+        for state in self.states():
+            source = read.setdefault((state.weight.name, state.kind), state)
+            if source is not state:
+                state.piece.copy_(source.piece)

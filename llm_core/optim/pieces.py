@@ -1,0 +1,95 @@
+"""What of each weight does this process update? Plain tensors, whatever the layout.
+
+A piece is the local tensor of an FSDP weight, this process's rows of a whole one under ZeRO-1, and otherwise the weight itself
+(with tensor parallelism, the part of it that is here). It shares memory with the model; optimizers compute on pieces alone, so
+no step goes through DTensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from llm_core.model.transformer import global_name
+from llm_core.optim.config import OptimConfig
+from llm_core.optim.groups import Treatment, treatments
+from llm_core.parallel.layout import Layout
+from llm_core.parallel.places import Place, local, place_of, placed_weights, whole_shapes
+from llm_core.parallel.zero import rows_of
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """This process's piece of one weight. Use it without gradients (torch.no_grad)."""
+
+    name: str
+    """Global name; both copies of a tied weight have that of the embedding."""
+    weight: nn.Parameter
+    place: Place
+    """Where the piece lies in the whole weight."""
+    treatment: Treatment
+    rows: tuple[int, int] | None = None
+    """(rank, number) of the processes that share the rows of the weight under ZeRO-1."""
+
+    @property
+    def data(self) -> Tensor:
+        # Asked for each time: FSDP may move the memory of a shard when it first runs.
+        return self._own(local(self.weight))
+
+    @property
+    def grad(self) -> Tensor:
+        grad = self.weight.grad
+        assert grad is not None, f"{self.name} has no gradient"
+        return self._own(local(grad))
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        return tensor if self.rows is None else rows_of(tensor, *self.rows)
+
+
+def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
+    """One of each trained weight of this process. Raises ConfigError for rules about weights that are not there."""
+    shapes = whole_shapes(layout.bare.config)
+    names = {name: shapes[name] for name in shapes if name == global_name(layout.bare.config, name)}
+    treated = treatments(names, config)
+    rows = None
+    if layout.shares_state:
+        assert layout.mesh is not None
+        rows = layout.mesh.get_local_rank("dp_shard"), layout.mesh["dp_shard"].size()
+    return [
+        Piece(
+            name, weight, place if rows is None else place_of(layout, name, weight, place.shape, rows=True), treated[name], rows
+        )
+        for name, weight, place in placed_weights(layout)
+        if weight.requires_grad
+    ]
+
+
+@torch.no_grad()
+def empty_state(pieces: Sequence[Piece], dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Zeros of the shape of each piece; in the dtype of the weights when None."""
+    return [torch.zeros_like(piece.data, dtype=dtype, requires_grad=False) for piece in pieces]
+
+
+def by_treatment(pieces: Sequence[Piece]) -> Iterator[tuple[Treatment, list[int]]]:
+    """Indices of the pieces that are treated alike, without those of which this process holds nothing."""
+    found: dict[Treatment, list[int]] = {}
+    for index, piece in enumerate(pieces):
+        if local_size(piece):
+            found.setdefault(piece.treatment, []).append(index)
+    yield from found.items()
+
+
+def local_size(piece: Piece) -> int:
+    with torch.no_grad():
+        return piece.data.numel()
+
+
+def write_unless(bad: Tensor, old: Tensor, new: Tensor) -> None:
+    """Put `new` into `old`, or leave it bitwise as it is where the scalar `bad` is true, NaN or not. No host synchronisation."""
+    if old.dtype == new.dtype:
+        torch.where(bad, old, new, out=old)
+    else:
+        old.copy_(torch.where(bad, old, new.to(old.dtype)))

@@ -1,0 +1,66 @@
+"""Where does a run go on that skipped too many steps? At the last point before, past the batches that led it astray.
+
+Points are checkpoints of their own at multiples of `optim.guard.rollback_every_steps`, so that where a run goes back to depends
+on nothing that only says how it is run: how often it saves, logs, or was stopped. What it went back from and to is saved with the
+optimizer; batches are counted on from there, so a resumed run reads what one that was not stopped reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.checkpoint.folders import steps_in
+from llm_core.optim.config import GuardConfig
+from llm_core.optim.guard import StepReport, TrainingDiverged
+from llm_core.optim.optimizer import Optimizer
+from llm_core.parallel.layout import Layout
+
+
+@dataclass
+class Rollback:
+    """Every rank has one and makes the same calls."""
+
+    config: GuardConfig
+    points: Checkpoints
+
+    def is_due(self, report: StepReport) -> bool:
+        return report.recent_skips >= self.config.rollback_skips
+
+    def is_point(self, step: int) -> bool:
+        """Whether the run can go back to the end of this step; 0 is before the first."""
+        return step % self.config.rollback_every_steps == 0
+
+    def go_back(self, step: int, layout: Layout, optimizer: Optimizer, checkpoints: Checkpoints) -> int:
+        """Restore the last point before `step`, there and in the checkpoints that a killed run goes on from; its step.
+
+        Raises TrainingDiverged when the run has gone back too often.
+        """
+        taken = optimizer.guard.rollbacks()
+        if len(taken) >= self.config.max_rollbacks:
+            raise TrainingDiverged(
+                f"step {step}: {self.config.rollback_skips} skipped steps within {self.config.rollback_window_steps}, and the "
+                f"run has gone back {len(taken)} times (optim.guard.max_rollbacks); lower optim.lr or raise optim.warmup_steps"
+            )
+        point = self.points.load(layout, optimizer, newest=step - 1)
+        if point not in steps_in(self.points.root):
+            raise TrainingDiverged(f"step {step}: too many skipped steps, and no sound point to go back to in {self.points.root}")
+        checkpoints.load(layout, optimizer, newest=point)  # removes the later ones, which a killed run must not find
+        self.points.load(layout, optimizer, newest=point)
+        optimizer.guard.note_rollbacks([*taken, (step, point)])
+        checkpoints.save(point, layout, optimizer)
+        return point
+
+
+def passed_batches(optimizer: Optimizer) -> int:
+    """By how many batches the run is ahead of its steps. Waits for the device."""
+    return sum(step - point for step, point in optimizer.guard.rollbacks())
+
+
+def event_rows(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Rows of metrics about all rollbacks so far, by the step that each went back to."""
+    return [
+        {"step": point, "event": "rollback", "number": number, "from_step": step, "passed_batches": step - point}
+        for number, (step, point) in enumerate(optimizer.guard.rollbacks(), start=1)
+    ]

@@ -1,0 +1,179 @@
+"""Whole runs of each optimizer: they learn, and what is stopped or skipped ends in the same bytes."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llm_core import step as step_module
+from llm_core.metric_log import read_rows, read_status
+from llm_core.optim.config import GuardConfig, LossScaleConfig
+from llm_core.optim.guard import TrainingDiverged
+from llm_core.train import run
+from llm_core.train_config import RunConfig
+from tests.llm_core.optim.small_optimizers import KINDS
+from tests.llm_core.small_runs import OPTIM, run_config
+from tests.llm_core.test_resume import keep_process_settings, result_bytes, signal_when
+
+__all__ = ["keep_process_settings"]
+
+RATES = {"adamw": 3e-3, "lion": 1e-3, "adafactor": 3e-2, "muon": 3e-3}
+
+
+def make_config(folder: Path, train: dict[str, Any] | None = None, **optim: Any) -> RunConfig:
+    config = run_config(folder, train={"num_steps": 8, "checkpoint_every": 4, "validate_every": 0} | (train or {}))
+    return dataclasses.replace(config, optim=dataclasses.replace(OPTIM, **optim))
+
+
+def losses(workdir: Path) -> list[float]:
+    return [row["train_loss"] for row in read_rows(workdir / "metrics.jsonl") if "train_loss" in row]
+
+
+def events(workdir: Path) -> list[dict[str, Any]]:
+    return [row for row in read_rows(workdir / "metrics.jsonl") if "event" in row]
+
+
+def in_folder(config: RunConfig, folder: Path) -> Path:
+    folder.mkdir()
+    run(config, folder)
+    return folder
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RunConfig, dict[int, float]], None]]:
+    """Multiply loss and gradients of the batches at these indices by a factor, whenever a step gets them."""
+
+    def install(config: RunConfig, factors: dict[int, float]) -> None:
+        from llm_core.parallel.ranks import Ranks
+        from llm_core.shards import open_shards
+        from llm_core.train import build_loader
+
+        loader = build_loader(config, open_shards(config.shards, "train"), Ranks(0, 1, torch.device("cpu")))
+        batches = {index: loader.batch(index)[0] for index in factors}
+        plain = step_module.accumulate_gradients
+
+        def poisoned(layout: Any, ids_BT: Tensor, *rest: Any) -> Tensor:
+            loss = plain(layout, ids_BT, *rest)
+            for index, batch in batches.items():
+                if torch.equal(ids_BT, batch):
+                    for weight in layout.model.parameters():
+                        weight.grad *= factors[index]
+                    loss = loss * factors[index]
+            return loss
+
+        monkeypatch.setattr(step_module, "accumulate_gradients", poisoned)
+
+    yield install
+
+
+OTHERS = [pytest.param(kind, "fp32", "fp32", marks=pytest.mark.slow) for kind in KINDS if kind != "muon"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "state_dtype"), [("muon", "fp32", "fp32"), ("adamw", "fp16", "bf16"), ("lion", "bf16", "bf16"), *OTHERS]
+)
+def test_it_learns_and_a_stopped_run_ends_with_the_bytes_of_one_that_was_not(
+    kind: str, dtype: str, state_dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(tmp_path, {"dtype": dtype}, kind=kind, lr=RATES[kind], state_dtype=state_dtype, schedule="wsd")
+    whole = in_folder(config, tmp_path / "whole")
+    assert losses(whole)[-1] < losses(whole)[0] - 0.1 and not events(whole)
+    with monkeypatch.context() as patch:
+        signal_when(5, 15, patch)
+        stopped = in_folder(config, tmp_path / "stopped")
+    assert read_status(stopped / "status.json")["outcome"] == "preempted"
+    run(config, stopped)
+    assert result_bytes(stopped) == result_bytes(whole)
+
+
+def test_a_poisoned_batch_is_skipped_and_said_so(tmp_path: Path, poison: Callable[..., None]) -> None:
+    config = make_config(tmp_path)
+    poison(config, {3: float("nan"), 5: float("inf")})
+    workdir = in_folder(config, tmp_path / "run")
+    assert [(row["step"], row["event"], row["reason"]) for row in events(workdir)] == [
+        (4, "skipped_step", "not_finite"),
+        (6, "skipped_step", "not_finite"),
+    ]
+    assert len(losses(workdir)) == 6 and losses(workdir)[-1] < losses(workdir)[0]
+
+
+def test_a_spike_is_skipped_where_asked_for_and_resumed_runs_judge_alike(
+    tmp_path: Path, poison: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = GuardConfig(spike_std=200.0, spike_window_steps=3)
+    config = make_config(tmp_path, guard=guard)
+    poison(config, {6: 1e6})
+    whole = in_folder(config, tmp_path / "whole")
+    assert [(row["step"], row["reason"]) for row in events(whole)] == [(7, "spike")]
+    with monkeypatch.context() as patch:
+        signal_when(5, 15, patch)
+        stopped = in_folder(config, tmp_path / "stopped")
+    run(config, stopped)
+    assert result_bytes(stopped) == result_bytes(whole)
+    plain = in_folder(dataclasses.replace(config, optim=OPTIM), tmp_path / "plain")
+    assert not events(plain)
+
+
+def test_fp16_backs_off_until_gradients_fit_and_learns(tmp_path: Path) -> None:
+    scale = LossScaleConfig(initial=2.0**30, hysteresis=1)
+    config = make_config(tmp_path, {"dtype": "fp16", "num_steps": 20, "checkpoint_every": 20}, loss_scale=scale)
+    workdir = in_folder(config, tmp_path / "run")
+    found = events(workdir)
+    assert found and {row["reason"] for row in found} == {"loss_scale_overflow"} and len(found) > config.optim.guard.max_skips
+    assert losses(workdir)[-1] < losses(workdir)[0] - 0.1
+
+
+def test_fp16_that_overflows_at_the_least_scale_ends_with_one_clear_error(tmp_path: Path) -> None:
+    scale = LossScaleConfig(initial=2.0**30, floor=2.0**29, hysteresis=1)
+    config = make_config(tmp_path, {"dtype": "fp16"}, loss_scale=scale, guard=GuardConfig(max_skips=3))
+    with pytest.raises(TrainingDiverged, match=r"step 4: .*3th skipped.*overflow at the least loss scale .*use train.dtype=bf16"):
+        in_folder(config, tmp_path / "run")
+
+
+def test_bf16_and_fp16_stay_near_fp32(tmp_path: Path) -> None:
+    found = {}
+    for dtype in ("fp32", "bf16", "fp16"):
+        config = make_config(tmp_path, {"dtype": dtype, "num_steps": 4})
+        found[dtype] = losses(in_folder(config, tmp_path / dtype))
+    assert max(abs(a - b) for a, b in zip(found["fp32"], found["bf16"], strict=True)) < 0.02
+    assert max(abs(a - b) for a, b in zip(found["fp32"], found["fp16"], strict=True)) < 0.003
+    assert json.dumps(found["fp16"]) != json.dumps(found["fp32"])
+
+
+GOES_BACK = GuardConfig(rollback_skips=2, rollback_window_steps=6, rollback_every_steps=3)
+
+
+def test_too_many_skips_send_the_run_back_past_the_batches_however_it_is_run(
+    tmp_path: Path, poison: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(tmp_path, guard=GOES_BACK)
+    poison(config, {4: float("nan"), 5: float("nan")})
+    whole = in_folder(config, tmp_path / "whole")
+    rows = read_rows(whole / "metrics.jsonl")
+    assert [row for row in rows if "event" in row] == [
+        {"step": 3, "event": "rollback", "number": 1, "from_step": 6, "passed_batches": 3}
+    ]
+    assert [row["step"] for row in rows if "train_loss" in row] == list(range(1, 9))
+    # Saving, logging and stopping at other times, before and after it went back, change nothing.
+    train = dataclasses.replace(config.train, log_every=4, checkpoint_every=5)
+    rare = in_folder(dataclasses.replace(config, train=train), tmp_path / "rare")
+    assert result_bytes(rare) == result_bytes(whole)
+    for step in (4, 5, 7):
+        with monkeypatch.context() as patch:
+            signal_when(step, 15, patch)
+            stopped = in_folder(config, tmp_path / f"stopped-{step}")
+        assert read_status(stopped / "status.json")["outcome"] == "preempted"
+        run(config, stopped)
+        assert result_bytes(stopped) == result_bytes(whole)
+
+
+def test_a_run_goes_back_so_many_times_and_no_more(tmp_path: Path, poison: Callable[..., None]) -> None:
+    config = make_config(tmp_path, guard=dataclasses.replace(GOES_BACK, max_rollbacks=1))
+    poison(config, {index: float("nan") for index in (1, 2, 3, 4)})
+    with pytest.raises(TrainingDiverged, match=r"step \d: 2 skipped steps within 6, and the run has gone back 1 times"):
+        in_folder(config, tmp_path / "run")
