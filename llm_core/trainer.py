@@ -55,8 +55,8 @@ class Trainer:
     metrics: MetricLog | None
     timing: MetricLog | None
     should_stop: Callable[[], bool] = lambda: False
-    rollback: Rollback | None = None
     peak_flops: float = 0.0
+    rollback: Rollback | None = None
     clock: StepClock = field(init=False)
     _passed_batches: int = 0
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)

@@ -92,35 +92,34 @@ def main() -> None:
 def hold(folder: Path, only: Path | None, table_file: Path | None) -> int:
     """Run, compare and report; how many failed."""
     runs = whole_matrix() if only is None else [from_plain(r) for r in json.loads(only.read_text("utf-8"))]
-    rows: list[tuple[Run, dict[str, float]]] = []
     for world in sorted({run.world for run in runs}):
-        own = [run for run in runs if run.world == world]
+        own = [(number, run) for number, run in enumerate(runs) if run.world == world]
         fork_ranks(world, folder, lambda own=own: run_all(own, folder))  # type: ignore[misc]
-        rows += zip(own, json.loads((folder / "found.json").read_text("utf-8")), strict=True)
-    failed = [(run, wrong) for run, found in rows if (wrong := failures(run, found))]
-    for run, wrong in failed:
-        print(f"FAILED {run.name}, {run.case.problem}, micro batches of {run.case.micro}: {', '.join(wrong)}")
+    rows = [(run, json.loads((folder / f"{number}.json").read_text("utf-8"))) for number, run in enumerate(runs)]
     (folder / "found.json").write_text(json.dumps([found for _, found in rows]), "utf-8")
     if table_file is not None:
         table_file.write_text(table(rows), "utf-8")
     exact = [found for run, found in rows if run.case.problem.dtype == "fp64"]
     kinds = {"worst_loss": "loss", "worst_grad": "gradient", "worst_param": "parameter"}
     worst = {key: max((found[kind] for found in exact if kind in found), default=0.0) for key, kind in kinds.items()}
-    print(json.dumps({"cases": len(rows), "failed": len(failed)} | worst))
-    return len(failed)
+    num_failed = sum(bool(failures(run, found)) for run, found in rows)
+    print(json.dumps({"cases": len(rows), "failed": num_failed} | worst))
+    return num_failed
 
 
-def run_all(runs: list[Run], folder: Path) -> None:
-    """On every process; the first leaves what it found."""
-    found, first = [], dist.get_rank() == 0
-    began, last = time.perf_counter(), ""
-    for number, run in enumerate(runs):
-        found.append(run.execute(folder / str(number)))
-        if first and (run.name != last or number + 1 == len(runs)):
-            print(f"{number + 1}/{len(runs)} {run.name} ({time.perf_counter() - began:.0f} s)", flush=True)
+def run_all(runs: list[tuple[int, Run]], folder: Path) -> None:
+    """On every process; the first leaves what it found of each, and says what is done and what failed."""
+    first, began, last = dist.get_rank() == 0, time.perf_counter(), ""
+    for done, (number, run) in enumerate(runs, start=1):
+        found = run.execute(folder / str(number))
+        if not first:
+            continue
+        (folder / f"{number}.json").write_text(json.dumps(found), "utf-8")
+        if run.name != last or done == len(runs):
+            print(f"{done}/{len(runs)} {run.name} ({time.perf_counter() - began:.0f} s)", flush=True)
             last = run.name
-    if first:
-        (folder / "found.json").write_text(json.dumps(found), "utf-8")
+        if wrong := failures(run, found):
+            print(f"FAILED {run.name}, {run.case.problem}, micro batches of {run.case.micro}: {', '.join(wrong)}", flush=True)
 
 
 PREFACE = """# Every layout gives the answer of one process
