@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import pipelining
 from torch.distributed.tensor import placement_types
 
 all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -26,3 +27,11 @@ def keeps_graph() -> bool:
     """Inside a backward pass: whether its graph will be gone through again. True where torch does not tell."""
     ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return True if ask is None else bool(ask())
+
+
+class PipelineStage(pipelining.PipelineStage):
+    """A stage whose neighbour may be on the same process, as at the bend of a V: torch 2.11 opens with a send to itself there,
+    which gloo cannot."""
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        return [op for op in super()._get_init_p2p_neighbors_ops() if op.peer != dist.get_rank()]

@@ -23,6 +23,7 @@ from torch.distributed import pipelining
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from llm_core.compat import PipelineStage
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.stages import has_copies
@@ -140,7 +141,7 @@ class Pipeline:
         if num_micro_batches not in self._schedules:
             self.plan.check_micro_batches(num_micro_batches)
             stages = [
-                pipelining.PipelineStage(part, stage, self.plan.num_stages, self.device, group=self.group)
+                PipelineStage(part, stage, self.plan.num_stages, self.device, group=self.group)
                 for stage, part in sorted(self.parts.items())
             ]
             schedule_class: Any = pipelining.schedules.get_schedule_class(CLASSES[self.plan.schedule])

@@ -105,17 +105,20 @@ def gradient_of(weight: torch.nn.Parameter) -> Tensor:
 
 
 def differences(expected: Found, found: Found) -> dict[str, float]:
-    """The worst of each kind; initial weights count in bits: 0 or 1."""
+    """The worst of each kind, by the largest element; of gradients also by the norm. Initial weights count in bits: 0 or 1."""
     worst: dict[str, float] = {}
     assert expected.keys() == found.keys()
     for name, value in expected.items():
-        kind = name.split(".")[0]
+        kind, value, other = name.split(".")[0], value.double(), found[name].double()
         if kind == "initial":
-            error = float(not torch.equal(value, found[name]))
+            errors = {kind: float(not torch.equal(value, other))}
         else:
-            error = float((found[name].double() - value.double()).abs().max() / value.double().abs().max())
-        # A NaN is no small difference, and max() may drop it.
-        worst[kind] = max(worst.get(kind, 0.0), error if error == error else float("inf"))
+            errors = {kind: float((other - value).abs().max() / value.abs().max())}
+        if kind == "gradient":
+            errors["gradient_norm"] = float((other - value).norm() / value.norm())
+        for kind, error in errors.items():
+            # A NaN is no small difference, and max() may drop it.
+            worst[kind] = max(worst.get(kind, 0.0), error if error == error else float("inf"))
     return worst
 
 

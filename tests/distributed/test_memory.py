@@ -1,4 +1,4 @@
-"""What saves memory changes no answer under any layout: chunks of the loss, recomputing, tiles."""
+"""What saves memory changes no answer under any layout: chunks of the loss, recomputing, tiles (some in test_exactness)."""
 
 import dataclasses
 import itertools
@@ -15,28 +15,9 @@ from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes
 from tests.distributed.matrix import Run, failures, to_plain
 from tests.distributed.processes import run_ranks
 
-IDLE = Problem(tied=False, masks="idle", packed=True)
-
 
 def memory(**values: Any) -> MemoryConfig:
     return MemoryConfig(**values)
-
-
-FAST = [
-    Run(Case(layout(4, "fsdp"), IDLE, 1, memory(recompute="selective", loss_chunk_tokens=5, ffn_tiles=3))),
-    Run(Case(layout(4, "ddp", tp=2), Problem(), 2, memory(recompute="full", loss_chunk_tokens=7, ffn_tiles=4))),
-    Run(Case(layout(4, "zero2", cp=2), Problem(packed=True), 2, memory(recompute="selective", loss_chunk_tokens=3))),
-    Run(
-        Case(
-            layout(4, "ddp", pp=2, pp_schedule="zero_bubble"),
-            Problem(layers=8),
-            1,
-            memory(recompute="every", every_k=3, loss_chunk_tokens=5, ffn_tiles=2),
-        )
-    ),
-    Run(Case(layout(4, "zero1", pp=2, tp=2), IDLE, 1, memory(recompute="selective", loss_chunk_tokens=5, ffn_tiles=2))),
-    Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16"), 2, memory(recompute="full", loss_chunk_tokens=5, ffn_tiles=2))),
-]
 
 
 def whole_matrix() -> list[Run]:
@@ -70,12 +51,6 @@ def differences(runs: list[Run], folder: Path) -> list[dict[str, float]]:
     run_ranks("tests.distributed.matrix", 1, [str(folder), "--only", str(folder / "runs.json")], folder, timeout_s=2400)
     found: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
     return found
-
-
-def test_savings_of_memory_give_the_answer_of_the_plain_run(tmp_path: Path) -> None:
-    found = differences(FAST, tmp_path)
-    assert [(run.name, failures(run, one)) for run, one in zip(FAST, found, strict=True) if failures(run, one)] == []
-    assert len(found) == len(FAST) and all({"loss", "gradient", "validation", "parameter"} <= one.keys() for one in found)
 
 
 @pytest.mark.slow
