@@ -159,7 +159,7 @@ def table(rows: list[tuple[Run, dict[str, float]]]) -> str:
     for name in dict.fromkeys(run.name for run, _ in rows if run.into is not None):
         exchanged = [found for run, found in rows if run.into is not None and run.name == name]
         lines.append(f"| {name} | {'no' if any(f['loaded'] for f in exchanged) else 'yes'} | {_worst(exchanged, 'continued')} |")
-    return PREFACE + "\n".join(lines) + "\n"
+    return PREFACE.rstrip() + "\n\n" + "\n".join(lines) + "\n"
 
 
 def _worst(found: list[dict[str, float]], kind: str) -> str:
