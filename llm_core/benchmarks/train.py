@@ -26,6 +26,7 @@ from llm_core.device import device_name, set_threads, synchronize
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
+from llm_core.roofline import training_peak
 from llm_core.step import train_step
 from llm_core.train_config import RunConfig
 
@@ -55,9 +56,6 @@ RUN: dict[str, Any] = {
     "bytes_per_token": "none",
 }
 """A Llama of 1.1 billion weights."""
-
-BF16_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Dense peaks of bfloat16 products, by a part of the card's name."""
 
 
 def main() -> None:
@@ -154,7 +152,7 @@ def row_of(config: RunConfig, step_s: float, ranks: Ranks) -> dict[str, Any]:
     card = device_name(ranks.device)
     tok_s = config.train.tokens_per_step / step_s / ranks.world
     flops = config.model.training_flops_per_token(config.train.seq_len, causal=True)
-    peak = next((peak for name, peak in BF16_FLOPS.items() if name in card), None)
+    peak, peak_is = training_peak(ranks.device, config.train.dtype)
     on_gpu = ranks.device.type == "cuda"
     return {
         "name": "textmill",
@@ -162,7 +160,8 @@ def row_of(config: RunConfig, step_s: float, ranks: Ranks) -> dict[str, Any]:
         "world": ranks.world,
         "step_s": round(step_s, 5),
         "tok_s_gpu": round(tok_s, 1),
-        "mfu_causal": round(tok_s * flops / peak, 4) if peak else None,
+        "mfu_causal": round(tok_s * flops / peak, 4),
+        "peak_is": peak_is,
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if on_gpu else None,
     }
 

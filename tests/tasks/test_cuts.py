@@ -19,7 +19,7 @@ from tasks.dedup_config import CutsConfig, DedupConfig
 from tasks.documentset import read_table
 from tasks.edits import collect_edits, edit_texts
 from tasks.parts import PartRunner, thread_executor
-from tests.tasks.test_dedup import kept, named, run, words
+from tests.tasks.dedup_runs import kept, named, run, words
 
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
 PARAGRAPHS = DedupConfig(method="exact", survivor=("date", "id"), cuts=CutsConfig(pieces="paragraph", min_piece_units=3))

@@ -15,7 +15,7 @@ from llm_core.config import ConfigError
 from tasks.datasketch_exchange import exported_signatures, from_datasketch, shingle_hashes, to_datasketch
 from tasks.dedup_config import DedupConfig
 from tasks.kernels.banding import band_table, candidate_pairs
-from tests.tasks.test_dedup import document_id, mixed_corpus, run
+from tests.tasks.dedup_runs import document_id, mixed_corpus, run
 
 
 @settings(deadline=None, max_examples=20)

@@ -14,7 +14,7 @@ from llm_core.config import ConfigError
 from tasks.artifact import Artifact, ArtifactMismatch, digest_file
 from tasks.dedup_config import CutsConfig, DedupConfig
 from tasks.stage import StageFailure
-from tests.tasks.test_dedup import document_id, kept, near_pairs, run, words
+from tests.tasks.dedup_runs import document_id, kept, near_pairs, run, words
 
 CONFIG = DedupConfig(
     survivor=("source_priority", "length", "id"),

@@ -11,7 +11,7 @@ import pytest
 from tasks.benchmarks import dedup
 from tasks.benchmarks.planted_texts import NUM_WORDS, make_vocabulary, write_texts
 from tasks.dedup_config import DedupConfig
-from tests.tasks.test_dedup import similarity
+from tests.tasks.dedup_runs import similarity
 
 
 def texts(documents: list[int]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from tasks.artifact import Artifact, ArtifactMismatch
 from tasks.benchmarks.dedup_truth import check_dedup, main
 from tasks.benchmarks.shares import wilson_interval
-from tests.tasks.test_dedup import SAMPLE, run, sample_documents, words
+from tests.tasks.dedup_runs import SAMPLE, run, sample_documents, words
 
 
 def write_truth(folder: Path, groups: list[list[str]], pairs: list[tuple[str, str, float, float]]) -> Path:
