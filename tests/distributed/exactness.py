@@ -21,6 +21,7 @@ from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import MuonConfig
 from llm_core.parallel.apply import build_layout
@@ -31,6 +32,7 @@ from llm_core.trainer import Trainer
 from llm_core.validate import ValidationSet
 from tests.distributed.cases import ROWS, TOKENS, Case, Problem, micro_sizes
 
+offload.PAGE = offload.GRAIN  # so that models as small as these have several
 NUM_STEPS = 3
 CPU = torch.device("cpu")
 SINGLE = ParallelConfig(device="cpu", num_threads=1)
@@ -54,7 +56,7 @@ def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def optim_of(problem: Problem) -> OptimConfig:
     """Clipping is active at the norms of these problems, so an error in the norm is one of parameters too."""
-    return OptimConfig(lr=LR, clip_norm=0.5, kind=problem.optim, muon=MuonConfig(dtype="fp32"))
+    return OptimConfig(lr=LR, clip_norm=0.5, kind=problem.optim, muon=MuonConfig(dtype="fp32"), state_in=problem.state_in)
 
 
 def make_trainer(
@@ -79,7 +81,7 @@ def make_trainer(
     ids, targets, documents = (tensor[:5] for tensor in tokens_of(problem, 99))
     validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
     layout = build_layout(config.model, parallel, train, ranks, memory)
-    optimizer = build_optimizer(layout, config.optim, train.dtype)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
     return Trainer(layout, optimizer, batches, validation, config, ranks, Checkpoints(folder, ranks), None, None)
 
 
@@ -152,7 +154,8 @@ def ranks_of(parallel: ParallelConfig) -> Ranks:
 @functools.cache
 def reference(problem: Problem, folder: Path) -> Found:
     """What one process gives with the whole batch at once; in float32 for rougher arithmetic."""
-    return compute(make_trainer(dataclasses.replace(problem, dtype="fp32"), SINGLE, ROWS, ranks_of(SINGLE), folder))
+    plain = dataclasses.replace(problem, dtype="fp32", state_in="device")
+    return compute(make_trainer(plain, SINGLE, ROWS, ranks_of(SINGLE), folder))
 
 
 def compare(case: Case, folder: Path) -> dict[str, float]:
