@@ -12,7 +12,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens bench-step exactness down lock clean
+.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens bench-step bench-offload exactness down lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ bench-tokens: $(VENV)/.installed ## Time tokenizer training, encoding and loadin
 
 bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU beside the same model in transformers
 	@$(BIN)/python -m llm_core.benchmarks.step $(ARGS)
+
+bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, on the disk of ARGS="--folder DIR", and with weights in memory
+	@$(BIN)/python -m llm_core.benchmarks.offload $(ARGS)
 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.matrix --table docs/exactness.md $(ARGS)

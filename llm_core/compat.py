@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import pipelining
-from torch.distributed.tensor import placement_types
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, placement_types
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """(out, x, group=): x of all processes along the first dimension; renamed in 2.13."""
@@ -21,6 +24,26 @@ StridedShard: Callable[..., Any] = placement_types._StridedShard
 
 fused_adamw: Callable[..., None] = torch._fused_adamw_
 """What torch.optim.AdamW(fused=True) calls with lists of tensors; it has no public name."""
+
+
+def pin(tensor: Tensor) -> None:
+    """Let GPUs copy from and to memory of this process beside other work. Raises RuntimeError where the driver refuses."""
+    error = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+    if error:
+        raise RuntimeError(f"cudaHostRegister of {tensor.nbytes} bytes: error {error}")
+
+
+def unpin(address: int) -> None:
+    """Undo `pin` of a tensor at this address."""
+    torch.cuda.cudart().cudaHostUnregister(address)
+
+
+def dtensor_of(piece: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: torch.Size) -> DTensor:
+    """Like DTensor.from_local without gradients, but a piece in main memory stays there when the mesh is one of GPUs."""
+    stride = torch.empty(shape, device="meta").stride()
+    spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, piece.dtype))
+    made: DTensor = DTensor(piece, spec, requires_grad=False)
+    return made
 
 
 def keeps_graph() -> bool:

@@ -131,7 +131,10 @@ def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader
 
 def open_checkpoints(config: RunConfig, workdir: Path, ranks: Ranks) -> Checkpoints:
     train = config.train
-    in_background = ranks.device.type == "cuda" if train.checkpoint_in_background is None else train.checkpoint_in_background
+    in_background = train.checkpoint_in_background
+    if in_background is None:
+        # State is on disk because memory has no room for it, so it has none for a copy.
+        in_background = ranks.device.type == "cuda" and config.optim.state_in != "disk"
     events = EventLog(workdir / EVENTS_FILE)
     return Checkpoints(
         workdir / "checkpoints", ranks, train.keep_checkpoints, train.keep_best_checkpoint, in_background, events.write
@@ -154,7 +157,7 @@ def build_trainer(
     mask_documents = train.data.mask_documents
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
-    optimizer = build_optimizer(layout, config.optim, train.dtype)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
     start = checkpoints.load(layout, optimizer)
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))

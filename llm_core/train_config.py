@@ -37,7 +37,7 @@ class TrainConfig:
     checkpoint_every: int = field(default=100, metadata=NOT_IN_KEY)
     """Steps between checkpoints; a killed run goes on from the last one."""
     checkpoint_in_background: bool | None = field(default=None, metadata=NOT_IN_KEY)
-    """Write checkpoints beside the next steps, from a copy in main memory; null: where training is on a GPU."""
+    """Write checkpoints beside the next steps, from a copy in main memory; null: on a GPU, if no state is on disk."""
     keep_checkpoints: int = field(default=2, metadata=NOT_IN_KEY)
     """Newest checkpoints that stay while training goes on."""
     keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)

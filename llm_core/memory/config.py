@@ -29,6 +29,9 @@ class MemoryConfig:
     """Tokens whose logits exist at once; 0: those of a whole micro batch."""
     ffn_tiles: int = 1
     """Pieces of the feed-forward's inner width, of which one exists at once and none is kept for backward; 1: whole."""
+    weights_in: Literal["device", "host"] = "device"
+    """Where a process keeps its share of weights and gradients under fsdp and hsdp, and updates it. host: main memory, from
+    which the weights of a block come for its passes."""
 
     def __post_init__(self) -> None:
         if self.every_k < 1:
@@ -49,6 +52,12 @@ def check_memory(memory: MemoryConfig, model: ModelConfig, parallel: ParallelCon
         raise ConfigError(
             f"memory.ffn_tiles ({memory.ffn_tiles}) must be at most {max(1, most)}: ffn_dim ({model.ffn_dim}) has "
             f"{model.ffn_blocks} blocks of channels, shared by {parallel.tp} tensor ranks; lower it"
+        )
+    if memory.weights_in == "host" and (parallel.kind not in ("fsdp", "hsdp") or parallel.pp > 1):
+        layout = f"kind is {parallel.kind}, pp {parallel.pp}"
+        raise ConfigError(
+            f"memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline, {layout}; set parallel=fsdp, which "
+            "takes one process too, or use optim.state_in=host"
         )
     split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
     if split_backward and memory.recompute == "selective":

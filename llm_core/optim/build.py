@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch.distributed.tensor import DTensor
 
 from llm_core.optim.adafactor import Adafactor
@@ -11,6 +13,7 @@ from llm_core.optim.guard import Guard
 from llm_core.optim.lion import Lion
 from llm_core.optim.method import Method
 from llm_core.optim.muon import Muon, is_hidden_matrix
+from llm_core.optim.offload import offloaded
 from llm_core.optim.optimizer import Optimizer
 from llm_core.optim.owners import Owners
 from llm_core.optim.pieces import Piece, make_pieces
@@ -18,17 +21,24 @@ from llm_core.parallel.layout import Layout
 from llm_core.precision import LossScaler
 
 
-def build_optimizer(layout: Layout, config: OptimConfig, dtype: str = "fp32") -> Optimizer:
-    """dtype: `train.dtype`, of which fp16 needs a loss scale. Raises ConfigError for rules without weights."""
+def build_optimizer(layout: Layout, config: OptimConfig, dtype: str = "fp32", scratch: Path | None = None) -> Optimizer:
+    """dtype: `train.dtype`, of which fp16 needs a loss scale. scratch: for state on disk, where the config names no folder.
+
+    Raises ConfigError for rules without weights, and where state has no room.
+    """
     pieces = make_pieces(layout, config)
     weights = [piece.weight for piece in pieces]
-    guard = Guard(config.guard, weights[0].device)
-    scaler = LossScaler(config.loss_scale, weights[0].device) if dtype == "fp16" else None
+    guard = Guard(config.guard, layout.device)
+    scaler = LossScaler(config.loss_scale, layout.device) if dtype == "fp16" else None
     mesh = None
     if layout.shares_state:
         assert layout.mesh is not None
         mesh = layout.mesh["dp_shard"]
-    return Optimizer(weights, make_methods(layout, pieces, config), config.clip_norm, guard, scaler, mesh)
+    if config.state_in == "device":
+        methods = make_methods(layout, pieces, config)
+    else:
+        methods = [offloaded(pieces, lambda some: make_methods(layout, some, config)[0], config, scratch)]
+    return Optimizer(weights, methods, config.clip_norm, guard, scaler, mesh)
 
 
 def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 
 OptimizerKind = Literal["adamw", "lion", "adafactor", "muon"]
 ScheduleKind = Literal["cosine", "linear", "wsd", "inverse_sqrt", "constant"]
@@ -171,6 +172,10 @@ class OptimConfig:
     """Largest norm of the whole gradient; longer ones are shortened to it."""
     state_dtype: Literal["fp32", "bf16"] = "fp32"
     """Moments of the optimizer; bf16 halves their memory. Weights and gradients stay float32."""
+    state_in: Literal["device", "host", "disk"] = field(default="device", metadata=NOT_IN_KEY)
+    """Where moments lie between updates: beside the weights, in main memory, or in a file of a local disk; same bits in all."""
+    state_folder: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Folder for that file, on a fast disk with room; null: the work directory of the run. Nothing stays there."""
     muon: MuonConfig = field(default_factory=MuonConfig)
     adafactor: AdafactorConfig = field(default_factory=AdafactorConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
@@ -188,6 +193,11 @@ class OptimConfig:
         for name in ("eps", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns clipping off")
+        if self.state_in != "device" and self.kind in ("adafactor", "muon"):
+            why = "keeps next to nothing" if self.kind == "adafactor" else "needs whole matrices at once"
+            raise ConfigError(f"state_in ({self.state_in}) serves adamw and lion, {self.kind} {why}; use state_in=device")
+        if self.state_folder is not None and self.state_in != "disk":
+            raise ConfigError(f"state_folder ({self.state_folder}) belongs to state_in=disk, not {self.state_in}; set it null")
         if self.state_dtype == "bf16":
             if self.kind == "adafactor":
                 raise ConfigError("state_dtype (bf16) has little to halve in adafactor, which keeps rows and columns; use fp32")

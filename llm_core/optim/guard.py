@@ -26,7 +26,7 @@ class Guard:
     """Judges each step, and counts those that it skips."""
 
     def __init__(self, config: GuardConfig, device: torch.device) -> None:
-        self._config = config
+        self._config, self.device = config, device
         self.state = {
             "skips_in_a_row": torch.zeros((), dtype=torch.int64, device=device),
             "recent_skips": torch.zeros(config.rollback_window_steps, dtype=torch.uint8, device=device),

@@ -37,9 +37,9 @@ class Optimizer:
         scaler: LossScaler | None = None,
         mesh: DeviceMesh | None = None,
     ) -> None:
-        self._weights, self._methods, self._clip_norm = list(weights), methods, clip_norm
+        self._weights, self.methods, self._clip_norm = list(weights), methods, clip_norm
         self.guard, self.scaler, self._mesh = guard, scaler, mesh
-        self.num_updates = torch.zeros((), dtype=torch.float64, device=self._weights[0].device)
+        self.num_updates = torch.zeros((), dtype=torch.float64, device=guard.device)
 
     @property
     def loss_scale(self) -> Tensor | None:
@@ -59,8 +59,10 @@ class Optimizer:
         report = self.guard.report(loss, norm, reason, scale)
         self.num_updates += ~bad
         # The number stays positive in a skipped first step, where corrections divide by 1 - beta^0.
-        update = Update(lr, self.num_updates.clamp(min=1), divisor if scale is None else divisor * scale, bad)
-        for method in self._methods:
+        scalars = self.num_updates.clamp(min=1), divisor if scale is None else divisor * scale, bad
+        # Where weights are in main memory this waits for the device, as the update of them must.
+        update = Update(lr, *(scalar.to(self._weights[0].device) for scalar in scalars))
+        for method in self.methods:
             method.update(update)
         if self.scaler is not None:
             self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE))
@@ -75,7 +77,7 @@ class Optimizer:
 
     def states(self) -> list[State]:
         """What the update rules keep, weight by weight."""
-        return [state for method in self._methods for state in method.states()]
+        return [state for method in self.methods for state in method.states()]
 
     def state_views(self) -> dict[str, Tensor]:
         """All there is to save, by names that no layout changes, as parts of whole tensors. Reading into them restores it."""

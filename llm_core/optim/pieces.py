@@ -33,6 +33,8 @@ class Piece:
     treatment: Treatment
     rows: tuple[int, int] | None = None
     """(rank, number) of the processes that share the rows of the weight under ZeRO-1."""
+    elements: tuple[int, int] | None = None
+    """(first, end) of a run of elements of what is here, that this stands for alone; None: all, in their shape."""
 
     @property
     def data(self) -> Tensor:
@@ -43,10 +45,11 @@ class Piece:
     def grad(self) -> Tensor:
         grad = self.weight.grad
         assert grad is not None, f"{self.name} has no gradient"
-        return self._own(local(grad))
+        return self._own(local(grad).contiguous())
 
     def _own(self, tensor: Tensor) -> Tensor:
-        return tensor if self.rows is None else rows_of(tensor, *self.rows)
+        own = tensor if self.rows is None else rows_of(tensor, *self.rows)
+        return own if self.elements is None else own.view(-1)[slice(*self.elements)]
 
 
 def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.loss import CrossEntropy, token_losses
@@ -70,9 +70,10 @@ def build_layout(
         assert mesh is not None
         # Whole between the micro batches of a pipeline's step: gathered again for each, weights would cost more than they save.
         stays_whole = parallel.kind == "zero2" or parallel.pp > 1
+        rest = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if memory.weights_in == "host" else OffloadPolicy()
         for part in parts.values():
-            _shard(part, train.dtype, mesh[_data_axes(parallel)], reshard_after_forward=False if stays_whole else None)
-    model.to_empty(device=ranks.device)
+            _shard(part, train.dtype, mesh[_data_axes(parallel)], rest, reshard_after_forward=False if stays_whole else None)
+    model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
     initialize(model, train.seed, tensor)
@@ -123,14 +124,16 @@ def _data_axes(parallel: ParallelConfig) -> str | tuple[str, ...]:
     return ("dp_replicate", "dp_shard") if parallel.kind == "hsdp" else "dp_shard"
 
 
-def _shard(model: Transformer, dtype: str, mesh: DeviceMesh, reshard_after_forward: bool | None = None) -> None:
+def _shard(
+    model: Transformer, dtype: str, mesh: DeviceMesh, rest: OffloadPolicy, reshard_after_forward: bool | None = None
+) -> None:
     """FSDP2: one unit per block; embedding, norm and head form the root unit, which keeps a tied weight together."""
     # Inputs keep their dtype: rotary tables must stay float32, and activations take the dtype of the weights anyway.
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     if dtype in HALF_DTYPES:
         policy = MixedPrecisionPolicy(HALF_DTYPES[dtype], torch.float32, cast_forward_inputs=False)
     for module in (*(block for block in model.blocks if block is not None), model):
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
+        fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=rest, reshard_after_forward=reshard_after_forward)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)

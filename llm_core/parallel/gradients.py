@@ -24,7 +24,7 @@ def finish_gradients(layout: Layout) -> None:
     grads = [local(p.grad) for name, p in layout.bare.named_parameters() if tensor.is_partial(name) and p.grad is not None]
     if not grads:
         return
-    flat = torch.cat([grad.flatten() for grad in grads])
+    flat = torch.cat([grad.flatten() for grad in grads]).to(layout.device)
     dist.all_reduce(flat, group=tensor.group)
     for grad, summed in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
         grad.copy_(summed.view_as(grad))
@@ -44,9 +44,9 @@ def gradient_norm(layout: Layout) -> Tensor:
         over_data = isinstance(parameter.grad, DTensor)
         over_tensor = layout.tensor is not None and cut_dim(name) is not None
         pieces[over_data, over_tensor].append(local(parameter.grad))
-    device, dtype = next((grad.device, grad.dtype) for grads in pieces.values() for grad in grads)
+    dtype = next(grad.dtype for grads in pieces.values() for grad in grads)
     # Of four kinds: squares of the pieces that are shared over (data, tensor) processes.
-    squares = torch.zeros(2, 2, dtype=torch.float64, device=device)
+    squares = torch.zeros(2, 2, dtype=torch.float64, device=layout.device)
     for (over_data, over_tensor), grads in pieces.items():
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         squares[int(over_data), int(over_tensor)] = norm.double().square()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +28,11 @@ class Layout:
     """Axes pp, dp_replicate, dp_shard, tp of the processes by the weights they hold; None: one process."""
     shares_state: bool = False
     """Whether the processes of dp_shard hold equal weights and share the optimizer's state (ZeRO-1)."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes; its weights may rest elsewhere."""
+        return next(self.model.parameters()).device if self.mesh is None else torch.device(self.mesh.device_type)
 
     @property
     def bare(self) -> Transformer:

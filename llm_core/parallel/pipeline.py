@@ -61,7 +61,8 @@ class Pipeline:
     stream_pieces: int = 1
     replicas: list[dist.ProcessGroup] = field(default_factory=list)
     _count: Tensor = field(default_factory=lambda: torch.ones(()))
-    _by_source: SourceSums | None = None
+    _found: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Losses of micro batches, and what was handed on with them."""
     _schedules: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -83,7 +84,7 @@ class Pipeline:
         by_source: gets the losses of each token, on the last stage.
         rows: keywords of the model with one row per row of ids, as positions_BT and documents_BK.
         """
-        self._count, self._by_source = count, by_source
+        self._count, self._found = count, []
         # The model has the targets already; what a schedule hands on with the output of each micro batch is the sources.
         handed_on = targets_BT if by_source is None else by_source.sources_BT
         at_once = 1 if self.plan.schedule == "naive" else num_micro_batches
@@ -102,6 +103,10 @@ class Pipeline:
                 **{name: value[piece] for name, value in rows.items()},
             )
             losses += found
+        if by_source is not None:
+            # The last ones: from torch 2.13 on, a schedule first tries how its stages fit together, with losses of their own.
+            for losses_BT, sources_BT in self._found[-num_micro_batches:]:
+                by_source.add(losses_BT, sources_BT)
         for group in self.replicas:
             # DDP's hooks would not see the split backward of zero bubble.
             _sum_gradients(list(self.model.parameters()), group)
@@ -164,8 +169,7 @@ class Pipeline:
 
     def _share_of_loss(self, out: tuple[Tensor, Tensor], handed_on_BT: Tensor) -> Tensor:
         nats, losses_BT = out
-        if self._by_source is not None:
-            self._by_source.add(losses_BT.detach(), handed_on_BT)
+        self._found.append((losses_BT.detach(), handed_on_BT))
         return nats / self._count
 
     def _reshard(self) -> None:

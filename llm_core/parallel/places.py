@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from llm_core.compat import StridedShard
+from llm_core.compat import StridedShard, dtensor_of
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer, global_name
 from llm_core.parallel.layout import Layout
@@ -42,7 +42,7 @@ class Place:
         if self.mesh is not None and any(p.is_shard(0) for _, p in self.tensor):
             factor = self.mesh["tp"].size()
             data = tuple((axis, StridedShard(0, split_factor=factor) if p.is_shard(0) else p) for axis, p in data)
-        return self._join(piece, (*data, *self.tensor), self.shape)
+        return self._join(piece, (*data, *self.tensor), self.shape, stays=True)
 
     def whole(self, piece: Tensor) -> Tensor:
         """The whole tensor of which every process gives its piece. All that hold the weight must call it."""
@@ -51,12 +51,15 @@ class Place:
             piece = joined.full_tensor() if isinstance(joined, DTensor) else joined
         return piece
 
-    def _join(self, piece: Tensor, axes: tuple[tuple[str, Placement], ...], shape: torch.Size) -> Tensor:
+    def _join(self, piece: Tensor, axes: tuple[tuple[str, Placement], ...], shape: torch.Size, stays: bool = False) -> Tensor:
+        """stays: also where the piece is in main memory and processes meet through GPUs; else it goes there."""
         if not axes:
             return piece
         assert self.mesh is not None
         names = tuple(axis for axis, _ in axes)
         mesh = self.mesh[names if len(names) > 1 else names[0]]
+        if stays and piece.device.type != mesh.device_type:
+            return dtensor_of(piece, mesh, [p for _, p in axes], shape)
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(piece, mesh, [p for _, p in axes], run_check=False, shape=shape, stride=stride)
 

@@ -28,7 +28,8 @@ def put(tensor: TensorShards | None, name: str, weight: nn.Parameter, whole: Ten
     piece = whole if tensor is None else tensor.cut(name, whole)
     if isinstance(weight, DTensor):
         piece = distribute_tensor(piece.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
-    weight.copy_(piece)
+    # Of pieces: a weight that rests in main memory is on another device than what distribute_tensor gives.
+    local(weight).copy_(local(piece))
 
 
 def write_weights(layout: Layout, weights: Mapping[str, Tensor]) -> None:

@@ -30,6 +30,7 @@ class Problem:
     layers: int = 2
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
     optim: OptimizerKind = "adamw"
+    state_in: Literal["device", "host", "disk"] = "device"
 
     def model(self) -> ModelConfig:
         family: dict[str, Any] = {
@@ -114,6 +115,7 @@ VARIED = [
 FAMILIES = [Problem(family=family, tied=family == "gpt2", packed=family != "gpt2") for family in ("qwen2", "qwen3", "gpt2")]
 
 OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]
+OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False)]
 
 CROSS = [
     (layout(4, "fsdp"), layout(4, "ddp", tp=4)),
@@ -153,7 +155,7 @@ def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
 
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[:: len(micro_sizes(parallel))]]
-MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS)[:: len(micro_sizes(parallel))]]
+MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[:: len(micro_sizes(parallel))]]
 SINGLES = [
     case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
 ]

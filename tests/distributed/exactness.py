@@ -1,6 +1,7 @@
 """Every layout against one process: initial weights, loss, gradients, norm, parameters, validation, and each other's checkpoints.
 
-Every process of a layout computes both; the first compares. Differences are relative to the largest value of a tensor.
+Every process of a layout takes part; the first compares with what it computes alone. Differences are relative to the largest
+value of a tensor.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,8 +20,9 @@ from torch import Tensor
 from llm_core.batch import Batch
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data_config import DataConfig
-from llm_core.loss import IGNORED, count_targets
+from llm_core.loss import IGNORED
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import MuonConfig
 from llm_core.optim.guard import StepReport
@@ -27,12 +30,12 @@ from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
 from llm_core.sources import NO_SOURCE
-from llm_core.step import accumulate_gradients, place
 from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 from llm_core.trainer import Trainer
 from llm_core.validate import ValidationSet
-from tests.distributed.cases import ROWS, TOKENS, Case, Problem
+from tests.distributed.cases import ROWS, TOKENS, Case, Problem, micro_sizes
 
+offload.PAGE = offload.GRAIN  # so that models as small as these have several
 NUM_STEPS = 3
 CPU = torch.device("cpu")
 SINGLE = ParallelConfig(device="cpu", num_threads=1)
@@ -59,7 +62,7 @@ def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor, Tens
 
 def optim_of(problem: Problem) -> OptimConfig:
     """Clipping is active at the norms of these problems, so an error in the norm is one of parameters too."""
-    return OptimConfig(lr=LR, clip_norm=0.5, kind=problem.optim, muon=MuonConfig(dtype="fp32"))
+    return OptimConfig(lr=LR, clip_norm=0.5, kind=problem.optim, muon=MuonConfig(dtype="fp32"), state_in=problem.state_in)
 
 
 def make_trainer(
@@ -85,7 +88,7 @@ def make_trainer(
     ids, targets, documents, _ = (tensor[:5] for tensor in tokens_of(problem, 99))
     validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
     layout = build_layout(config.model, parallel, train, ranks, memory)
-    optimizer = build_optimizer(layout, config.optim, train.dtype)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
     checkpoints = Checkpoints(folder, ranks)
     return Trainer(layout, optimizer, batches, validation, config, ranks, checkpoints, None, None, sources=SOURCES)
 
@@ -94,19 +97,30 @@ def compute(trainer: Trainer) -> Found:
     """Everything worth comparing, on the first rank; the weights after three steps are left in the trainer."""
     ranks, layout = trainer.ranks, trainer.layout
     found = {f"initial.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
-    ids, targets, rows = place(trainer.batches(0), layout, ranks)
-    count = ranks.sum_targets(count_targets(targets)).clamp(min=1)
-    accumulate_gradients(layout, ids, targets, rows, count, trainer.config, ranks)
-    found |= {f"gradient.{k}": v.clone() for k, v in whole_weights(layout, ranks, gradient_of).items()}
-    trainer.optimizer.zero_grad()
     for step in range(NUM_STEPS):
-        report = trainer.train_step(step, LR)
+        with gradients_into(found, trainer) if step == 0 else nullcontext():
+            report = trainer.train_step(step, LR)
         found[f"loss.{step}"], found[f"norm.{step}"] = report[:2].unbind()
         found[f"sources.{step}"] = report[len(StepReport._fields) :]
     sums = trainer.validation_sums()
     assert sums is not None
     found["validation.sums"] = sums
     return found | {f"parameter.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
+
+
+@contextmanager
+def gradients_into(found: Found, trainer: Trainer) -> Iterator[None]:
+    """Put into `found` the gradients of a step taken here, as the optimizer gets them."""
+    update = trainer.optimizer.step
+
+    def see(*arguments: Any) -> Tensor:
+        gradients = whole_weights(trainer.layout, trainer.ranks, gradient_of)
+        found.update({f"gradient.{name}": value.clone() for name, value in gradients.items()})
+        return update(*arguments)
+
+    trainer.optimizer.step = see  # type: ignore[method-assign]
+    yield
+    trainer.optimizer.step = update  # type: ignore[method-assign]
 
 
 def gradient_of(weight: torch.nn.Parameter) -> Tensor:
@@ -150,21 +164,21 @@ def ranks_of(parallel: ParallelConfig) -> Ranks:
 @functools.cache
 def reference(problem: Problem, folder: Path) -> Found:
     """What one process gives with the whole batch at once; in float32 for rougher arithmetic."""
-    return compute(make_trainer(dataclasses.replace(problem, dtype="fp32"), SINGLE, ROWS, ranks_of(SINGLE), folder))
+    plain = dataclasses.replace(problem, dtype="fp32", state_in="device")
+    return compute(make_trainer(plain, SINGLE, ROWS, ranks_of(SINGLE), folder))
 
 
 def compare(case: Case, folder: Path) -> dict[str, float]:
     """Differences of a layout from one process, on the first rank."""
     with precision(case.problem.dtype):
-        expected = reference(case.problem, folder)
         found = compute(make_trainer(case.problem, case.parallel, case.micro, ranks_of(case.parallel), folder, case.memory))
-        return differences(expected, found) if dist.get_rank() == 0 else {}
+        return differences(reference(case.problem, folder), found) if dist.get_rank() == 0 else {}
 
 
 def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, folder: Path) -> dict[str, float]:
     """Train under one layout and save; load under another: weights and moments in bits, then the step that follows."""
     with precision(problem.dtype):
-        one, other = (make_trainer(problem, p, 1, ranks_of(p), folder) for p in (saver, loader))
+        one, other = (make_trainer(problem, p, micro_sizes(p)[0], ranks_of(p), folder) for p in (saver, loader))
         for step in range(NUM_STEPS):
             one.train_step(step, LR)
         # All processes take part in saving, also what each of them has alone.

@@ -12,9 +12,9 @@ from tests.distributed.processes import run_ranks
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
-    Run(Case(layout(4, "zero1"), Problem(vocab=64), 2)),
+    Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
     Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor"), 4)),
-    Run(Case(layout(4, "fsdp", tp=2), IDLE, 2, MemoryConfig("selective", loss_chunk_tokens=5, ffn_tiles=3))),
+    Run(Case(layout(4, "fsdp", tp=2), IDLE, 2, MemoryConfig("selective", loss_chunk_tokens=5, ffn_tiles=3, weights_in="host"))),
     Run(Case(layout(4, "zero1", tp=2), Problem(optim="muon", family="gpt2"), 2)),
     Run(Case(layout(4, "ddp", tp=2, sequence_parallel=False), Problem(family="qwen3"), 4)),
     Run(Case(layout(4, "ddp", pp=4, pp_schedule="dualpipe_v"), Problem(layers=8, packed=True), 1)),
@@ -29,15 +29,15 @@ FAST = [
     Run(Case(layout(4, "ddp", pp=2, tp=2, pp_schedule="naive"), IDLE, 2, MemoryConfig("selective", loss_chunk_tokens=7))),
     Run(Case(layout(4, "zero2", cp=2, cp_balanced=True), Problem(packed=True), 2, MemoryConfig("full", loss_chunk_tokens=3))),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
-    Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32"), 1)),
+    Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32", state_in="disk"), 1, MemoryConfig(weights_in="host"))),
     Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16", packed=True), 2, MemoryConfig("full", ffn_tiles=2))),
     Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon"), 1), layout(4, "zero1", pp=2)),
     Run(Case(layout(4, "zero1", pp=2), Problem(optim="adafactor", tied=False), 1), layout(4, "zero1", tp=2)),
-    Run(Case(layout(1, "none"), Problem(), 1), layout(4, "hsdp", dp_shard=2)),
+    Run(Case(layout(1, "none"), Problem(state_in="disk"), 1), layout(4, "hsdp", dp_shard=2)),
     Run(Case(layout(4, "zero1", pp=2, pp_schedule="zero_bubble_v"), Problem(dtype="fp16", layers=4), 1)),
-    Run(Case(layout(8, "zero1", pp=2, tp=2), Problem(), 2)),
+    Run(Case(layout(8, "zero1", pp=2, tp=2), Problem(state_in="host"), 2)),
 ]
-"""Among them some that save memory, which changes no answer either."""
+"""Among them some that save memory or keep state elsewhere, which changes no answer either."""
 
 
 @pytest.fixture(scope="module")

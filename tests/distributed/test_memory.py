@@ -28,6 +28,7 @@ def whole_matrix() -> list[Run]:
         memory(recompute="full"),
         memory(loss_chunk_tokens=5),
         memory(ffn_tiles=2),
+        memory(weights_in="host"),
         memory(recompute="full", loss_chunk_tokens=9, ffn_tiles=2),
     ]
     runs = []

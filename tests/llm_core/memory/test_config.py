@@ -29,6 +29,8 @@ def test_values_out_of_range_are_refused(values: dict[str, int]) -> None:
             {"kind": "ddp", "num_processes": 2, "pp": 2, "pp_schedule": "zero_bubble"},
             "memory.recompute .selective.* pp_schedule=zero_bubble .* use memory.recompute=full",
         ),
+        ({"weights_in": "host"}, {}, r"memory.weights_in \(host\) needs .*fsdp or hsdp.*kind is none, pp 1; set parallel=fsdp"),
+        ({"weights_in": "host"}, {"kind": "fsdp", "num_processes": 2, "pp": 2}, "without a pipeline, kind is fsdp, pp 2"),
     ],
 )
 def test_what_does_not_go_together_is_refused(memory: dict[str, Any], parallel: dict[str, Any], message: str) -> None:

@@ -71,7 +71,7 @@ def test_adamw_with_moments_of_its_own_kernel_and_without_agree() -> None:
     found = []
     for rounded in (False, True):
         weights, optimizer, config = make_optimizer("adamw", clip_norm=0.5)
-        method = optimizer._methods[0]
+        method = optimizer.methods[0]
         assert isinstance(method, AdamW)
         for seed in range(NUM_STEPS):
             set_gradients(weights, seed)
