@@ -51,15 +51,17 @@ class Spans:
 def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
     """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i + 1])."""
     from tasks.kernels.pii import ROW, take
+    from tasks.kernels.pii_shapes import shape_table
 
     checks = Checks(config.regions)
+    table = shape_table(checks.phone_shapes)
     marks = np.array([MASK_MARK if config.action_of(name) == "mask" else TAG_MARK for name in kinds.TYPE_NAMES], np.uint8)
     windows = np.arange(len(begins) - 1), begins[:-1], begins[1:]
     masked = values
     found: list[np.ndarray] = []
     keys = np.array(list(private_keys(values.tobytes(), begins)) if "PRIVATE_KEY" in config.types else [], np.int64)
     while len(windows[0]):
-        candidates = _candidates(masked, begins, windows, config, checks.phone_shapes)
+        candidates = _candidates(masked, begins, windows, config, table)
         rows = _joined([keys.reshape(-1, ROW), candidates, _phrases(masked, begins, windows, config, candidates)])
         rows = _chosen(rows, checks.passed(masked, rows))
         if not len(rows):

@@ -25,6 +25,7 @@ def are_valid(
     numbers: np.ndarray,
     shapes: np.ndarray,
     code: int,
+    plain: int,
     step: np.ndarray,
     valid: np.ndarray,
     main: Any,
@@ -37,7 +38,8 @@ def are_valid(
     """Which numbers are valid by plans that share a country code.
 
     shapes: codes of the groups of digits of national numbers, which must be grouped as the plan groups them; 0 for an
-    international number, which begins with the country code. step, valid: what digits lead to, and bits of the lengths
+    international number, which begins with the country code. plain: bits of the digits that begin neither a prefix nor the
+    country code, so that nothing is to be taken off before them. step, valid: what digits lead to, and bits of the lengths
     that a valid national number may have there. main, own: how the region that leads the country code and the one asked for take
     off national prefixes; abroad: the prefix of calls to other countries. chosen, form_shapes, written: how numbers are written.
     """
@@ -51,7 +53,10 @@ def are_valid(
         place = np.int64((np.uint64(number ^ (shape << 40)) * _MIXER) >> _PLACE_SHIFT)
         if recent[place, 0] != number or recent[place, 1] != shape:
             count = _write(number, shape, digits)
-            if shape == 0:
+            ahead = code_digits if shape == 0 else begin
+            if (plain >> digits[ahead]) & 1:
+                size = _copy(digits, ahead, count, begin, national)
+            elif shape == 0:
                 size = _national_number(digits, code_digits, count, step, main, national)
             else:
                 size = _parsed(digits, count, code, code_digits, step, main, own, abroad, national, rest)
@@ -90,10 +95,14 @@ def _write(number: int, shape: int, digits: np.ndarray) -> int:
 
 @helper
 def _walk(digits: np.ndarray, begin: int, end: int, step: np.ndarray) -> int:
-    """The state after digits[begin:end]."""
-    state: Any = np.int64(1)
+    """The state after digits[begin:end]. step: ten times the next state, by ten times the state plus the digit.
+
+    Unsigned, so that no index can be negative and none is looked at for it.
+    """
+    place: Any = np.uint64(10)
     for k in range(begin, end):
-        state = np.int64(step[state, digits[k]])
+        place = np.uint64(step[place + np.uint64(digits[k])])
+    state: Any = np.int64(place // np.uint64(10))
     return state
 
 
