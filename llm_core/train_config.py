@@ -188,7 +188,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
-        check_memory(self.memory, self.model, self.parallel)
+        check_memory(self.memory, self.model, self.parallel, self.optim.kind)
         if self.model.vocab_size == 0:
             raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
 

@@ -58,7 +58,7 @@ class TrainStageConfig:
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
-        check_memory(self.memory, self.model, self.parallel)
+        check_memory(self.memory, self.model, self.parallel, self.optim.kind)
 
     def input_files(self) -> dict[str, Path]:
         """{name: file} of the model that training goes on from. Raises ConfigError where it does not fit `model`."""
