@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimizerKind
 
 if TYPE_CHECKING:  # which holds a MemoryConfig
     from llm_core.train_config import ParallelConfig
@@ -45,7 +46,7 @@ class MemoryConfig:
 NO_SAVINGS = MemoryConfig()
 
 
-def check_memory(memory: MemoryConfig, model: ModelConfig, parallel: ParallelConfig) -> None:
+def check_memory(memory: MemoryConfig, model: ModelConfig, parallel: ParallelConfig, optimizer: OptimizerKind = "adamw") -> None:
     """Rules that hold between groups. Raises ConfigError."""
     most = model.ffn_blocks // parallel.tp
     if memory.ffn_tiles > max(1, most):
@@ -56,8 +57,13 @@ def check_memory(memory: MemoryConfig, model: ModelConfig, parallel: ParallelCon
     if memory.weights_in == "host" and (parallel.kind not in ("fsdp", "hsdp") or parallel.pp > 1):
         layout = f"kind is {parallel.kind}, pp {parallel.pp}"
         raise ConfigError(
-            f"memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline, {layout}; set parallel=fsdp, which "
-            "takes one process too, or use optim.state_in=host"
+            f"memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline, {layout}; set parallel=fsdp, with "
+            "parallel.num_processes=1 on one GPU, or use optim.state_in=host"
+        )
+    if memory.weights_in == "host" and optimizer in ("adafactor", "muon"):
+        raise ConfigError(
+            f"memory.weights_in (host) serves adamw and lion: optim.kind={optimizer} exchanges parts of weights among processes, "
+            "which meet through GPUs; use optim=adamw or lion"
         )
     split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
     if split_backward and memory.recompute == "selective":

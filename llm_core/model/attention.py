@@ -59,7 +59,9 @@ class Attention(nn.Module):
         batch, tokens, _ = qkv_BTD.shape
         # Tensor parallelism leaves some of the groups here. Queries lose their group after rotation: then nothing is copied.
         qkv_BGHTD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim).permute(0, 2, 3, 1, 4)
-        q_BGHTD, k_BGTD, v_BGTD = qkv_BGHTD[:, :, :-2], qkv_BGHTD[:, :, -2], qkv_BGHTD[:, :, -1]
+        # One split, not three slices: its backward writes the gradient once, where each slice would fill all of it with zeros.
+        q_BGHTD, k_BG1TD, v_BG1TD = qkv_BGHTD.split((self.group_size, 1, 1), dim=2)
+        k_BGTD, v_BGTD = k_BG1TD.squeeze(2), v_BG1TD.squeeze(2)
         if self.qk_norm:
             q_BGHTD, k_BGTD = self.q_norm(q_BGHTD), self.k_norm(k_BGTD)
         if rope is not None:

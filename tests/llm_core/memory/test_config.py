@@ -37,3 +37,8 @@ def test_what_does_not_go_together_is_refused(memory: dict[str, Any], parallel: 
     with pytest.raises(ConfigError, match=message) as error:
         check_memory(MemoryConfig(**memory), MODEL, ParallelConfig(**parallel))
     assert "\n" not in str(error.value)
+
+
+def test_weights_in_main_memory_are_not_for_optimizers_that_exchange_parts_of_them() -> None:
+    with pytest.raises(ConfigError, match=r"weights_in \(host\) serves adamw and lion: optim.kind=muon .* use optim=adamw"):
+        check_memory(MemoryConfig(weights_in="host"), MODEL, ParallelConfig(kind="fsdp"), "muon")
