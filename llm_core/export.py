@@ -1,7 +1,7 @@
 """A trained model as a Hugging Face folder, and back: `config.json` and `model.safetensors`, or its numbered parts.
 
-Which names and settings stand for which is said in `llm_core.huggingface`. The bytes written depend on the weights and the
-config alone. Only safetensors are read: pickled weights would run code.
+Which names and settings stand for which is said in `llm_core.huggingface` and `llm_core.huggingface_config`. The bytes written
+depend on the weights and the config alone. Only safetensors are read: pickled weights would run code.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llm_core.config import ConfigError
-from llm_core.huggingface import from_hugging_face, hugging_face_config, model_config, to_hugging_face
+from llm_core.huggingface import from_hugging_face, to_hugging_face
+from llm_core.huggingface_config import hugging_face_config, model_config
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 
@@ -50,21 +53,24 @@ def read_config(folder: Path) -> ModelConfig:
     file = folder / CONFIG_FILE
     if not file.is_file():
         raise ConfigError(f"{folder} has no {CONFIG_FILE}; give the folder of a Hugging Face model")
+    values = _read_json(file)
     try:
-        return model_config(json.loads(file.read_text("utf-8")))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{file} is not JSON ({error}); fetch it again") from error
+        return model_config(values)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
     except KeyError as error:
         raise ConfigError(f"{file} has no {error.args[0]}; give the folder of a Hugging Face model") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors of a folder, one or numbered parts. Raises ConfigError where there are none."""
+    files = [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).is_file():
-        names = set(json.loads((folder / INDEX_FILE).read_text("utf-8"))["weight_map"].values())
-        files = [folder / Path(name).name for name in sorted(names)]
-    else:
-        files = [folder / WEIGHTS_FILE]
+        index = _read_json(folder / INDEX_FILE)
+        named = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+            raise ConfigError(f"{folder / INDEX_FILE} has no weight_map of tensors to files; fetch it again")
+        files = [folder / Path(name).name for name in sorted(set(named.values()))]
     for file in files:
         if not file.is_file():
             raise ConfigError(f"{folder} has no {file.name}; only safetensors are read, save it as such")
@@ -73,9 +79,24 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Weights named as in `Transformer.state_dict()`, on the CPU. Raises ConfigError for a tensor that does not fit."""
-    weights = {name: tensor for file in weight_files(folder) for name, tensor in load_file(file).items()}
+    weights: dict[str, Tensor] = {}
+    for file in weight_files(folder):
+        try:
+            found = load_file(file)
+        except SafetensorError as error:
+            raise ConfigError(f"{file} is cut off or no safetensors file ({error}); fetch it again") from error
+        if twice := sorted(found.keys() & weights.keys()):
+            raise ConfigError(f"{twice[0]} is in {file.name} and in a file before it in {folder}; keep the files of one model")
+        weights |= found
     try:
         state = from_hugging_face(config, weights)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from error
     return {name: tensor.to(dtype) for name, tensor in state.items()}
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not JSON ({error}); fetch it again") from error

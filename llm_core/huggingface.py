@@ -1,154 +1,26 @@
-"""Which Hugging Face model is ours, and which of its tensors is which of ours? Llama, Qwen 2 and 3, GPT-2.
+"""Which tensor of a Hugging Face model is which of ours? Llama, Qwen 2 and 3, GPT-2.
 
-Pure translation of `config.json` and of names, both ways; files are the business of `llm_core.export`. Fused weights are split
-on the way out and joined on the way in, GPT-2's transposed; values are copies, so both sides compute the same logits.
+Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface_config`, files that of `llm_core.export`.
+Fused weights are split on the way out and joined on the way in, GPT-2's transposed; values are copies, so both sides compute
+the same logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from llm_core.config import ConfigError
-from llm_core.model.config import ModelConfig, RopeScaling
+from llm_core.model.config import ModelConfig
 from llm_core.model.fused import join_gate_up, join_qkv, split_gate_up, split_qkv
 from llm_core.model.transformer import Transformer
 
-CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gpt2": "GPT2LMHeadModel"}
-
-GPT2_FIXED = {
-    "activation_function": "gelu_new",
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "reorder_and_upcast_attn": False,
-}
-"""Settings of GPT-2 that we compute in this one way."""
-
-
-def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int | None = None) -> dict[str, Any]:
-    """The `config.json` of a model of ours."""
-    common = {
-        "architectures": [CLASSES[config.family]],
-        "bos_token_id": None,
-        "dtype": dtype,
-        "eos_token_id": eos_id,
-        "model_type": config.family,
-        "tie_word_embeddings": config.tied_embeddings,
-        "torch_dtype": dtype,
-        "vocab_size": config.vocab_size,
-    }
-    if config.family == "gpt2":
-        dropouts = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
-        sizes = {"n_embd": config.dim, "n_layer": config.num_layers, "n_head": config.num_heads, "n_inner": config.ffn_dim}
-        return common | dropouts | sizes | GPT2_FIXED | {"n_positions": config.max_seq_len, "layer_norm_epsilon": config.norm_eps}
-    rope: dict[str, Any] = {"rope_type": "default"}
-    if config.rope_scaling is not None:
-        rope = {
-            "rope_type": "llama3",
-            "factor": config.rope_scaling.factor,
-            "low_freq_factor": config.rope_scaling.low_freq_factor,
-            "high_freq_factor": config.rope_scaling.high_freq_factor,
-            "original_max_position_embeddings": config.rope_scaling.original_max_seq_len,
-        }
-    values = common | {
-        "attention_bias": config.qkv_bias,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "hidden_size": config.dim,
-        "intermediate_size": config.ffn_dim,
-        "max_position_embeddings": config.max_seq_len,
-        "mlp_bias": config.ffn_bias,
-        "num_attention_heads": config.num_heads,
-        "num_hidden_layers": config.num_layers,
-        "num_key_value_heads": config.num_kv_heads,
-        "rms_norm_eps": config.norm_eps,
-        # Transformers 5 reads rope_parameters, earlier versions and other readers rope_theta and rope_scaling.
-        "rope_parameters": {"rope_theta": config.rope_theta} | rope,
-        "rope_theta": config.rope_theta,
-    }
-    return values | ({"rope_scaling": rope} if config.rope_scaling else {})
-
-
-def model_config(values: Mapping[str, Any]) -> ModelConfig:
-    """The ModelConfig that computes what a `config.json` describes. Raises ConfigError where there is none."""
-    family = values.get("model_type")
-    if family not in CLASSES:
-        raise ConfigError(f"model_type ({family}) is not a model computed here; give one of {', '.join(CLASSES)}")
-    return _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
-
-
-def _gpt2_config(values: Mapping[str, Any]) -> ModelConfig:
-    for name, fixed in GPT2_FIXED.items():
-        _require(name, values.get(name, fixed), fixed)
-    return ModelConfig(
-        vocab_size=values["vocab_size"],
-        dim=values["n_embd"],
-        num_layers=values["n_layer"],
-        num_heads=values["n_head"],
-        num_kv_heads=values["n_head"],
-        ffn_dim=values.get("n_inner") or 4 * values["n_embd"],
-        max_seq_len=values["n_positions"],
-        norm_eps=values.get("layer_norm_epsilon", 1e-5),
-        tied_embeddings=values.get("tie_word_embeddings", True),
-        norm="layer",
-        ffn="gelu",
-        positions="learned",
-        qkv_bias=True,
-        out_bias=True,
-        ffn_bias=True,
-    )
-
-
-def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
-    _require("hidden_act", values.get("hidden_act", "silu"), "silu")
-    if family != "llama":
-        _require("use_sliding_window", values.get("use_sliding_window", False), False)
-    rope = dict(values.get("rope_parameters") or values.get("rope_scaling") or {})
-    heads, dim = values["num_attention_heads"], values["hidden_size"]
-    head_dim = values.get("head_dim") or (128 if family == "qwen3" else dim // heads)
-    attention_bias = values.get("attention_bias", False)
-    return ModelConfig(
-        vocab_size=values["vocab_size"],
-        dim=dim,
-        num_layers=values["num_hidden_layers"],
-        num_heads=heads,
-        num_kv_heads=values.get("num_key_value_heads") or heads,
-        ffn_dim=values["intermediate_size"],
-        max_seq_len=values["max_position_embeddings"],
-        rope_theta=float(rope.get("rope_theta") or values.get("rope_theta", 10000.0)),
-        norm_eps=values.get("rms_norm_eps", 1e-6),
-        tied_embeddings=values.get("tie_word_embeddings", False),
-        own_head_dim=0 if head_dim * heads == dim else head_dim,
-        qkv_bias=family == "qwen2" or attention_bias,
-        out_bias=family != "qwen2" and attention_bias,
-        ffn_bias=family == "llama" and values.get("mlp_bias", False),
-        qk_norm=family == "qwen3",
-        rope_scaling=_rope_scaling(rope),
-    )
-
-
-def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise ConfigError(
-            f"rope_type ({kind}) must be default or llama3; other ways to scale rotary positions are not computed here"
-        )
-    return RopeScaling(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_max_seq_len=int(rope["original_max_position_embeddings"]),
-    )
-
-
-def _require(name: str, value: object, fixed: object) -> None:
-    if value != fixed:
-        raise ConfigError(f"{name} ({value}) must be {fixed}, the one way computed here; give another model")
+BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+"""Ends of names that published files have and no weight has: causal masks of GPT-2, rotary frequencies of early Llamas."""
+NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""What weights may be held in."""
 
 
 def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -165,13 +37,12 @@ def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[st
 def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of `to_hugging_face`, with both names of a tied embedding.
 
-    Raises ConfigError for tensors that are missing, left over or of another shape.
+    Raises ConfigError for tensors that are missing, left over, of another shape or no plain floating-point numbers.
     """
+    weights = {name: weight for name, weight in weights.items() if not name.endswith(BUFFERS)}
     if config.family == "gpt2":
-        # The published files leave out the first name, and hold causal masks.
-        bare = {
-            n.removeprefix("transformer."): w for n, w in weights.items() if not n.endswith((".attn.bias", ".attn.masked_bias"))
-        }
+        # The published files leave out the first name.
+        bare = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
         weights = {n if n.startswith("lm_head") else f"transformer.{n}": w for n, w in bare.items()}
     with torch.device("meta"):
         wanted = {name: tensor.shape for name, tensor in to_hugging_face(config, Transformer(config).state_dict()).items()}
@@ -183,6 +54,12 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dic
     for name, shape in wanted.items():
         if weights[name].shape != shape:
             raise ConfigError(f"{name} is {tuple(weights[name].shape)}, its config.json says {tuple(shape)}; fetch it again")
+        if weights[name].dtype not in NUMBERS:
+            raise ConfigError(
+                f"{name} holds {str(weights[name].dtype).removeprefix('torch.')}, which needs scales that are not read here; "
+                "give the model before it was quantized"
+            )
+    _check_tied(config, weights)
     plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
     fused = {} if config.family == "gpt2" else _fused(config)
     if config.family == "gpt2":
@@ -191,6 +68,17 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dic
         state = {ours: weights[theirs] for ours, theirs in plain.items()}
     state |= {ours: _join(config, ours, [weights[name] for name in parts]) for ours, parts in fused.items()}
     return state | {"head.weight": state["embedding.weight"] if config.tied_embeddings else weights["lm_head.weight"]}
+
+
+def _check_tied(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    """A head that is saved although it is tied must be the embedding."""
+    embedding = weights["transformer.wte.weight" if config.family == "gpt2" else "model.embed_tokens.weight"]
+    head = weights.get("lm_head.weight", embedding)
+    if config.tied_embeddings and head is not embedding and not torch.equal(head, embedding):
+        raise ConfigError(
+            "lm_head.weight differs from the embedding, and tie_word_embeddings says that they are one; set it false in "
+            "config.json"
+        )
 
 
 def _turn(theirs: str, weight: Tensor) -> Tensor:

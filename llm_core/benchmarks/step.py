@@ -24,7 +24,8 @@ from torch.nn import functional as F
 
 from llm_core.benchmarks.train import read_config
 from llm_core.device import set_threads
-from llm_core.huggingface import hugging_face_config, to_hugging_face
+from llm_core.huggingface import to_hugging_face
+from llm_core.huggingface_config import hugging_face_config
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import open_ranks

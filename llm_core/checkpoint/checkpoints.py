@@ -8,7 +8,6 @@ thread while training goes on; what is written is the same, and it is in force o
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -79,7 +78,7 @@ class Checkpoints:
         self.finish()
         temporary = temporary_of(self.root, step)
         if self.ranks.is_first:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary)
             temporary.mkdir(parents=True)
         self.ranks.barrier()
         self._writer.take(collect_state(layout, optimizer), copy=self.in_background)
@@ -110,6 +109,7 @@ class Checkpoints:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where there is none.
 
         newest: the last step that may be loaded. Checkpoints of later steps than the loaded one are removed.
+        Raises CheckpointError where a sound one is of another model or optimizer.
         """
         self.finish()
         bad: list[tuple[int, str]] = []
@@ -120,7 +120,7 @@ class Checkpoints:
             damage = self._damage(step)
             if damage is None:
                 state = collect_state(layout, optimizer)
-                read_into(state, folder_of(self.root, step))
+                read_into(state, folder_of(self.root, step), self.ranks)
                 fill_copies(layout, optimizer)
                 self._tidy(after=step, bad=bad)
                 return step
@@ -151,15 +151,14 @@ class Checkpoints:
                 if step > after:
                     remove(folder_of(self.root, step))
             for leftover in self.root.glob(".step-*.tmp"):
-                shutil.rmtree(leftover)
+                remove(leftover)
         self.ranks.barrier()
 
     def _put_in_force(self, pending: _Pending, parts: list[Written]) -> None:
         temporary, final = temporary_of(self.root, pending.step), folder_of(self.root, pending.step)
         files = self._writer.write_index(temporary, parts)
         write_progress(temporary, self.root, pending.step, pending.val_loss, files)
-        if final.exists():  # saved before, by a run that then went back
-            remove(final)
+        remove(final)  # saved before, by a run that then went back
         os.rename(temporary, final)
         sync_folder(self.root)
         prune(self.root, self.keep_last, self.keep_best)

@@ -46,8 +46,9 @@ def temporary_of(root: Path, step: int) -> Path:
 
 
 def steps_in(root: Path) -> list[int]:
-    """Steps that have a folder, whole or not, in order."""
-    return sorted(int(path.name.removeprefix("step-")) for path in root.glob("step-*"))
+    """Steps that have a folder, whole or not, in order. What else lies there, as a copy under a name of its own, is not ours."""
+    found = (int(name) for path in root.glob("step-*") if (name := path.name.removeprefix("step-")).isdecimal())
+    return sorted(step for step in set(found) if folder_of(root, step).is_dir())
 
 
 def read_progress(root: Path, step: int) -> Progress | str:
@@ -98,9 +99,15 @@ def prune(root: Path, keep_last: int, keep_best: bool) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Take a checkpoint away; its progress first, so that a half removed one is none."""
-    (folder / PROGRESS_FILE).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    """Take a checkpoint away, if there is one; its progress first, so that a half removed one is none.
+
+    A file or a link to a folder elsewhere in its place goes too; what a link leads to stays.
+    """
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        (folder / PROGRESS_FILE).unlink(missing_ok=True)
+        shutil.rmtree(folder)
 
 
 def digest_file(path: Path) -> str:

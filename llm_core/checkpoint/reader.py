@@ -16,17 +16,46 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
+from llm_core.checkpoint.writer import gather_objects
+from llm_core.parallel.ranks import Ranks
+
+Shape = tuple[int, ...]
+
 
 class CheckpointError(ValueError):
     """A checkpoint that must not be loaded: of another model, or with an index that holds foreign objects."""
 
 
-def read_into(state: dict[str, Tensor], folder: Path) -> None:
-    """Fill tensors by name. Every rank must call it."""
+def read_into(state: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
+    """Fill tensors by name. Every rank must call it. Raises CheckpointError unless the folder holds this state and no more."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for of_rank in gather_objects(wanted, ranks):
+        wanted |= of_rank
+    if difference := difference_to(wanted, _shapes(folder)):
+        raise CheckpointError(
+            f"checkpoint {folder} is of another run: {difference}; give it the model, optim and train.dtype it was made with, "
+            "or this run a work directory of its own"
+        )
     with warnings.catch_warnings():
         # One process needs no process group.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         dcp.load(state, storage_reader=_Reader(folder))
+
+
+def difference_to(wanted: dict[str, Shape], there: dict[str, Shape]) -> str | None:
+    """The first tensor in order that a state has and a checkpoint has not, or in another shape, or the other way round."""
+    for name in sorted(wanted.keys() | there.keys()):
+        if name not in there:
+            return f"it has no {name}"
+        if name not in wanted:
+            return f"it has {name}, which this run has not"
+        if wanted[name] != there[name]:
+            return f"its {name} is {there[name]}, that of this run {wanted[name]}"
+    return None
+
+
+def _shapes(folder: Path) -> dict[str, Shape]:
+    return {name: tuple(facts.size) for name, facts in _Reader(folder).read_metadata().state_dict_metadata.items()}
 
 
 class IndexUnpickler(pickle.Unpickler):

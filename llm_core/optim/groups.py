@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llm_core.config import ConfigError, nearest
@@ -26,7 +26,7 @@ def treatments(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict
         matching = [name for name in shapes if re.search(rule.match, name)]
         if not matching:
             raise ConfigError(
-                f"optim.groups[{number}].match ({rule.match}) matches no weight; {nearest(rule.match, list(shapes))}"
+                f"optim.groups[{number}].match ({rule.match}) matches no weight; {nearest(rule.match, kinds_of(shapes))}"
             )
         taken = [name for name in matching if name in found]
         if taken == matching:
@@ -38,6 +38,11 @@ def treatments(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict
             decay = default_decay(shapes[name], config) if rule.weight_decay is None else rule.weight_decay
             found.setdefault(name, Treatment(decay, rule.lr_factor))
     return {name: found.get(name, Treatment(default_decay(shape, config))) for name, shape in shapes.items()}
+
+
+def kinds_of(names: Iterable[str]) -> list[str]:
+    """Names of weights, those of the blocks once for all of them: `blocks.N.ffn.down.weight`."""
+    return list(dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.N.", name) for name in names))
 
 
 def default_decay(shape: Sequence[int], config: OptimConfig) -> float:

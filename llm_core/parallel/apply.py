@@ -43,8 +43,8 @@ def build_layout(
     """The model of this rank with initial weights, laid out over processes and with its attention kernel."""
     tensor = TensorShards(_group(ranks, "tp"), parallel.sequence_parallel) if parallel.tp > 1 else None
     mesh = ranks.weights
-    plan = StagePlan(parallel.pp_schedule, parallel.pp, config.num_layers)
-    if parallel.pp > 1:
+    plan = StagePlan(parallel.pp_schedule, parallel.pp, config.num_layers) if parallel.pp > 1 else None
+    if plan is not None:
         assert ranks.mesh is not None
         model, parts = split_model(config, plan, ranks.mesh.get_local_rank("pp"))
     else:
@@ -89,7 +89,7 @@ def build_layout(
         if block is not None:
             block.attention.backend = prepare_backend(backend, ranks.device)
     pipeline = None
-    if parallel.pp > 1:
+    if plan is not None:
         replicas = [] if parallel.shards_weights else [_group(ranks, axis) for axis in ("dp", "cp")]
         whole = torch.get_default_dtype()
         dtype = HALF_DTYPES.get(train.dtype, whole) if parallel.shards_weights else whole

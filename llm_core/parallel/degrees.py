@@ -38,11 +38,17 @@ class StagePlan:
                 f"stages per rank ({self.stages_per_rank}) must be {allowed[shape]} for the schedule {self.schedule}; 0 chooses"
             )
         if self.num_layers < self.num_stages:
-            most = self.num_layers // self.per_rank
             raise ConfigError(
                 f"num_layers ({self.num_layers}) must fill the {self.num_stages} stages of {self.num_ranks} pipeline ranks x "
-                f"{self.per_rank} ({self.schedule}); use at most pp={most}, or a schedule of one stage per rank"
+                f"{self.per_rank} ({self.schedule}); {self._way_out()}"
             )
+
+    def _way_out(self) -> str:
+        """Of too few layers: fewer ranks, where two or more are left, or one stage per rank, where that is enough."""
+        most = self.num_layers // self.per_rank
+        ways = [f"use at most pp={most}"] if most > 1 else []
+        ways += ["a schedule of one stage per rank as 1f1b"] if self.per_rank > 1 and self.num_layers >= self.num_ranks else []
+        return ", or ".join(ways) or "use pp=1 and more data-parallel processes"
 
     @property
     def per_rank(self) -> int:
@@ -109,19 +115,21 @@ def check_context(model: ModelConfig, seq_len: int, num_ranks: int, kind: Contex
 def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: bool) -> None:
     """Raises ConfigError where heads, channels, ids or the tokens of a process do not divide. Ids need not be equal in number."""
     channels = model.ffn_blocks if model.ffn == "swiglu" else model.ffn_dim
-    for name, value, divided in (
-        ("model.num_kv_heads", model.num_kv_heads, model.num_kv_heads),
-        ("model.ffn_dim", model.ffn_dim, channels),
-        *([("tokens of a sequence on one process", num_tokens, num_tokens)] if sequence else []),
-    ):
-        if divided % num_ranks:
-            possible = [n for n in range(1, num_ranks) if divided % n == 0]
-            way_out = " or sequence_parallel=false" if divided == num_tokens and sequence and "tokens" in name else ""
-            rule = f"must be shared by {num_ranks} tensor ranks in equal parts"
-            rule += (
-                f", of which there are at most {channels} (blocks of gate and up)" if "ffn" in name and divided != value else ""
+    blocks = f", of which there are at most {channels} (blocks of gate and up)" if channels != model.ffn_dim else ""
+    shared = [
+        ("model.num_kv_heads", model.num_kv_heads, model.num_kv_heads, ""),
+        ("model.ffn_dim", model.ffn_dim, channels, blocks),
+        *([("tokens of a sequence on one process", num_tokens, num_tokens, "")] if sequence else []),
+    ]
+    # Fewer by a whole factor, so that the other degrees and the number of processes may stay, and by all rules at once.
+    fewer = [n for n in range(1, num_ranks) if num_ranks % n == 0 and all(parts % n == 0 for _, _, parts, _ in shared)]
+    for name, value, parts, of_what in shared:
+        if parts % num_ranks:
+            way_out = " or sequence_parallel=false" if name.startswith("tokens") else ""
+            raise ConfigError(
+                f"{name} ({value}) must be shared by {num_ranks} tensor ranks in equal parts{of_what}; "
+                f"try tp={fewer[-1]}{way_out}"
             )
-            raise ConfigError(f"{name} ({value}) {rule}; try tp={possible[-1]}{way_out}")
     if model.vocab_size and (num_ranks - 1) * -(-model.vocab_size // num_ranks) >= model.vocab_size:
         raise ConfigError(
             f"model.vocab_size ({model.vocab_size}) must leave each of {num_ranks} tensor ranks some ids; use fewer"

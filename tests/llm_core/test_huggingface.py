@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from llm_core.config import ConfigError
 from llm_core.export import export_model, load_model
@@ -125,10 +128,19 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
         ({"num_hidden_layers": 3}, r"model.layers.2.* is missing"),
         ({"num_hidden_layers": 1}, r"model.layers.1.* is not part"),
         ({"intermediate_size": 47}, r"mlp.* is .* says"),
+        ({"hidden_size": None}, "config.json has no hidden_size"),
+        ({"vocab_size": "51"}, r"config.json: vocab_size \('51'\) must be a whole number"),
+        ({"num_attention_heads": 0}, r"num_attention_heads \(0\) must be a whole number of at least 1"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps .* must be a positive number"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings .* must be true or false"),
+        ({"rope_parameters": 5}, "rope_parameters .* must be a mapping"),
+        ({"rope_scaling": {"type": "dynamic"}}, r"rope_parameters \(default\) and rope_scaling \(dynamic\) must not differ"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor .* must be 1.0"),
+        ({"quantization_config": {"bits": 4}}, "before it was"),
     ],
 )
 def test_what_is_not_computed_here_is_refused_in_one_line(change: dict[str, Any], line: str, tmp_path: Path) -> None:
-    reference("llama", tmp_path)
+    export_small(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text("utf-8")) | change
     (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
     with pytest.raises(ConfigError, match=line) as found:
@@ -136,8 +148,75 @@ def test_what_is_not_computed_here_is_refused_in_one_line(change: dict[str, Any]
     assert "\n" not in str(found.value)
 
 
+def export_small(folder: Path, **values: Any) -> None:
+    model = make_model(dataclasses.replace(MODEL, tied_embeddings=False) if not values else dataclasses.replace(MODEL, **values))
+    export_model(model.config, model.state_dict(), folder)
+
+
+def write_parts(folder: Path, index: str | None = None, twice: bool = False) -> None:
+    """The weights of a folder in two numbered parts."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names, files = sorted(weights), ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for k, file in enumerate(files):
+        save_file({name: weights[name] for name in (names[k::2] + names[: int(twice)])}, folder / file)
+    found = {"weight_map": {name: files[k % 2] for k, name in enumerate(names)}}
+    (folder / "model.safetensors.index.json").write_text(index or json.dumps(found), "utf-8")
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | change(weights), folder / "model.safetensors")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut": (
+        lambda folder: os.truncate(folder / "model.safetensors", 5000),
+        "model.safetensors is cut off",
+    ),
+    "a pointer": (lambda folder: (folder / "model.safetensors").write_text("version 1", "utf-8"), "cut off or no safetensors"),
+    "index of text": (lambda folder: write_parts(folder, "{"), "index.json is not JSON"),
+    "index of a list": (lambda folder: write_parts(folder, "[]"), "index.json has no weight_map"),
+    "index of nothing": (lambda folder: write_parts(folder, '{"weight_map": {}}'), "index.json has no weight_map"),
+    "index of numbers": (lambda folder: write_parts(folder, '{"weight_map": {"a": 1}}'), "index.json has no weight_map"),
+    "a tensor twice": (
+        lambda folder: write_parts(folder, twice=True),
+        "lm_head.weight is in model-00002-of-00002",
+    ),
+    "whole numbers": (
+        lambda folder: change_weights(folder, lambda weights: {"model.norm.weight": weights["model.norm.weight"].to(torch.int8)}),
+        "model.norm.weight holds int8, which needs scales",
+    ),
+    "a list for a config": (
+        lambda folder: (folder / "config.json").write_text("[]", "utf-8"),
+        "json: a list is no mapping",
+    ),
+    "bytes for a config": (lambda folder: (folder / "config.json").write_bytes(b"\xff"), "config.json is not JSON"),
+}
+
+
+@pytest.mark.parametrize(("damage", "line"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], object], line: str, tmp_path: Path) -> None:
+    export_small(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(ConfigError, match=line) as found:
+        load_model(tmp_path)
+    assert "\n" not in str(found.value) and str(tmp_path) in str(found.value)
+
+
+def test_saved_buffers_are_no_weights_and_a_saved_copy_of_a_tied_head_must_be_one(tmp_path: Path) -> None:
+    export_small(tmp_path, tied_embeddings=True)
+    before = load_model(tmp_path).state_dict()
+    change_weights(tmp_path, lambda _: {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    change_weights(tmp_path, lambda weights: {"lm_head.weight": weights["model.embed_tokens.weight"].clone()})
+    assert all(torch.equal(value, before[name]) for name, value in load_model(tmp_path).state_dict().items())
+    change_weights(tmp_path, lambda weights: {"lm_head.weight": weights["lm_head.weight"] + 1})
+    with pytest.raises(ConfigError, match=r"lm_head.weight differs from the embedding"):
+        load_model(tmp_path)
+
+
 def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
-    reference("llama", tmp_path)
+    export_small(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="only safetensors are read"):
         load_model(tmp_path)

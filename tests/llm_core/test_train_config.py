@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import math
+import re
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from llm_core.data_config import DataConfig
-from llm_core.parallel.degrees import check_tensor, nearest_products
+from llm_core.parallel.degrees import StagePlan, check_tensor, nearest_products
 from llm_core.train_config import OptimConfig, ParallelConfig, check_run
 from tasks.keys import ROOT
 from tests.llm_core.small_runs import MODEL, TRAIN
@@ -96,6 +97,21 @@ def test_kernels_that_cannot_attend_a_run_are_refused(train: dict[str, Any], par
         check_run(MODEL, dataclasses.replace(TRAIN, **train), ParallelConfig("ddp", **parallel))
 
 
+@settings(deadline=None)
+@given(st.sampled_from(["naive", "interleaved", "zero_bubble_v"]), st.integers(2, 6), st.integers(1, 12))
+def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(schedule: Any, pp: int, num_layers: int) -> None:
+    try:
+        StagePlan(schedule, pp, num_layers)
+    except ConfigError as error:
+        way_out = str(error).partition("; ")[2]
+        most, single = re.search(r"at most pp=(\d+)", way_out), "1f1b" in way_out
+        assert most or single or "pp=1" in way_out
+        if most:
+            assert StagePlan(schedule, int(most[1]), num_layers).num_ranks in range(2, pp)
+        if single:
+            StagePlan("1f1b", pp, num_layers)
+
+
 def test_config_of_pipelines_and_slices_needs_no_torch() -> None:
     code = "import sys; import llm_core.train_config; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
@@ -106,7 +122,9 @@ def test_config_of_pipelines_and_slices_needs_no_torch() -> None:
     [
         ({"num_kv_heads": 4, "ffn_dim": 44}, 16, 4, None),
         ({"num_kv_heads": 4, "ffn_dim": 42}, 16, 4, r"ffn_dim .42. .* at most 2 .blocks of gate and up.; try tp=2"),
-        ({"num_kv_heads": 4}, 18, 4, r"tokens of a sequence on one process .18. .*; try tp=3 or sequence_parallel=false"),
+        ({"num_kv_heads": 4}, 18, 4, r"tokens of a sequence on one process .18. .*; try tp=2 or sequence_parallel=false"),
+        ({"num_heads": 6, "num_kv_heads": 6, "dim": 48}, 16, 4, r"num_kv_heads .6. must be shared by 4 .*; try tp=2"),
+        ({"num_kv_heads": 4, "ffn_dim": 47}, 16, 4, r"ffn_dim .47. .* at most 1 .*; try tp=1"),
         ({"num_kv_heads": 4, "vocab_size": 9}, 16, 4, r"vocab_size .9. must leave each of 4 tensor ranks some ids"),
     ],
 )

@@ -6,9 +6,11 @@ import dataclasses
 import gc
 import json
 import resource
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +21,13 @@ from torch import Tensor
 from llm_core.checkpoint import folders
 from llm_core.checkpoint.checkpoints import CheckpointNotWritten, Checkpoints
 from llm_core.checkpoint.folders import digest_file, prune, read_progress, steps_in
+from llm_core.checkpoint.reader import CheckpointError
 from llm_core.checkpoint.state import collect_state
 from llm_core.checkpoint.writer import Writer
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from llm_core.optim.build import build_optimizer
+from llm_core.optim.config import GuardConfig, OptimConfig
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
@@ -35,10 +39,10 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 class Run:
     """A model and its optimizer that can be moved on without training."""
 
-    def __init__(self, dim: int = MODEL.dim) -> None:
-        self.layout = Layout(Transformer(dataclasses.replace(MODEL, dim=dim)))
+    def __init__(self, dim: int = MODEL.dim, optim: OptimConfig = OPTIM, dtype: str = "fp32", **model: Any) -> None:
+        self.layout = Layout(Transformer(dataclasses.replace(MODEL, dim=dim, **model)))
         init_weights(self.layout.bare, 1)
-        self.optimizer = build_optimizer(self.layout, OPTIM)
+        self.optimizer = build_optimizer(self.layout, optim, dtype)
 
     @property
     def parts(self) -> tuple[Layout, Optimizer]:
@@ -117,6 +121,49 @@ def test_nothing_sound_is_a_fresh_start(tmp_path: Path) -> None:
         damage(tmp_path / "step-00000001" / ".metadata", "cut", 0.5)
         before = run.values()
         assert checkpoints.load(*run.parts) == 0 and equal(run.values(), before)
+
+
+LION, ADAFACTOR = (OptimConfig(lr=1e-3, kind=kind) for kind in ("lion", "adafactor"))
+WITH_SPIKES = dataclasses.replace(OPTIM, guard=GuardConfig(spike_std=3.0))
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"dim": 16}, r"its \S+ is \(8, 8\), that of this run \(16, 16\)"),
+        ({"num_layers": 1}, r"it has model.blocks.1.attention.out.weight, which this run has not"),
+        ({"num_layers": 3}, r"it has no model.blocks.2.attention.out.weight"),
+        ({"optim": LION}, r"it has optimizer.\S+.exp_avg_sq, which this run has not"),
+        ({"optim": ADAFACTOR}, r"it has no optimizer.\S+.columns"),
+        ({"optim": WITH_SPIKES}, "it has no guard.accepted"),
+        ({"dtype": "fp16"}, r"it has no loss_scale\.\S+"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused_in_one_line_and_stays(other: dict[str, Any], what: str, tmp_path: Path) -> None:
+    run = Run(**({"dim": 8} | other))
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        checkpoints.save(3, *Run(dim=8).parts)
+        before = run.values()
+        with pytest.raises(CheckpointError, match=rf"step-00000003 is of another run: {what}; .*work directory") as caught:
+            checkpoints.load(*run.parts)
+    assert "\n" not in str(caught.value) and equal(run.values(), before) and steps_in(tmp_path) == [3]
+
+
+def test_what_lies_beside_checkpoints_is_left_alone_and_in_their_way_is_replaced(tmp_path: Path) -> None:
+    root, run = tmp_path / "root", Run(dim=8)
+    with Checkpoints(root, ALONE, keep_last=1) as checkpoints:
+        checkpoints.save(1, *run.parts)
+        for name in ("step-00000001.bak", "step-2", "step-old"):
+            shutil.copytree(root / "step-00000001", root / name)
+        (root / "step-00000001").rename(tmp_path / "elsewhere")
+        (root / "step-00000001").symlink_to(tmp_path / "elsewhere")
+        for name in ("step-00000002", ".step-00000002.tmp", ".step-00000003.tmp"):
+            (root / name).write_text("a file", "utf-8")
+        assert checkpoints.load(*run.parts) == 1
+        checkpoints.save(2, *run.parts)
+        assert checkpoints.load(*run.parts) == 2
+    assert {path.name for path in root.iterdir()} == {"step-00000002", "step-00000001.bak", "step-2", "step-old"}
+    assert (tmp_path / "elsewhere" / "progress.json").is_file()
 
 
 def test_written_in_background_it_holds_what_was_there_when_it_was_taken(tmp_path: Path, gate: threading.Event) -> None:

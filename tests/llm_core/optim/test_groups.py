@@ -52,6 +52,12 @@ def test_a_rule_without_weights_is_refused_with_near_names() -> None:
         treatments(SHAPES, config(GroupRule("embeding.weight")))
 
 
+def test_known_names_count_blocks_once() -> None:
+    shapes = {f"blocks.{layer}.ffn.down.weight": (2, 2) for layer in range(999)} | {"norm.weight": (2,)}
+    with pytest.raises(ConfigError, match=r"known: blocks\.N\.ffn\.down\.weight, norm\.weight$"):
+        treatments(shapes, config(GroupRule("^9")))
+
+
 def test_a_rule_that_comes_too_late_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"groups\[1\].match .ffn. matches only weights of earlier rules"):
         treatments(SHAPES, config(GroupRule("blocks"), GroupRule("ffn")))

@@ -1,0 +1,184 @@
+"""Which Hugging Face model computes what a model of ours does? Llama, Qwen 2 and 3, GPT-2.
+
+Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed here are refused, never
+passed over; values of a file that others wrote are looked at before anything is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from llm_core.config import ConfigError, build
+from llm_core.model.config import ModelConfig, RopeScaling
+
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gpt2": "GPT2LMHeadModel"}
+
+GPT2_FIXED = {
+    "activation_function": "gelu_new",
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+}
+"""Settings of GPT-2 that we compute in this one way."""
+COUNTS = (
+    *("vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions", "hidden_size", "num_hidden_layers", "head_dim"),
+    *("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
+)
+AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta")
+SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
+GROUPS = ("rope_parameters", "rope_scaling")
+
+
+def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int | None = None) -> dict[str, Any]:
+    """The `config.json` of a model of ours."""
+    common = {
+        "architectures": [CLASSES[config.family]],
+        "bos_token_id": None,
+        "dtype": dtype,
+        "eos_token_id": eos_id,
+        "model_type": config.family,
+        "tie_word_embeddings": config.tied_embeddings,
+        "torch_dtype": dtype,
+        "vocab_size": config.vocab_size,
+    }
+    if config.family == "gpt2":
+        dropouts = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+        sizes = {"n_embd": config.dim, "n_layer": config.num_layers, "n_head": config.num_heads, "n_inner": config.ffn_dim}
+        return common | dropouts | sizes | GPT2_FIXED | {"n_positions": config.max_seq_len, "layer_norm_epsilon": config.norm_eps}
+    rope: dict[str, Any] = {"rope_type": "default"}
+    if config.rope_scaling is not None:
+        rope = {
+            "rope_type": "llama3",
+            "factor": config.rope_scaling.factor,
+            "low_freq_factor": config.rope_scaling.low_freq_factor,
+            "high_freq_factor": config.rope_scaling.high_freq_factor,
+            "original_max_position_embeddings": config.rope_scaling.original_max_seq_len,
+        }
+    values = common | {
+        "attention_bias": config.qkv_bias,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": config.dim,
+        "intermediate_size": config.ffn_dim,
+        "max_position_embeddings": config.max_seq_len,
+        "mlp_bias": config.ffn_bias,
+        "num_attention_heads": config.num_heads,
+        "num_hidden_layers": config.num_layers,
+        "num_key_value_heads": config.num_kv_heads,
+        "rms_norm_eps": config.norm_eps,
+        # Transformers 5 reads rope_parameters, earlier versions and other readers rope_theta and rope_scaling.
+        "rope_parameters": {"rope_theta": config.rope_theta} | rope,
+        "rope_theta": config.rope_theta,
+    }
+    return values | ({"rope_scaling": rope} if config.rope_scaling else {})
+
+
+def model_config(found: Any) -> ModelConfig:
+    """The ModelConfig that computes what a `config.json` describes. Raises ConfigError where there is none."""
+    if not isinstance(found, Mapping):
+        raise ConfigError(
+            f"a {type(found).__name__} is no mapping of names to values; give the config.json of a Hugging Face model"
+        )
+    values = {name: value for name, value in found.items() if value is not None}
+    _check_values(values)
+    if "quantization_config" in values:
+        raise ConfigError("quantization_config says that the weights are quantized; give the model before it was")
+    family = values.get("model_type")
+    if family not in CLASSES:
+        raise ConfigError(f"model_type ({family}) is not a model computed here; give one of {', '.join(CLASSES)}")
+    return _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError where a value that is read here is of another type."""
+    for names, rule, holds in (
+        (COUNTS, "a whole number of at least 1", lambda value: type(value) is int and value > 0),
+        (AMOUNTS, "a positive number", lambda value: type(value) in (int, float) and 0 < value < math.inf),
+        (SWITCHES, "true or false", lambda value: type(value) is bool),
+        (GROUPS, "a mapping", lambda value: isinstance(value, Mapping)),
+    ):
+        for name in names:
+            if name in values and not holds(values[name]):
+                raise ConfigError(f"{name} ({values[name]!r}) must be {rule}; give the config.json of a Hugging Face model")
+
+
+def _gpt2_config(values: Mapping[str, Any]) -> ModelConfig:
+    for name, fixed in GPT2_FIXED.items():
+        _require(name, values.get(name, fixed), fixed)
+    return ModelConfig(
+        vocab_size=values["vocab_size"],
+        dim=values["n_embd"],
+        num_layers=values["n_layer"],
+        num_heads=values["n_head"],
+        num_kv_heads=values["n_head"],
+        ffn_dim=values.get("n_inner") or 4 * values["n_embd"],
+        max_seq_len=values["n_positions"],
+        norm_eps=values.get("layer_norm_epsilon", 1e-5),
+        tied_embeddings=values.get("tie_word_embeddings", True),
+        norm="layer",
+        ffn="gelu",
+        positions="learned",
+        qkv_bias=True,
+        out_bias=True,
+        ffn_bias=True,
+    )
+
+
+def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
+    _require("hidden_act", values.get("hidden_act", "silu"), "silu")
+    if family != "llama":
+        _require("use_sliding_window", values.get("use_sliding_window", False), False)
+    rope = _rope(values)
+    heads, dim = values["num_attention_heads"], values["hidden_size"]
+    head_dim = values.get("head_dim") or (128 if family == "qwen3" else dim // heads)
+    attention_bias = values.get("attention_bias", False)
+    return ModelConfig(
+        vocab_size=values["vocab_size"],
+        dim=dim,
+        num_layers=values["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=values.get("num_key_value_heads") or heads,
+        ffn_dim=values["intermediate_size"],
+        max_seq_len=values["max_position_embeddings"],
+        rope_theta=float(rope.get("rope_theta") or values.get("rope_theta", 10000.0)),
+        norm_eps=values.get("rms_norm_eps", 1e-6),
+        tied_embeddings=values.get("tie_word_embeddings", False),
+        own_head_dim=0 if head_dim * heads == dim else head_dim,
+        qkv_bias=family == "qwen2" or attention_bias,
+        out_bias=family != "qwen2" and attention_bias,
+        ffn_bias=family == "llama" and values.get("mlp_bias", False),
+        qk_norm=family == "qwen3",
+        rope_scaling=_rope_scaling(rope),
+    )
+
+
+def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a `config.json` says of rotary positions, by its new name or its old one, or by both if they agree."""
+    new, old = ({n: v for n, v in values.get(name, {}).items() if v is not None} for name in GROUPS)
+    kinds = [rope.get("rope_type", rope.get("type", "default")) for rope in (new, old)]
+    if new and old and kinds[0] != kinds[1]:
+        raise ConfigError(f"rope_parameters ({kinds[0]}) and rope_scaling ({kinds[1]}) must not differ; drop the wrong one")
+    rope = old | new
+    _check_values({name: rope[name] for name in AMOUNTS if name in rope})
+    _require("partial_rotary_factor", values.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)), 1.0)
+    return rope
+
+
+def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ConfigError(
+            f"rope_type ({kind}) must be default or llama3; other ways to scale rotary positions are not computed here"
+        )
+    ours = {name: name for name in ("factor", "low_freq_factor", "high_freq_factor")}
+    ours["original_max_seq_len"] = "original_max_position_embeddings"
+    return build(RopeScaling, {name: rope[theirs] for name, theirs in ours.items()}, "rope_parameters")
+
+
+def _require(name: str, value: object, fixed: object) -> None:
+    if value != fixed:
+        raise ConfigError(f"{name} ({value}) must be {fixed}, the one way computed here; give another model")

@@ -1,0 +1,17 @@
+"""What a layout asks of a model depends on what it does with it."""
+
+import dataclasses
+
+import torch
+
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.ranks import Ranks
+from llm_core.train_config import ParallelConfig
+from tests.llm_core.small_runs import MODEL, TRAIN
+
+
+def test_a_schedule_of_pipelines_asks_nothing_of_a_run_without_one() -> None:
+    one_layer = dataclasses.replace(MODEL, num_layers=1)
+    parallel = ParallelConfig(pp_schedule="interleaved")
+    layout = build_layout(one_layer, parallel, TRAIN, Ranks(0, 1, torch.device("cpu")))
+    assert layout.pipeline is None and len(layout.bare.blocks) == 1
