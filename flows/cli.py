@@ -33,7 +33,7 @@ from flows.services import (
     up,
     use_environment,
 )
-from flows.tracking import open_sweep
+from flows.sweeps import open_sweep
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch
 from tasks.keys import digest

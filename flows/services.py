@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flows import tracking
+from flows import mlflow_log, tracking
 from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
 from tasks.artifact import write_json
 from tasks.keys import ROOT
@@ -50,7 +50,7 @@ def environment(state: Path) -> dict[str, str]:
         "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
-        **tracking.ENVIRONMENT,
+        **mlflow_log.ENVIRONMENT,
         "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or tracking.default_uri(state),
         # Seven more processes and two gigabytes, for jobs that nothing here submits.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

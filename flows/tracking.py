@@ -1,60 +1,34 @@
-"""What MLflow is told about a run: the only module that meets MLflow.
+"""What MLflow is told about a run.
 
 One parent per pipeline run with the full configuration and the headline numbers, cached or not; one child per
 stage that was executed, with that stage's settings, counters, input artifacts as data sets and its
 `artifact.json`. A cached stage is a tag on the parent that names the child which made it. Files are the truth
 (`artifact.json`, `metrics.jsonl`); this module reads them when a stage has ended, so nothing here slows a step,
 and a tracker that fails costs one warning line, never the run.
-
-Client API with explicit run ids only: the fluent API's active run belongs to a thread, not to a run.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import functools
-import json
-import logging
-import math
 import os
-import re
 import shutil
-import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from flows.console import warn
+from flows.mlflow_log import KEY_TAG, MAX_PARAM_CHARS, PARENT_TAG, MlflowLog, flatten, numbers, reason_of, refusals
 from flows.records import RunRecord
 from llm_core.config import ConfigError
+from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, read_rows
 from tasks.artifact import ARTIFACT_FILE, Artifact
 from tasks.keys import ROOT
 from tasks.stage import StageInterrupted
-from tasks.store import Node, now
+from tasks.store import Node
 
 SWEEP_VARIABLE = "TEXTMILL_SWEEP_RUN_ID"
 """Environment variable that names the MLflow run under which the runs of a sweep are grouped."""
-
-# Server limits of one log_batch call.
-_MAX_METRICS, _MAX_PARAMS, _MAX_PARAM_CHARS = 1000, 100, 6000
-
-PARENT_TAG = "mlflow.parentRunId"
-KEY_TAG = "store.key"
-
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",  # the word: MLflow does not take 1 for it
-    # Without limits, an unreachable server blocks a client for four minutes.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-}
-"""What every process that talks to MLflow needs, where the user has not said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +115,11 @@ class MlflowTracker(Tracker):
             if made:
                 child = self._start_child(log, node, artifact.record["started_at"])
                 log.metrics(child, numbers({**artifact.counters, **artifact.metrics}))
-                log.steps(child, artifact)
+                _tell_series(log, child, artifact)
                 log.datasets(child, parents)
                 log.file(child, artifact.path / ARTIFACT_FILE)
+                if (artifact.path / PROFILE_FOLDER).exists():
+                    log.folder(child, artifact.path / PROFILE_FOLDER)
                 log.end(child, "FINISHED", artifact.record["finished_at"])
             elif maker := log.maker_of(node.key):
                 tags[f"reused.{node.stage}"] = maker
@@ -156,7 +132,7 @@ class MlflowTracker(Tracker):
             # Ctrl-C and SIGTERM are no Exceptions, whoever turns them into Python.
             stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
             child = self._start_child(log, node, started_at)
-            log.tags(child, {"error": f"{type(error).__name__}: {error}"[:_MAX_PARAM_CHARS]})
+            log.tags(child, {"error": f"{type(error).__name__}: {error}"[:MAX_PARAM_CHARS]})
             log.end(child, "KILLED" if stopped else "FAILED")
 
         self._tell(tell)
@@ -168,7 +144,7 @@ class MlflowTracker(Tracker):
             if report is not None and report.exists():
                 log.file(run_id, report)
             if self._record.error:
-                log.tags(run_id, {"error": self._record.error[:_MAX_PARAM_CHARS]})
+                log.tags(run_id, {"error": self._record.error[:MAX_PARAM_CHARS]})
             log.end(run_id, {"completed": "FINISHED", "interrupted": "KILLED"}.get(outcome, "FAILED"))
 
         self._tell(tell)
@@ -194,205 +170,16 @@ class MlflowTracker(Tracker):
             return
         try:
             action(self._log)
-        except _refusals() as error:
-            warn(f"MLflow at {self.uri} does not take this run, it goes on untracked: {_reason(error)}")
+        except refusals() as error:
+            warn(f"MLflow at {self.uri} does not take this run, it goes on untracked: {reason_of(error)}")
             self._log, self.run_id = None, None
 
 
-class MlflowLog:
-    """The few MLflow calls that are needed here, in batches and with explicit run ids. Connects at the first one."""
-
-    def __init__(self, uri: str, experiment: str, state: Path) -> None:
-        self.uri = uri
-        self._experiment = experiment
-        self._directory = state.resolve() / "mlflow"
-
-    @functools.cached_property
-    def _client(self) -> Any:
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        _require_listener(self.uri)
-        for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
-        from mlflow import MlflowClient
-
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with self._alone():
-            return MlflowClient(tracking_uri=self.uri)
-
-    @functools.cached_property
-    def experiment_id(self) -> str:
-        client = self._client
-        with self._alone():
-            found = client.get_experiment_by_name(self._experiment)
-            if found is not None:
-                return str(found.experiment_id)
-            # A server places artifacts itself; without one they would go below the current directory.
-            place = None if urlsplit(self.uri).scheme.startswith("http") else (self._directory / "artifacts").as_uri()
-            # Without its kind, the UI opens a run among evaluations of chat applications.
-            tags = {"mlflow.experimentKind": "custom_model_development"}
-            return str(client.create_experiment(self._experiment, artifact_location=place, tags=tags))
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Processes that meet a fresh database together fail in its migrations; one at a time, they do not."""
-        with (self._directory / "init.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def start(self, name: str, tags: Mapping[str, str], started_at: str) -> str:
-        tags = {**tags, "mlflow.runName": name}
-        run = self._client.create_run(self.experiment_id, start_time=_milliseconds(started_at), tags=tags, run_name=name)
-        return str(run.info.run_id)
-
-    def end(self, run_id: str, status: str, finished_at: str | None = None) -> None:
-        self._client.set_terminated(run_id, status, end_time=_milliseconds(finished_at) if finished_at else None)
-
-    def params(self, run_id: str, values: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        params = [Param(name, str(value)[:_MAX_PARAM_CHARS]) for name, value in values.items()]
-        for batch in _batches(params, _MAX_PARAMS):
-            self._client.log_batch(run_id, params=batch)
-
-    def tags(self, run_id: str, values: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in values.items()])
-
-    def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
-        at = int(time.time() * 1000)
-        for batch in _batches([Metric(name, value, at, 0) for name, value in values.items()], _MAX_METRICS):
-            self._client.log_batch(run_id, metrics=batch)
-
-    def steps(self, run_id: str, artifact: Artifact) -> None:
-        """The lines of `metrics.jsonl` as series over steps; the file holds each step once and nothing of the clock."""
-        from mlflow.entities import Metric
-
-        file = artifact.path / "metrics.jsonl"
-        if not file.exists():
-            return
-        at = _milliseconds(artifact.record["finished_at"])
-        series = []
-        for line in file.read_text("utf-8").splitlines():
-            values = json.loads(line)
-            step = int(values.pop("step"))
-            series += [Metric(name, value, at, step) for name, value in numbers(values).items()]
-        for batch in _batches(series, _MAX_METRICS):
-            self._client.log_batch(run_id, metrics=batch)
-
-    def datasets(self, run_id: str, parents: Mapping[str, Artifact]) -> None:
-        """Parent artifacts as data sets: the store key is the digest, the record's place the source."""
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        inputs = [
-            DatasetInput(
-                Dataset(stage, parent.key, "local", json.dumps({"uri": parent.path.as_uri()})),
-                [InputTag("mlflow.data.context", stage)],
-            )
-            for stage, parent in parents.items()
-        ]
-        if inputs:
-            self._client.log_inputs(run_id, inputs)
-
-    def text(self, run_id: str, name: str, text: str) -> None:
-        self._client.log_text(run_id, text, name)
-
-    def file(self, run_id: str, path: Path) -> None:
-        self._client.log_artifact(run_id, str(path))
-
-    def maker_of(self, key: str) -> str | None:
-        """The finished run that made the artifact of a key, as far as this server knows."""
-        query = f"tags.`{KEY_TAG}` = '{key}' and attributes.status = 'FINISHED'"
-        runs = self._client.search_runs([self.experiment_id], query, max_results=1)
-        return str(runs[0].info.run_id) if runs else None
-
-    def children(self, run_id: str) -> list[Any]:
-        return list(self._client.search_runs([self.experiment_id], f"tags.`{PARENT_TAG}` = '{run_id}'"))
-
-    def link(self, run_id: str) -> str:
-        if urlsplit(self.uri).scheme.startswith("http"):
-            return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}"
-        return f"run {run_id} in {self.uri}; `textmill ui` shows it"
-
-
-@contextlib.contextmanager
-def open_sweep(config: TrackingConfig, state: Path, overrides: Sequence[str]) -> Iterator[Callable[[], str]]:
-    """Group the runs of a sweep under one MLflow run; yields a function that says where it is.
-
-    The runs find their parent by an environment variable, so launchers that start processes work as well.
-    """
-    if not config.enabled:
-        yield lambda: "not tracked"
-        return
-    log = MlflowLog(config.resolve_uri(state), config.experiment, state)
-    run_id, status = None, "FAILED"
-    try:
-        run_id = log.start("sweep " + " ".join(overrides), {"overrides": " ".join(overrides)}, now())
-        os.environ[SWEEP_VARIABLE] = run_id
-    except _refusals() as error:
-        warn(f"MLflow at {log.uri} does not take this sweep, it goes on untracked: {_reason(error)}")
-    try:
-        yield lambda: log.link(run_id) if run_id else "not tracked"
-        status = "FINISHED"
-    finally:
-        os.environ.pop(SWEEP_VARIABLE, None)
-        if run_id:
-            try:
-                _end_sweep(log, run_id, status)
-            except _refusals() as error:
-                warn(f"MLflow at {log.uri} was not told that the sweep has ended: {_reason(error)}")
-
-
-def _end_sweep(log: MlflowLog, run_id: str, status: str) -> None:
-    """The sweep carries the best of its runs, so that sweeps can be compared among themselves."""
-    measured = [run for run in log.children(run_id) if "val_bpb" in run.data.metrics]
-    if measured:
-        best = min(measured, key=lambda run: run.data.metrics["val_bpb"])
-        log.metrics(run_id, {"val_bpb": best.data.metrics["val_bpb"]})
-        log.tags(run_id, {"best_run": best.info.run_id})
-    log.end(run_id, status)
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """What is raised where MLflow cannot be told something: by its client, its database, the network or the disk."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return MlflowException, SQLAlchemyError, OSError
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{dotted name: leaf}."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        where = f"{prefix}.{name}" if prefix else name
-        flat |= flatten(value, where) if isinstance(value, Mapping) else {where: value}
-    return flat
-
-
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Finite numbers among nested values, by names that MLflow takes; tables and texts are in `artifact.json`."""
-    found = {}
-    for name, value in flatten(values).items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found[re.sub(r"[^\w\-. /]", "_", name.replace(".", "/"))[:250]] = float(value)
-    return found
-
-
-def _require_listener(uri: str) -> None:
-    """Raise OSError at once where nothing listens, rather than after the client's retries."""
-    parts = urlsplit(uri)
-    if parts.scheme.startswith("http") and parts.hostname:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        with contextlib.closing(socket.create_connection((parts.hostname, port), timeout=5)):
-            pass
+def _tell_series(log: MlflowLog, run_id: str, artifact: Artifact) -> None:
+    """The lines of `metrics.jsonl`, which holds each step once and nothing of the clock, and under `timing/` how fast it went."""
+    finished_at = artifact.record["finished_at"]
+    log.series(run_id, read_rows(artifact.path / METRICS_FILE), finished_at)
+    log.series(run_id, artifact.metrics.get("timing", []), finished_at, prefix="timing/")
 
 
 def _git_tags() -> dict[str, str]:
@@ -409,12 +196,3 @@ def _yaml(values: Mapping[str, Any]) -> str:
     import yaml
 
     return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
-
-
-def _milliseconds(instant: str) -> int:
-    return int(datetime.fromisoformat(instant).timestamp() * 1000)
-
-
-def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

@@ -7,7 +7,8 @@ With a mixture (`llm_core.mixture`) each source has rows and epochs of its own. 
 batch, so a run resumes at any data-parallel degree.
 
 Cost: a batch is read into the arrays it is given away in; the order is computed for some thousand positions at once. Memory:
-none for `concat` without a mixture, else 24 bytes per document. `documents` says what belongs together, for attention masks.
+none for `concat` without a mixture, else 24 bytes per document; 9 more with several sources (`llm_core.sources`). `documents`
+says what belongs together, for attention masks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from llm_core.batch import Batch
 from llm_core.config import ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED
@@ -25,6 +27,7 @@ from llm_core.mixture import Mixture
 from llm_core.order import draw, permute
 from llm_core.packing import PackingShares, PlannedRows, StreamRows, join, make_plan
 from llm_core.shards import TokenShards
+from llm_core.sources import NO_SOURCE, read_sources
 
 ORDER_BLOCK = 4096
 """Positions whose samples are computed together, at most: one at a time costs more than reading their tokens."""
@@ -57,6 +60,7 @@ class Loader:
         self.seq_len, self.global_batch_sequences, self.seed = seq_len, global_batch_sequences, seed
         self._data = data or DataConfig()
         self._shards = shards
+        self.sources = read_sources(shards)
         self._rows: StreamRows | PlannedRows
         self._mixture: Mixture | None = None
         if self._data.mixture:
@@ -115,9 +119,19 @@ class Loader:
         """int32 documents_BT of the batch of a step: which document of its row each target belongs to; -1 in padding."""
         return torch.from_numpy(self._rows.documents(self._samples_at(step * self.global_batch_sequences)))
 
-    def batch_with_documents(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(ids_BT, targets_BT, documents_BT) of a step, for attention that keeps documents apart."""
-        return *self.batch(step), self.documents(step)
+    def sources_of(self, step: int) -> torch.Tensor:
+        """uint8 sources_BT of the batch of a step: the number of each target's source, `NO_SOURCE` in padding."""
+        assert self.sources is not None
+        samples = self._samples_at(step * self.global_batch_sequences)
+        out = np.full((len(samples), self.seq_len), NO_SOURCE, np.uint8)
+        for k, place, start, stop in self._rows.stretches(samples):
+            self.sources.fill(start, stop, out[k, place : place + stop - start])
+        return torch.from_numpy(out)
+
+    def training_batch(self, step: int) -> Batch:
+        """All that a step wants to know of its batch."""
+        documents_BT = self.documents(step) if self._data.mask_documents else None
+        return Batch(*self.batch(step), documents_BT, self.sources_of(step) if self.sources else None)
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         made = self.batch_at(self._position)

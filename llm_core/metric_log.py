@@ -17,6 +17,7 @@ METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
 EVENTS_FILE = "events.jsonl"
 STATUS_FILE = "status.json"
+PROFILE_FOLDER = "profile"
 
 
 class MetricLog:

@@ -16,6 +16,7 @@ length at once, so its time goes with `seq_len` and the number of documents, not
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,6 +177,11 @@ class StreamRows:
         ids_RT, _ = self.read(rows)
         return np.cumsum(ids_RT == self._shards.eos_id, axis=1, dtype=np.int32)
 
+    def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+        """(row, place in it, start, stop): the targets from that place on are the tokens [start, stop) of the stream."""
+        for k, start in enumerate((rows * self._seq_len).tolist()):
+            yield k, 0, start + 1, start + 1 + self._seq_len
+
     def shares(self) -> PackingShares:
         total = self._shards.num_tokens
         used = self.num_rows * self._seq_len
@@ -195,16 +201,13 @@ class PlannedRows:
         """(ids_RT, targets_RT) int64."""
         ids_RT = np.full((len(rows), self._seq_len), self._shards.eos_id, np.int64)
         targets_RT = np.full_like(ids_RT, self._ignored)
-        for k, (first, last) in enumerate(self._segments(rows)):
-            place = 0
-            for start, stop in zip(self._plan.starts[first:last].tolist(), self._plan.stops[first:last].tolist(), strict=True):
-                end = place + stop - start
-                if start:
-                    self._shards.read_pair(start - 1, ids_RT[k, place:end], targets_RT[k, place:end])
-                else:  # nothing stands before the first document; end-of-text, which `ids_RT` holds, stands before the others
-                    targets_RT[k, place:end] = self._shards.read(0, stop)
-                    ids_RT[k, place + 1 : end] = targets_RT[k, place : end - 1]
-                place = end
+        for k, place, start, stop in self.stretches(rows):
+            end = place + stop - start
+            if start:
+                self._shards.read_pair(start - 1, ids_RT[k, place:end], targets_RT[k, place:end])
+            else:  # nothing stands before the first document; end-of-text, which `ids_RT` holds, stands before the others
+                targets_RT[k, place:end] = self._shards.read(0, stop)
+                ids_RT[k, place + 1 : end] = targets_RT[k, place : end - 1]
         return ids_RT, targets_RT
 
     def documents(self, rows: np.ndarray) -> np.ndarray:
@@ -214,6 +217,14 @@ class PlannedRows:
             lengths = (self._plan.stops - self._plan.starts)[first:last]
             out[k, : lengths.sum()] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         return out
+
+    def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+        """(row, place in it, start, stop): the targets from that place on are the tokens [start, stop) of the stream."""
+        for k, (first, last) in enumerate(self._segments(rows)):
+            place = 0
+            for start, stop in zip(self._plan.starts[first:last].tolist(), self._plan.stops[first:last].tolist(), strict=True):
+                yield k, place, start, stop
+                place += stop - start
 
     def shares(self, num_documents: int) -> PackingShares:
         places, targets = self._plan.num_rows * self._seq_len, self._plan.num_targets

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import torch
 
-Batch = tuple[torch.Tensor, ...]
+Batch = tuple[torch.Tensor | None, ...]
 
 
 class Prefetch:
@@ -49,4 +49,4 @@ class Prefetch:
 
     def _make(self, step: int) -> Batch:
         batch = self._batches(step)
-        return tuple(tensor.pin_memory() for tensor in batch) if self._pin else batch
+        return tuple(None if tensor is None else tensor.pin_memory() for tensor in batch) if self._pin else batch

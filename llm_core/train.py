@@ -27,13 +27,24 @@ from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
 from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
-from llm_core.metric_log import EVENTS_FILE, METRICS_FILE, STATUS_FILE, TIMING_FILE, EventLog, MetricLog, read_rows, write_status
+from llm_core.metric_log import (
+    EVENTS_FILE,
+    METRICS_FILE,
+    PROFILE_FOLDER,
+    STATUS_FILE,
+    TIMING_FILE,
+    EventLog,
+    MetricLog,
+    read_rows,
+    write_status,
+)
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.prefetch import Prefetch
 from llm_core.process import terminate_with_parent
+from llm_core.profiling.recorder import Recorder
 from llm_core.rollback import Rollback
 from llm_core.roofline import training_peak
 from llm_core.shards import TokenShards, open_shards
@@ -82,15 +93,18 @@ def run(config: RunConfig, workdir: Path) -> str:
         peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
         facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
-        read = loader.batch_with_documents if config.train.data.mask_documents else loader.batch
         with (
-            Prefetch(read, config.train.num_steps, ahead, on_gpu) as batches,
+            Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
             open_checkpoints(config, workdir, ranks) as saved,
             Checkpoints(workdir / "points", ranks) as points,
         ):
             trainer, start = build_trainer(config, workdir, batches, ranks, saved, stop, peak_flops)
+            trainer.sources = loader.sources.names if loader.sources else ()
             if config.optim.guard.rollback_skips:
                 trainer.rollback = Rollback(config.optim.guard, points)
+            if config.train.profile_steps:
+                first, last = config.train.profile_steps
+                trainer.recorder = Recorder(first, last, workdir / PROFILE_FOLDER, ranks)
             if ranks.is_first:
                 write_status(workdir / STATUS_FILE, "running", start, **facts)
             try:

@@ -50,6 +50,8 @@ class TrainConfig:
     """Kernel of attention, by `llm_core.model.attend`; auto: sdpa."""
     compile: bool = field(default=False, metadata=NOT_IN_KEY)
     """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""
+    profile_steps: tuple[int, ...] = field(default=(), metadata=NOT_IN_KEY)
+    """First and last step, counted from 1, of a profile by torch.profiler: a trace and a table by kind of work of each rank."""
     init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Hugging Face folder (safetensors) whose weights training starts from; its contents are in the key, its place is not."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -68,6 +70,13 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
+        if self.profile_steps and not (len(self.profile_steps) == 2 and 1 <= self.profile_steps[0] <= self.profile_steps[1]):
+            raise ConfigError(
+                f"profile_steps ({list(self.profile_steps)}) must be the first and the last step, from 1 on; "
+                "try [10,12], or [] for none"
+            )
+        if self.profile_steps and self.profile_steps[1] > self.num_steps:
+            raise ConfigError(f"profile_steps ({list(self.profile_steps)}) must not go beyond num_steps ({self.num_steps})")
         if self.validate_every < 0:
             raise ConfigError(
                 f"validate_every ({self.validate_every}) must not be negative; 0 validates after the last step only"

@@ -20,15 +20,17 @@ from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import reshard
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
+from llm_core.parallel.vote import Vote
+from llm_core.profiling.recorder import Recorder
 from llm_core.rollback import Rollback, event_rows, passed_batches
 from llm_core.schedule import learning_rate
-from llm_core.step import place, token_losses, train_step
+from llm_core.step import own_columns, place, token_losses, train_step
 from llm_core.throughput import StepClock
 from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
-Batches = Callable[[int], tuple[Tensor, ...]]
-"""Step, counted from 0 → (ids_BT, targets_BT) of this rank on the CPU, and documents_BT where attention keeps them apart."""
+Batches = Callable[[int], tuple[Tensor | None, ...]]
+"""Step, counted from 0 → the fields of this rank's `Batch`; the last may be left out."""
 
 
 class Preempted(Exception):
@@ -41,7 +43,9 @@ class Trainer:
 
     metrics, timing: where numbers go; None on all ranks but the first.
     rollback: how the run goes back after too many skipped steps; None: it does not.
-    should_stop: asked after each step; one rank's yes stops all.
+    recorder: of a profile of some steps; None: there is none.
+    sources: names of the sources that batches tell of, for losses by source.
+    should_stop: asked after each step; one rank's yes stops all, several ranks after the step that follows.
     peak_flops: of one device, per second; 0 where it is not known.
     """
 
@@ -57,12 +61,16 @@ class Trainer:
     should_stop: Callable[[], bool] = lambda: False
     peak_flops: float = 0.0
     rollback: Rollback | None = None
+    recorder: Recorder | None = None
+    sources: tuple[str, ...] = ()
     clock: StepClock = field(init=False)
+    _stops: Vote = field(init=False)
     _passed_batches: int = 0
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = StepClock(self.config, self.ranks, self.peak_flops, self.checkpoints.report)
+        self._stops = Vote(self.ranks)
 
     def run(self, start: int) -> None:
         """Steps start + 1 … num_steps. Raises Preempted once a stop was asked for and a checkpoint is saved."""
@@ -76,10 +84,12 @@ class Trainer:
         step = start
         while step < train.num_steps:
             step += 1
+            if self.recorder:
+                self.recorder.begin(step)
             lr = learning_rate(step, train.num_steps, self.config.optim)
             self._unlogged.append((step, lr, self.train_step(step - 1 + self._passed_batches, lr)))
             self.checkpoints.poll()
-            stop = self.ranks.any(self.should_stop())
+            stop = self._stops.ask(self.should_stop())
             is_last = step == train.num_steps
             saves = is_last or stop or step % train.checkpoint_every == 0 or self._is_point(step)
             if saves or step % train.log_every == 0 or self._validates_at(step):
@@ -93,14 +103,20 @@ class Trainer:
             if saves or stop or self._is_best(step):
                 self._save(step)
             if stop:
-                self.checkpoints.finish()
+                self._finish()
                 raise Preempted(f"stopped at step {step} of {train.num_steps}")
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.recorder:
+            self.recorder.close()
+        self._stops.settle()
         self.checkpoints.finish()
 
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`: a report, as `llm_core.step.train_step` gives it."""
         batch = self.clock.wait_for(lambda: self.batches(index))
-        return train_step(self.layout, self.optimizer, batch, lr, self.config, self.ranks)
+        return train_step(self.layout, self.optimizer, batch, lr, self.config, self.ranks, len(self.sources))
 
     def _log_steps(self) -> int | None:
         """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints.
@@ -112,9 +128,12 @@ class Trainer:
         values = torch.stack([value for _, _, value in self._unlogged]).tolist()
         tokens = self.config.train.tokens_per_step
         for (step, lr, _), numbers in zip(self._unlogged, values, strict=True):
-            report = StepReport(*numbers)
+            report, of_sources = StepReport(*numbers[: len(StepReport._fields)]), numbers[len(StepReport._fields) :]
             if self.metrics:
-                self.metrics.write(report.row(step, lr, step * tokens))
+                row = report.row(step, lr, step * tokens)
+                if of_sources and report.updated:
+                    row["by_source"] = self._losses_by_source(of_sources)
+                self.metrics.write(row)
             if self.rollback and self.rollback.is_due(report):
                 return step
             report.check(step, lr, self.config.optim, self.config.train.dtype == "fp16")
@@ -123,6 +142,11 @@ class Trainer:
             self.timing.write(timed)
         self._unlogged.clear()
         return None
+
+    def _losses_by_source(self, sums: list[float]) -> dict[str, dict[str, float]]:
+        """Of the sources that a batch had targets of; sums: (nats, targets) of each source in turn."""
+        named = zip(self.sources, sums[::2], sums[1::2], strict=True)
+        return {name: {"train_loss": nats / targets, "targets": int(targets)} for name, nats, targets in named if targets}
 
     def _is_point(self, step: int) -> bool:
         return self.rollback is not None and self.rollback.is_point(step)
@@ -192,12 +216,10 @@ class Trainer:
             with torch.no_grad(), self._autocast():
                 losses_BT = token_losses(self.layout, ids_BT, targets_BT, rows)
             if sources_BT is not None:
-                sources_BT = sources_BT.to(device)
-                if self.layout.context is not None:
-                    sources_BT = sources_BT[:, self.layout.context.columns(sources_BT.shape[1], device)]
+                sources_BT = own_columns(sources_BT, self.layout, self.ranks)
             if self.ranks.counts_losses:
                 sums += partial_sums(losses_BT, targets_BT, bytes_per_token_V, sources_BT, num_sources)
-            if stop := self.ranks.any(self.should_stop()):
+            if stop := self._stops.ask(self.should_stop()):
                 break
         reshard(self.layout.model)
         return None if stop else self.ranks.sum(sums)

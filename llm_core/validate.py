@@ -18,8 +18,7 @@ from llm_core.config import ConfigError
 from llm_core.loss import IGNORED
 from llm_core.parallel.ranks import Ranks
 from llm_core.shards import TokenShards
-
-MAX_SOURCES, OTHER = 20, "(other)"
+from llm_core.sources import largest
 
 
 @dataclass(frozen=True)
@@ -69,22 +68,13 @@ def read_validation_set(
 
 
 def sources_of(shards: TokenShards, places_BT: np.ndarray, counts_BT: np.ndarray) -> tuple[tuple[str, ...], Tensor | None]:
-    """(names, int64 sources_BT) of tokens at places of the stream; none where those that count are of one source.
-
-    The `MAX_SOURCES` with most tokens have names of their own, the others are `OTHER`.
-    """
+    """(names, int64 sources_BT) of tokens at places of the stream; none where those that count are of one source."""
     names, source_of = shards.document_sources()
     _, stops = shards.document_bounds()
     sources_BT = source_of[np.searchsorted(stops, places_BT, "right")]
     tokens = np.bincount(sources_BT[counts_BT], minlength=len(names))
-    if np.count_nonzero(tokens) < 2:
-        return (), None
-    by_size = np.argsort(-tokens, kind="stable")[: np.count_nonzero(tokens)]
-    shown = np.sort(by_size[:MAX_SOURCES])
-    place = np.full(len(names), len(shown), np.int64)
-    place[shown] = np.arange(len(shown))
-    others = (OTHER,) if len(by_size) > len(shown) else ()
-    return (*(names[k] for k in shown), *others), torch.from_numpy(place[sources_BT])
+    shown, place = largest(names, tokens)
+    return (shown, torch.from_numpy(place[sources_BT])) if len(shown) > 1 else ((), None)
 
 
 def partial_sums(

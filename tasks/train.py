@@ -5,8 +5,9 @@ gets SIGTERM, saves a checkpoint and stops, and the next run goes on from there.
 answers with files: `status.json` says how it ended, whatever its return code, `metrics.jsonl` holds the curves.
 
 Reads token shards, the tokenizer's bytes-per-token table and its Hugging Face files; writes `model/`, `metrics.jsonl`,
-`model_config.json`. Bitwise reproducible at equal layout and threads, also over kills; other layouts agree within
-rounding. Work in progress lives in the scratch directory and survives.
+`model_config.json`, and `profile/` (times, so never the same twice) where `train.profile_steps` asks for one. Bitwise
+reproducible at equal layout and threads, also over kills; other layouts agree within rounding. Work in progress lives in the
+scratch directory and survives.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
 from llm_core.memory.config import MemoryConfig, check_memory
-from llm_core.metric_log import METRICS_FILE, STATUS_FILE, TIMING_FILE, read_rows, read_status
+from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, STATUS_FILE, TIMING_FILE, read_rows, read_status
 from llm_core.model.config import ModelConfig
 from llm_core.process import terminate_with_parent
 from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig, check_run
@@ -37,6 +36,7 @@ from tasks.keys import ROOT, digest, key_config
 from tasks.parts import RunParts, scratch_dir, serial
 from tasks.progress import TrainingProgress
 from tasks.stage import StageFailure, StageInterrupted
+from tasks.training_speed import series, speed, tokens_per_s
 
 MODEL_FOLDER = "model"
 LOG_FILE = "trainer.log"
@@ -87,6 +87,8 @@ def train_model(
     shutil.copytree(workdir / MODEL_FOLDER, out_dir / MODEL_FOLDER, dirs_exist_ok=True)
     export_hugging_face(tokenizer.path, out_dir / MODEL_FOLDER)
     shutil.copyfile(workdir / METRICS_FILE, out_dir / METRICS_FILE)
+    if run.train.profile_steps and (workdir / PROFILE_FOLDER).exists():
+        shutil.copytree(workdir / PROFILE_FOLDER, out_dir / PROFILE_FOLDER)
     write_json(out_dir / "model_config.json", to_plain(run.model))
     return summarize(run, workdir, out_dir)
 
@@ -178,6 +180,7 @@ def stop_session(trainer: subprocess.Popen[bytes]) -> None:
 def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
     """The artifact of a finished run, with the curves the report draws."""
     rows = read_rows(workdir / METRICS_FILE)
+    timing = read_rows(workdir / TIMING_FILE)
     status = read_status(workdir / STATUS_FILE)
     steps = [row for row in rows if "train_loss" in row]
     validations = [row for row in rows if "val_loss" in row]
@@ -189,8 +192,9 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         "final_train_loss": steps[-1]["train_loss"],
         "final_val_loss": validations[-1]["val_loss"],
         "val_bpb": validations[-1]["val_bpb"],
-        "tokens_per_s": tokens_per_s(read_rows(workdir / TIMING_FILE), run.train.tokens_per_step),
-        **speed(read_rows(workdir / TIMING_FILE)),
+        "tokens_per_s": tokens_per_s(timing, run.train.tokens_per_step),
+        **speed(timing),
+        "timing": series(timing),
         "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
         "training_flops_per_token": run.model.training_flops_per_token(run.train.seq_len),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
@@ -202,20 +206,6 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
     }
     counters = {"tokens": run.train.num_steps * run.train.tokens_per_step, "steps": run.train.num_steps}
     return Artifact(out_dir, "train", counters, metrics)
-
-
-def tokens_per_s(timing: list[dict[str, Any]], tokens_per_step: int) -> float:
-    """Median over logged stretches of steps; validation, checkpoints and start-up are outside of them."""
-    return statistics.median(row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing)
-
-
-def speed(timing: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians and extremes over logged stretches of steps, as `llm_core.throughput` measured them."""
-    found: dict[str, Any] = {
-        name: statistics.median(row[name] for row in timing) for name in ("mfu_causal", "mfu_full") if name in timing[0]
-    }
-    found["data_wait_frac"] = sum(row["data_wait_s"] for row in timing) / sum(row["elapsed_s"] for row in timing)
-    return found | {"max_memory_bytes": max(row["max_memory_bytes"] for row in timing)}
 
 
 def _content(parent: Artifact) -> str:

@@ -54,6 +54,7 @@ CLOCK = (
     "mfu_causal",
     "mfu_full",
     "data_wait_frac",
+    "timing",
     "max_memory_bytes",
     "peak_flops",
     "prefill_tok_s",

@@ -33,6 +33,7 @@ from llm_core.checkpoint.writer import Writer, Written, gather_objects
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
+from llm_core.parallel.vote import Vote
 
 
 class CheckpointNotWritten(OSError):
@@ -65,6 +66,7 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self._writer = Writer(self.ranks)
+        self._unwritten = Vote(self.ranks, at_first=True)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -87,7 +89,7 @@ class Checkpoints:
 
     def poll(self) -> None:
         """Put a checkpoint in force whose writing has ended on all ranks; what went wrong there is raised here, on all."""
-        if self._pending is not None and not self.ranks.any(not self._pending.written.done()):
+        if self._pending is not None and not self._unwritten.ask(not self._pending.written.done()):
             self.finish()
 
     def finish(self) -> None:
@@ -95,6 +97,7 @@ class Checkpoints:
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
+        self._unwritten.settle()
         error = pending.written.exception()
         parts = gather_objects(str(error) if error else pending.written.result(), self.ranks)
         if failures := [f"rank {rank}: {part}" for rank, part in enumerate(parts) if isinstance(part, str)]:

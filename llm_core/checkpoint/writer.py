@@ -110,11 +110,11 @@ class _Planner(dcp.DefaultSavePlanner):
 
 
 def gather_objects(value: Any, ranks: Ranks) -> list[Any]:
-    """What each rank has, in order of ranks."""
+    """What each rank has, in order of ranks. Devices go on meanwhile."""
     if ranks.world == 1:
         return [value]
     found: list[Any] = [None] * ranks.world
-    dist.all_gather_object(found, value)
+    dist.all_gather_object(found, value, group=ranks.hosts)
     return found
 
 

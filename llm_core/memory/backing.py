@@ -40,14 +40,12 @@ def padded(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def allocate(num_bytes: int, pinned: bool) -> Tensor:
-    """Zeros in main memory, from a page's boundary; pinned, so that a GPU copies from and to them beside other work."""
+def allocate(num_bytes: int, pinned: bool = False) -> Tensor:
+    """Bytes in main memory that begin where memory pages do; pinned, so that a GPU copies from and to them beside other work."""
+    if pinned:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
     memory = mmap.mmap(-1, max(ALIGNMENT, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    bytes_N = torch.frombuffer(memory, dtype=torch.uint8)[:num_bytes]
-    if pinned and num_bytes:
-        # Not torch's pinned memory, which comes in powers of two: of state that may be half the machine's.
-        pin(bytes_N)
-    return bytes_N
+    return torch.frombuffer(memory, dtype=torch.uint8)[:num_bytes]
 
 
 class InMemory:
@@ -55,14 +53,16 @@ class InMemory:
 
     def __init__(self, num_bytes: int, pinned: bool) -> None:
         try:
-            self.bytes_N = allocate(num_bytes, pinned)
+            self.bytes_N = allocate(num_bytes)
+            if pinned and num_bytes:
+                # Not torch's pinned memory, which comes in powers of two: of state that may be half the machine's.
+                pin(self.bytes_N)
+                weakref.finalize(self, unpin, self.bytes_N.data_ptr())
         except (OSError, RuntimeError) as error:
             raise ConfigError(
                 f"optim.state_in (host) needs {num_bytes / 1e6:.1f} MB of main memory, which cannot be had ({error}); "
                 "use state_in=disk, or share the state among more processes"
             ) from error
-        if pinned and num_bytes:
-            weakref.finalize(self, unpin, self.bytes_N.data_ptr())
 
 
 @dataclass

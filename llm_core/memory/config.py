@@ -57,8 +57,8 @@ def check_memory(memory: MemoryConfig, model: ModelConfig, parallel: ParallelCon
     if memory.weights_in == "host" and (parallel.kind not in ("fsdp", "hsdp") or parallel.pp > 1):
         layout = f"kind is {parallel.kind}, pp {parallel.pp}"
         raise ConfigError(
-            f"memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline, {layout}; set parallel=fsdp, which "
-            "takes one process too, or use optim.state_in=host"
+            f"memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline, {layout}; set parallel=fsdp, with "
+            "parallel.num_processes=1 on one GPU, or use optim.state_in=host"
         )
     if memory.weights_in == "host" and optimizer in ("adafactor", "muon"):
         raise ConfigError(

@@ -74,10 +74,10 @@ class Lanes:
     """Buffers on a device, and a way there and back on which copies run beside its other work. On a CPU copies are plain."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._on_gpu = device, device.type == "cuda"
+        self._device, self.on_gpu = device, device.type == "cuda"
         self._buffers: list[Tensor] = []
         self._free: list[Any] = [None] * NUM_BUFFERS
-        self._there, self._back = (torch.cuda.Stream(device) if self._on_gpu else None for _ in range(2))
+        self._there, self._back = (torch.cuda.Stream(device) if self.on_gpu else None for _ in range(2))
 
     def make_room(self, num_bytes: int, count: int) -> None:
         self._buffers = [torch.empty(num_bytes, dtype=torch.uint8, device=self._device) for _ in range(count)]
@@ -139,7 +139,7 @@ class Pager:
         if lanes is not None:
             lanes.make_room(max(ALIGNMENT, size), max(1, count))
         if self._file is not None:
-            self._buffers = [allocate(size, pinned=lanes is not None and lanes._on_gpu) for _ in range(count)]
+            self._buffers = [allocate(size, pinned=lanes is not None and lanes.on_gpu) for _ in range(count)]
             # One thread each, so that a page is read while another is written.
             self._reader, self._writer = (ThreadPoolExecutor(1, thread_name_prefix="pager") for _ in range(2))
 

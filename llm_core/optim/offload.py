@@ -33,7 +33,7 @@ GRAIN = 2048
 
 
 class Offloaded:
-    """An update rule whose state is in `backing`; a `Method` as the rule is."""
+    """An update rule whose state lies elsewhere; a `Method` as the rule is."""
 
     @torch.no_grad()
     def __init__(
@@ -45,27 +45,28 @@ class Offloaded:
         page: int,
     ) -> None:
         """make: the rule over some pieces, with state that is zero. open_backing: for so many bytes. page: elements of one."""
-        runs = cut(pieces, page)
-        self._methods, self._states = [], list[State]()
-        placed, begins, end = [list[Placed]() for _ in runs], dict[tuple[int, str], int](), 0
-        for number, members in enumerate(runs):
-            method = make([run for _, run in members])
-            self._methods.append(method)
-            indices = {run: index for index, run in members}
+        self._methods: list[Method] = []
+        pages: list[list[Placed]] = []
+        homes: dict[tuple[int, str], tuple[int, torch.dtype]] = {}
+        end = 0
+        for members in cut(pieces, page):
+            method, indices = make([run for _, run in members]), {run: index for index, run in members}
+            placed = []
             for state in method.states():
-                run, tensor = state.weight, state.piece
-                index = indices[run]
-                if (index, state.kind) not in begins:
-                    begins[index, state.kind] = end
-                    end += padded(local_size(pieces[index]) * tensor.itemsize)
+                run, tensor, key = state.weight, state.piece, (indices[state.weight], state.kind)
+                if key not in homes:
+                    # Room for the whole piece: its runs lie in several pages, and a checkpoint wants it in one.
+                    homes[key] = end, tensor.dtype
+                    end += padded(local_size(pieces[key[0]]) * tensor.itemsize)
                 first = 0 if run.elements is None else run.elements[0]
-                placed[number].append(Placed(tensor, tensor.shape, begins[index, state.kind] + first * tensor.itemsize))
-                tensor.data = tensor.new_empty(0)  # one page at a time takes memory of the device
+                placed.append(Placed(tensor, tensor.shape, homes[key][0] + first * tensor.itemsize))
+                tensor.data = tensor.new_empty(0)  # so that one page at a time takes memory of the device
+            self._methods.append(method)
+            pages.append(placed)
         backing = open_backing(end)
-        self.pager = Pager(placed, backing, lanes)
-        dtypes = {one.tensor.dtype for members in placed for one in members}
-        (dtype,) = dtypes or {torch.float32}
-        for (index, kind), begin in begins.items():
+        self.pager = Pager(pages, backing, lanes)
+        self._states = []
+        for (index, kind), (begin, dtype) in homes.items():
             piece = pieces[index]
             flat = backing.bytes_N[begin : begin + local_size(piece) * dtype.itemsize].view(dtype)
             self._states.append(State(piece, kind, flat.view(piece.data.shape), piece.place))

@@ -27,6 +27,7 @@ from llm_core.compat import PipelineStage
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.stages import has_copies
+from llm_core.sources import SourceSums
 
 # B rows of one data-parallel rank · T tokens · V vocabulary · D model width
 
@@ -60,6 +61,8 @@ class Pipeline:
     stream_pieces: int = 1
     replicas: list[dist.ProcessGroup] = field(default_factory=list)
     _count: Tensor = field(default_factory=lambda: torch.ones(()))
+    _found: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Losses of micro batches, and what was handed on with them."""
     _schedules: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -68,13 +71,22 @@ class Pipeline:
         return self.plan.num_stages - 1 in self.parts
 
     def accumulate_gradients(
-        self, ids_BT: Tensor, targets_BT: Tensor, count: Tensor, num_micro_batches: int, **rows: Tensor
+        self,
+        ids_BT: Tensor,
+        targets_BT: Tensor,
+        count: Tensor,
+        num_micro_batches: int,
+        by_source: SourceSums | None = None,
+        **rows: Tensor,
     ) -> Tensor:
         """Gradients of (summed loss / count) over all ranks; this process's share of the loss, 0 but on the last stage.
 
+        by_source: gets the losses of each token, on the last stage.
         rows: keywords of the model with one row per row of ids, as positions_BT and documents_BK.
         """
-        self._count = count
+        self._count, self._found = count, []
+        # The model has the targets already; what a schedule hands on with the output of each micro batch is the sources.
+        handed_on = targets_BT if by_source is None else by_source.sources_BT
         at_once = 1 if self.plan.schedule == "naive" else num_micro_batches
         schedule = self._schedule(at_once)
         losses: list[Tensor] = []
@@ -84,13 +96,17 @@ class Pipeline:
             found: list[Tensor] = []
             schedule.step(
                 *([ids_BT[piece]] if 0 in self.parts else []),
-                target=targets_BT[piece] if self.is_last else None,
+                target=handed_on[piece] if self.is_last else None,
                 losses=found if self.is_last else None,
                 return_outputs=False,
                 targets_BT=targets_BT[piece],
                 **{name: value[piece] for name, value in rows.items()},
             )
             losses += found
+        if by_source is not None:
+            # The last ones: from torch 2.13 on, a schedule first tries how its stages fit together, with losses of their own.
+            for losses_BT, sources_BT in self._found[-num_micro_batches:]:
+                by_source.add(losses_BT, sources_BT)
         for group in self.replicas:
             # DDP's hooks would not see the split backward of zero bubble.
             _sum_gradients(list(self.model.parameters()), group)
@@ -151,8 +167,10 @@ class Pipeline:
             )
         return self._schedules[num_micro_batches]
 
-    def _share_of_loss(self, out: tuple[Tensor, Tensor], _targets_BT: Tensor) -> Tensor:
-        return out[0] / self._count
+    def _share_of_loss(self, out: tuple[Tensor, Tensor], handed_on_BT: Tensor) -> Tensor:
+        nats, losses_BT = out
+        self._found.append((losses_BT.detach(), handed_on_BT))
+        return nats / self._count
 
     def _reshard(self) -> None:
         """After a forward pass without backward, FSDP would keep weights whole that are not the optimizer's."""

@@ -34,6 +34,8 @@ class Ranks:
     """Processes by the tokens they hold: axes pp, dp, cp, tp; None where there is no more than data parallelism."""
     weights: DeviceMesh | None = None
     """Processes by the weights they hold: axes pp, dp_replicate, dp_shard, tp; None: one process."""
+    hosts: dist.ProcessGroup | None = None
+    """All processes, joined so that what lies in main memory is exchanged without the devices; None: the default group does."""
 
     @property
     def is_first(self) -> bool:
@@ -72,12 +74,15 @@ class Ranks:
         return value
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is up on any rank: all ranks stop at the same step."""
+        """Whether the flag is up on any rank. Hosts wait for each other, devices go on; `vote.Vote` waits for none."""
         if self.world == 1:
             return flag
-        return bool(self.sum(torch.tensor(int(flag), device=self.device)).item())
+        found = torch.tensor(int(flag))
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.hosts)
+        return bool(found)
 
     def barrier(self) -> None:
+        """Go on once all hosts are here; their devices may still compute."""
         self.any(False)
 
 
@@ -96,7 +101,8 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
     store = None if "RANK" in os.environ else dist.HashStore()
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
-        yield Ranks(rank, world, device, *make_meshes(config, device))
+        hosts = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)
+        yield Ranks(rank, world, device, *make_meshes(config, device), hosts)
     finally:
         dist.destroy_process_group()
 

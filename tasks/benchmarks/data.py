@@ -7,6 +7,7 @@ told in CPU seconds, so that a busy machine disturbs little:
 * kernels: median of three passes over up to 64 MB of the text, after one over few documents that compiles and loads:
   `features_mb_s` (all measures, all rules), `minhash_mb_s` (shingles and 112 min-hashes), `pii_mb_s` (all types of the default
   configuration, validated), `lid_docs_s` (language labels).
+* `hostile_pii_mb_s`: the search for personal data in 16 MB of each text that is made to be slow (`tasks.benchmarks.hostile`).
 * `dedup_docs_s`: candidates, exact verification and components of these documents, from signatures, once.
 * `end_to_end_mb_s`: UTF-8 text of all documents over the CPU time of ingest, language, scores (one given classifier), quality,
   dedup, pii and documents, each from artifact to artifact on disk, with digests and accounting, as a run does them.
@@ -37,6 +38,7 @@ import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
+from tasks.benchmarks.hostile import hostile_mb_s
 from tasks.benchmarks.stages import make_stages
 from tasks.classifier import ClassifierConfig
 from tasks.contamination import ContaminationConfig
@@ -55,12 +57,13 @@ from tasks.stage import StageConfigs
 from tasks.store import peak_memory_bytes
 
 KERNEL_BYTES = 64_000_000
+HOSTILE_BYTES = 16_000_000
 WARM_UP_DOCUMENTS = 200
 PASSES = 3
 PEER_SECONDS = 1800
 
 
-def measure(docs: Path, work: Path, peers: Sequence[str] = ()) -> dict[str, Any]:
+def measure(docs: Path, work: Path, peers: Sequence[str] = (), hostile_bytes: int = HOSTILE_BYTES) -> dict[str, Any]:
     """All figures of the module, by name. Raises ConfigError where DOCS is not there."""
     warm_up = _sample(docs, work / "warm_up.parquet")
     classifier = _train_classifier(warm_up, work / "classifier.bin")
@@ -89,6 +92,7 @@ def measure(docs: Path, work: Path, peers: Sequence[str] = ()) -> dict[str, Any]
         "features_mb_s": round(held / median["features"], 1),
         "minhash_mb_s": round(held / median["minhash"], 1),
         "pii_mb_s": round(held / median["pii"], 1),
+        "hostile_pii_mb_s": hostile_mb_s(hostile_bytes),
         "lid_docs_s": round(len(texts) / median["lid"]),
         "dedup_docs_s": round(len(texts) / decided_s),
         "end_to_end_mb_s": round(all_mb / sum(seconds.values()), 2),

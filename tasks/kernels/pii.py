@@ -23,6 +23,7 @@ from tasks.kernels.pii_numbers import (
     DOT,
     END,
     FORM_SHAPES,
+    FORM_TABLE,
     GROUP_COLUMNS,
     HYPHEN,
     MAX_GROUPS,
@@ -40,15 +41,16 @@ from tasks.kernels.pii_numbers import (
     national_id,
     phone_start,
     read_groups,
-    shape_number,
     value_of,
 )
+from tasks.kernels.pii_shapes import shape_number
 from tasks.kernels.pii_tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
 
 MAX_LOOK_BYTES = 512
 ROW = 5
 """Numbers of a candidate: range, start, end, kind, value."""
 MAX_ROWS_OF_A_TRIGGER = 40
+MIN_ROOM = 1024 * ROW
 
 _TRIGGER = np.zeros(256, np.uint8)
 _TRIGGER[list(b"0123456789@:-")] = 1
@@ -63,14 +65,14 @@ def find_candidates(
     scan_hi: np.ndarray,
     wanted: int,
     phone_shapes: np.ndarray,
+    found: np.ndarray,
 ) -> np.ndarray:
     """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi).
 
-    wanted: bits of the kinds to look for. phone_shapes: sorted codes of national numbers' groups. Returns a flat int64 array,
-    `ROW` numbers a candidate, of each range first the words, then the rest, in order of triggers; alternatives of
-    one trigger longest first.
+    wanted: bits of the kinds to look for. phone_shapes: `shape_table` of national numbers' groups. found: int64, where rows go
+    while there is room; at least `MIN_ROOM`. Returns a flat int64 array, this or a larger one, `ROW` numbers a candidate, of each
+    range first the words, then the rest, in order of triggers; alternatives of one trigger longest first.
     """
-    found = np.empty(1024 * ROW, np.int64)
     groups = np.empty((MAX_GROUPS, GROUP_COLUMNS), np.int64)
     letters = np.zeros(128, np.int64)
     count, r = np.int64(0), np.int64(0)  # literals would compile every judge twice, for themselves and for int64
@@ -226,7 +228,7 @@ def _digits(
     """Numbers that begin with the digit i."""
     count = _put(found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0)
     for k in range(num_groups):
-        nth = shape_number(FORM_SHAPES, groups[k, SHAPE]) if groups[k, DIGITS] > 7 else NUM_FORMS
+        nth = shape_number(FORM_TABLE, groups[k, SHAPE]) if groups[k, DIGITS] > 7 else NUM_FORMS
         while 0 <= nth < NUM_FORMS and FORM_SHAPES[nth] == groups[k, SHAPE]:
             end, kind, value = national_id(v, low, high, i, groups, k, nth)
             count = _put(found, count, wanted, r, i, end, kind, value)

@@ -6,6 +6,7 @@ fingerprints (more than six pairs).
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, helper, is_any, pack, packed
@@ -155,3 +156,55 @@ def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     if end < hi and (is_any(v[end], ALNUM) or v[end] == 95 or v[end] == separator):
         return -1, -1
     return start, end
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def are_ip6(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Which words v[rows[:, 1]:rows[:, 2]] of hexadecimal digits, colons and dots are IPv6 addresses (RFC 4291, section 2.2).
+
+    Loopback, the address of all zeros and groups of machines say nothing about anybody.
+    """
+    verdicts = np.zeros(len(rows), np.bool_)
+    for r in range(len(rows)):
+        verdicts[r] = _is_ip6(v, rows[r, 1], rows[r, 2])
+    return verdicts
+
+
+@helper
+def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
+    count, gap, first, others, last = 0, False, np.int64(0), np.int64(0), np.int64(0)
+    if v[i] == 58:  # only as a part of ::
+        if i + 1 >= end or v[i + 1] != 58:
+            return False
+        i += 1
+    while i < end:
+        if v[i] == 58:  # the second one
+            if gap:
+                return False
+            gap = True
+            i += 1
+            if i == end:
+                others, last = others | last, np.int64(0)
+                break
+        value, j = np.int64(0), i
+        if (gap or count > 0) and _octets(v, i, end) == end:  # the last two groups as an IPv4 address
+            octet = np.int64(0)
+            while j <= end:
+                if j == end or v[j] == 46:
+                    value, octet = value << 8 | octet, np.int64(0)
+                else:
+                    octet = octet * 10 + (v[j] - np.int64(48))
+                j += 1
+            others, value, count = others | value >> 16, value & 0xFFFF, count + 1
+        else:
+            while j < end and j < i + 5 and is_any(v[j], HEX):
+                value = value * 16 + (v[j] - np.int64(48) if v[j] < 65 else (v[j] | 32) - np.int64(87))
+                j += 1
+            if j == i or j - i > 4 or (j < end and v[j] != 58) or j + 1 == end:
+                return False
+        if count == 0 and not gap:
+            first = value
+        others, last, count, i = others | last, value, count + 1, j + 1
+    if count > 8 or gap == (count == 8):
+        return False
+    return bool(first >> 8 != 0xFF and (others != 0 or last > 1))

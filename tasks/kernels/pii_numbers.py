@@ -12,12 +12,12 @@ import numpy as np
 from tasks import pii_kinds as kinds
 from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, UPPER, helper, is_any
 from tasks.kernels.pii_context import announced
+from tasks.kernels.pii_shapes import SIZE_BITS, shape_of, shape_table
 
 MAX_PHONE_BYTES = 40
 MAX_GROUPS = 8
 MAX_DIGITS = 19
 MAX_PHONE_DIGITS = 15
-SIZE_BITS = 5
 MAX_ONES = 3
 """More groups of one digit are no number but a row of them."""
 
@@ -30,14 +30,6 @@ BLANK, HYPHEN, DOT, SLASH, OTHER = 1, 2, 4, 8, 16
 _SEPARATOR = np.zeros(256, np.int64)
 for _c, _code in ((" ", BLANK), ("-", HYPHEN), (".", DOT), ("/", SLASH), ("(", OTHER), (")", OTHER)):
     _SEPARATOR[ord(_c)] = _code
-
-
-def shape_of(*sizes: int) -> int:
-    """The code of a row of groups of these sizes."""
-    code = 0
-    for size in sizes:
-        code = (code << SIZE_BITS) | size
-    return code
 
 
 _UNSORTED_FORMS: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
@@ -67,6 +59,7 @@ _FORM_SIGNS = np.array([signs for _, signs, _, _ in _FORMS], np.int64)
 _FORM_KIND = np.array([kind for _, _, kind, _ in _FORMS], np.int64)
 _FORM_WEAK = np.array([weak for _, _, _, weak in _FORMS], np.uint8)
 NUM_FORMS = len(_FORMS)
+FORM_TABLE = shape_table(FORM_SHAPES)
 
 # Length of an IBAN by country, ISO 13616 registry of SWIFT.
 _IBAN_BYTES = (
@@ -296,19 +289,6 @@ def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
         return False
     c = v[end]
     return c == 45 or c == 46 or c == 47 or (c == 32 and signs & BLANK != 0)
-
-
-@helper
-def shape_number(shapes: np.ndarray, shape: int) -> int:
-    """The first place of this shape in sorted shapes, or -1."""
-    low, high = 0, len(shapes)
-    while low < high:
-        middle = (low + high) // 2
-        if shapes[middle] < shape:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < len(shapes) and shapes[low] == shape else -1
 
 
 @helper

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from llm_core.batch import Batch
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED
@@ -24,9 +25,11 @@ from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import MuonConfig
+from llm_core.optim.guard import StepReport
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
+from llm_core.sources import NO_SOURCE
 from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 from llm_core.trainer import Trainer
 from llm_core.validate import ValidationSet
@@ -38,11 +41,13 @@ CPU = torch.device("cpu")
 SINGLE = ParallelConfig(device="cpu", num_threads=1)
 LR = 3e-3
 
+SOURCES = ("books", "code", "web")
+
 Found = dict[str, Tensor]
 
 
-def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(ids, targets, documents) of a whole global batch."""
+def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(ids, targets, documents, sources) of a whole global batch."""
     generator = torch.Generator().manual_seed(100 + step)
     tokens = torch.randint(0, problem.vocab, (ROWS, TOKENS + 1), generator=generator)
     targets = tokens[:, 1:].clone()
@@ -51,7 +56,8 @@ def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor]:
     if problem.masks == "idle":
         targets[: ROWS // 2] = IGNORED
     documents = (torch.rand(targets.shape, generator=generator) < 0.3).cumsum(1).int()
-    return tokens[:, :-1].contiguous(), targets, documents
+    sources = (documents % len(SOURCES)).masked_fill(targets == IGNORED, NO_SOURCE).to(torch.uint8)
+    return tokens[:, :-1].contiguous(), targets, documents, sources
 
 
 def optim_of(problem: Problem) -> OptimConfig:
@@ -73,16 +79,18 @@ def make_trainer(
     )
     config = RunConfig(problem.model(), optim_of(problem), train, parallel, folder, folder, memory)
 
-    def batches(step: int) -> tuple[Tensor, ...]:
+    def batches(step: int) -> Batch:
         share = ROWS // ranks.data_world
         rows = slice(ranks.data_rank * share, (ranks.data_rank + 1) * share)
-        return tuple(tensor[rows] for tensor in tokens_of(problem, step)[: 3 if problem.packed else 2])
+        ids, targets, documents, sources = (tensor[rows] for tensor in tokens_of(problem, step))
+        return Batch(ids, targets, documents if problem.packed else None, sources)
 
-    ids, targets, documents = (tensor[:5] for tensor in tokens_of(problem, 99))
+    ids, targets, documents, _ = (tensor[:5] for tensor in tokens_of(problem, 99))
     validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
     layout = build_layout(config.model, parallel, train, ranks, memory)
     optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
-    return Trainer(layout, optimizer, batches, validation, config, ranks, Checkpoints(folder, ranks), None, None)
+    checkpoints = Checkpoints(folder, ranks)
+    return Trainer(layout, optimizer, batches, validation, config, ranks, checkpoints, None, None, sources=SOURCES)
 
 
 def compute(trainer: Trainer) -> Found:
@@ -91,7 +99,9 @@ def compute(trainer: Trainer) -> Found:
     found = {f"initial.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
     for step in range(NUM_STEPS):
         with gradients_into(found, trainer) if step == 0 else nullcontext():
-            found[f"loss.{step}"], found[f"norm.{step}"] = trainer.train_step(step, LR)[:2].unbind()
+            report = trainer.train_step(step, LR)
+        found[f"loss.{step}"], found[f"norm.{step}"] = report[:2].unbind()
+        found[f"sources.{step}"] = report[len(StepReport._fields) :]
     sums = trainer.validation_sums()
     assert sums is not None
     found["validation.sums"] = sums

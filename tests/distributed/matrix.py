@@ -26,10 +26,10 @@ from tests.distributed.cases import Case, Problem
 from tests.distributed.forks import fork_ranks
 
 LIMITS = {
-    "fp64": dict.fromkeys(("initial", "loss", "gradient", "norm", "validation", "parameter", "continued"), 1e-10)
+    "fp64": dict.fromkeys(("initial", "loss", "gradient", "norm", "sources", "validation", "parameter", "continued"), 1e-10)
     | {"loaded": 0.0},
     # Some elements of a gradient lie 2e-6 of the largest apart, which is its rounding; its norm says whether it is the same.
-    "fp32": {"initial": 0.0, "loss": 1e-6, "gradient_norm": 1e-6},
+    "fp32": {"initial": 0.0, "loss": 1e-6, "gradient_norm": 1e-6, "sources": 1e-6},
     # Rounded to 8 or 11 bits: that the layout follows at all, with the losses of float32.
     "bf16": {"initial": 0.0, "loss": 5e-3, "norm": 5e-2},
     "fp16": {"initial": 0.0, "loss": 6e-4, "norm": 6e-3},

@@ -21,6 +21,7 @@ COUNTERS: dict[str, dict[str, Any]] = {
     "ingest": {"read": 10, "kept": 8, "dropped": {"EMPTY": 1}, "quarantined": 1},
     "quality": {"read": 8, "kept": 6, "dropped": {"TOO_FEW_WORDS": 2}, "quarantined": 0},
 }
+TIMING = [{"step": 2, "tokens_per_s": 100.0}, {"step": 3, "tokens_per_s": 120.0}]
 METRICS: dict[str, dict[str, Any]] = {
     "tokenizer": {
         "kind": "bpe",
@@ -31,7 +32,13 @@ METRICS: dict[str, dict[str, Any]] = {
         "round_trip_frac": 1.0,
     },
     "shards": {"splits": {"train": {"tokens": 90, "documents": 5}, "validation": {"tokens": 10, "documents": 1}}},
-    "train": {"num_steps": 3, "final_train_loss": 2.5, "val_bpb": 1.5, "curve": [{"step": 1, "train_loss": 3.0}]},
+    "train": {
+        "num_steps": 3,
+        "final_train_loss": 2.5,
+        "val_bpb": 1.5,
+        "curve": [{"step": 1, "train_loss": 3.0}],
+        "timing": TIMING,
+    },
     "evaluate": {
         "val_bpb": {"value": 1.4, "low": 1.3, "high": 1.5, "num_documents": 1, "num_bytes": 40},
         "unigram_bpb": 4.0,
@@ -71,6 +78,8 @@ def stand_in(name: str) -> Callable[..., Artifact]:
             rows = [{"step": s, "train_loss": loss} for s, loss in ((1, 3.0), (2, 1.5), (3, 1.0))]
             lines = [json.dumps(row) for row in (*rows, {"step": 3, "val_loss": 1.25})]
             (out_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+            (out_dir / "profile").mkdir()
+            (out_dir / "profile/rank-0.md").write_text("| kind |\n")
         if name == "report":
             (out_dir / "report.html").write_text("<html>report</html>")
         return Artifact(out_dir, name, COUNTERS.get(name, {}), METRICS.get(name, {}))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from flows import tracking
+from flows import sweeps
 from flows.config import compose
-from flows.tracking import default_uri, numbers
+from flows.mlflow_log import MlflowLog, numbers
+from flows.tracking import default_uri
 from tasks.graph import STAGES
 from tests.flows.conftest import RunCli
 
@@ -84,10 +85,13 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     assert [(m.step, m.value) for m in history] == [(1, 3.0), (2, 1.5), (3, 1.0)]
     history = tracked.client.get_metric_history(train.info.run_id, "val_loss")
     assert [(m.step, m.value) for m in history] == [(3, 1.25)]
+    history = tracked.client.get_metric_history(train.info.run_id, "timing/tokens_per_s")
+    assert [(m.step, m.value) for m in history] == [(2, 100.0), (3, 120.0)]
     inputs = {entry.dataset.name: entry.dataset.digest for entry in train.inputs.dataset_inputs}
     assert inputs == {name: summary["stages"][name]["key"] for name in ("tokenizer", "shards")}
     assert children["ingest"].data.metrics["dropped/EMPTY"] == 1
-    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == ["artifact.json"]
+    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == ["artifact.json", "profile"]
+    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id, "profile")] == ["profile/rank-0.md"]
 
 
 @pytest.mark.usefixtures("stand_in_stages")
@@ -143,10 +147,10 @@ def test_sweep_ends_well_where_mlflow_has_gone_away(monkeypatch: pytest.MonkeyPa
         raise OSError("connection refused")
 
     warnings: list[str] = []
-    monkeypatch.setattr(tracking, "warn", warnings.append)
-    monkeypatch.setattr(tracking.MlflowLog, "children", gone)
+    monkeypatch.setattr(sweeps, "warn", warnings.append)
+    monkeypatch.setattr(MlflowLog, "children", gone)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with tracking.open_sweep(compose().tracking, tmp_path, []) as link:
+    with sweeps.open_sweep(compose().tracking, tmp_path, []) as link:
         assert "run" in link()
     assert len(warnings) == 1 and warnings[0].endswith("was not told that the sweep has ended: connection refused")
 

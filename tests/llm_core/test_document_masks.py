@@ -32,8 +32,8 @@ def model() -> Transformer:
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "one_per_row"])
 def test_each_document_of_a_packed_batch_has_the_logits_it_has_alone(packing: str, model: Transformer, tmp_path: Path) -> None:
     shards = open_shards(write_token_shards(tmp_path, 12, DOCUMENT_TOKENS), "train")
-    loader = Loader(shards, 32, 3, seed=1, data=DataConfig(packing=packing))  # type: ignore[arg-type]
-    ids_BT, targets_BT, documents_BT = loader.batch_with_documents(0)
+    loader = Loader(shards, 32, 3, seed=1, data=DataConfig(packing=packing, mask_documents=True))  # type: ignore[arg-type]
+    ids_BT, targets_BT, documents_BT = loader.training_batch(0)[:3]
     assert torch.equal(ids_BT, loader.batch(0)[0]) and torch.equal(targets_BT, loader.batch(0)[1])
     packed = model(ids_BT, documents_BK=documents_BT)
     pieces = 0

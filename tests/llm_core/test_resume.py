@@ -22,7 +22,7 @@ from llm_core.train_config import RunConfig
 from llm_core.trainer import TrainingDiverged
 from tasks.keys import ROOT
 from tasks.train import trainer_command, trainer_environment
-from tests.llm_core.small_runs import run_config, write_config
+from tests.llm_core.small_runs import run_config, write_config, write_token_shards
 
 RESULT_FILES = ("metrics.jsonl", "model/config.json", "model/model.safetensors")
 
@@ -168,9 +168,10 @@ def test_torn_checkpoint_is_passed_over_for_the_one_before(
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_packed_and_mixed_data_resume_to_the_same_bytes(prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixture = {"0": {"walk": 1.0}, "5": {"walk": 2.0}}
+    mixture = {"0": {"walk": 1.0, "web": 0.0}, "5": {"walk": 2.0, "web": 1.0}}
     data = DataConfig(packing="best_fit", mixture=mixture, prefetch_batches=prefetch, verify_shards=True)
     config = run_config(tmp_path, train={"num_steps": 9, "checkpoint_every": 4, "data": data})
+    write_token_shards(tmp_path / "shards", sources=("walk", "web"))
     for name in ("whole", "stopped"):
         (tmp_path / name).mkdir()
     run(config, tmp_path / "whole")
@@ -180,6 +181,13 @@ def test_packed_and_mixed_data_resume_to_the_same_bytes(prefetch: int, tmp_path:
     assert read_status(tmp_path / "stopped" / "status.json")["outcome"] == "preempted"
     run(config, tmp_path / "stopped")
     assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
+    steps = [row for row in read_rows(tmp_path / "whole" / "metrics.jsonl") if "train_loss" in row]
+    assert [row["by_source"].keys() for row in steps[:5]] == [{"walk"}] * 5, "until the mixture takes the other"
+    assert {"walk", "web"} in [row["by_source"].keys() for row in steps[5:]]
+    for row in steps:
+        by_source = row["by_source"].values()
+        mean = sum(one["train_loss"] * one["targets"] for one in by_source) / sum(one["targets"] for one in by_source)
+        assert mean == pytest.approx(row["train_loss"], rel=1e-6)
     shares = read_status(tmp_path / "whole" / "status.json")["packing"]
     assert shares["cropped_frac"] == 0 and 0 <= shares["padding_frac"] < 0.2 and shares["cut_documents_frac"] == 1
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from llm_core import roofline
 from llm_core.parallel.ranks import Ranks
 from llm_core.roofline import training_peak
 from llm_core.throughput import SLOW_STRETCHES, StepClock, product_time
@@ -72,6 +73,12 @@ def test_peaks_and_paces_are_times_of_real_products() -> None:
     flops, how = training_peak(CPU, "fp32")
     assert how == "measured" and 1e7 < flops < 1e14
     assert 0 < product_time(CPU) < 10
+
+
+def test_the_peak_is_that_of_the_fastest_layout_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([3e-3, 2e-3, 5e-3])
+    monkeypatch.setattr(roofline, "best_time", lambda *_, **__: next(times))
+    assert training_peak(CPU, "bf16") == (2 * 384**3 / 2e-3, "measured")
 
 
 def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(config: RunConfig, tmp_path: Path) -> None:

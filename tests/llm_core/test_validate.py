@@ -9,7 +9,8 @@ from llm_core.loss import IGNORED
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.ranks import Ranks
 from llm_core.shards import open_shards
-from llm_core.validate import MAX_SOURCES, OTHER, ValidationSet, micro_batches, partial_sums, read_validation_set, result
+from llm_core.sources import MAX_SOURCES, OTHER
+from llm_core.validate import ValidationSet, micro_batches, partial_sums, read_validation_set, result
 from tests.llm_core.model.test_transformer import make_model
 from tests.llm_core.small_runs import MODEL, VOCAB_SIZE, write_token_shards
 

@@ -5,8 +5,22 @@ from __future__ import annotations
 import ipaddress
 import re
 
+import phonenumbers
+from phonenumbers import PhoneNumberFormat, format_number
 from stdnum import iban as stdnum_iban
 from stdnum import luhn
+from stdnum.br import cpf
+from stdnum.cn import ric
+from stdnum.de import idnr
+from stdnum.es import dni, nie
+from stdnum.fr import nir
+from stdnum.in_ import aadhaar
+from stdnum.kr import rrn
+from stdnum.nl import bsn
+from stdnum.pl import pesel
+from stdnum.us import ssn
+
+from tasks import pii_kinds as kinds
 
 
 def is_card(text: str) -> bool:
@@ -59,3 +73,55 @@ def is_mac(text: str) -> bool:
         return False
     numbers = [int(pair, 16) for pair in re.split("[:-]", text)]
     return numbers[0] % 2 == 0 and any(numbers) and (":" in text or re.search("[A-Fa-f]", text) is not None)
+
+
+def is_international(digits: str) -> bool:
+    try:
+        return bool(phonenumbers.is_valid_number(phonenumbers.parse("+" + digits)))
+    except phonenumbers.NumberParseException:
+        return False
+
+
+def is_national(groups: tuple[str, ...], region: str) -> bool:
+    """A valid number of the region, with its digits grouped as the region writes them."""
+    try:
+        number = phonenumbers.parse("".join(groups), region)
+    except phonenumbers.NumberParseException:
+        return False
+    if not phonenumbers.is_valid_number_for_region(number, region):
+        return False
+    written = (format_number(number, style) for style in (PhoneNumberFormat.NATIONAL, PhoneNumberFormat.INTERNATIONAL))
+    return any(groups == tuple(re.findall("[0-9]+", form)) for form in written)
+
+
+def is_national_id(kind: int, value: int) -> bool:
+    """What stdnum says of a value of the kernel. It fails on Chinese ids with a province and no county, which are none."""
+    if kind == kinds.CN_RIC:
+        try:
+            return value & 15 < 11 and bool(ric.is_valid(f"{value >> 4:017d}{'0123456789X'[value & 15]}"))
+        except KeyError:
+            return False
+    if kind == kinds.US_SSN:
+        return bool(ssn.is_valid(f"{value:09d}"))
+    if kind == kinds.DE_IDNR:
+        return bool(idnr.is_valid(f"{value:011d}"))
+    if kind == kinds.FR_NIR:
+        number = f"{value:015d}"
+        # Months above 12 stand for births of unknown month (INSEE).
+        month = int(number[3:5])
+        return number[0] in "123478" and (1 <= month <= 12 or 20 <= month <= 42 or month >= 50) and bool(nir.is_valid(number))
+    if kind in (kinds.ES_DNI, kinds.ES_NIE):
+        digits, letter = f"{value >> 5:08d}", chr(64 + (value & 31))
+        if kind == kinds.ES_DNI:
+            return bool(dni.is_valid(digits + letter))
+        return bool(nie.is_valid("XYZ"[int(digits[0])] + digits[1:] + letter))
+    if kind == kinds.IN_AADHAAR:
+        return bool(aadhaar.is_valid(f"{value:012d}"))
+    if kind == kinds.BR_CPF:
+        return bool(cpf.is_valid(f"{value:011d}"))
+    if kind == kinds.KR_RRN:
+        return bool(rrn.is_valid(f"{value:013d}"))
+    if kind == kinds.PL_PESEL:
+        return bool(pesel.is_valid(f"{value:011d}"))
+    assert kind == kinds.NL_BSN, kind
+    return bool(bsn.is_valid(f"{value:09d}"))

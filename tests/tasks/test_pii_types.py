@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stdnum import luhn
 from stdnum.iban import calc_check_digits
+from stdnum.it import codicefiscale
 
+from tasks import pii_kinds as kinds
 from tasks.documentset import text_buffers
 from tasks.kernels.pii_numbers import IBAN_LENGTHS
 from tasks.pii import DEFAULT_TYPES, PiiConfig, find_spans
-from tasks.pii_crypto import is_base58_address, is_bech32_address, is_ether_address, keccak_256
+from tasks.pii_checks import Checks
 from tasks.pii_kinds import TYPE_NAMES
 from tasks.pii_spans import find_all_spans
 from tasks.scrub import apply_spans, scrub
-from tests.tasks.pii_oracles import is_card, is_iban, is_ip4, is_ip6, is_mac, stdnum_iban_length
+from tests.tasks import crypto_oracles
+from tests.tasks.pii_oracles import is_card, is_iban, is_ip4, is_ip6, is_mac, is_national_id, stdnum_iban_length
 
 EVERYTHING = PiiConfig(types=TYPE_NAMES, addresses_in_words=True)
 # Made for these tests; no key of anybody. Written in two pieces, so that scanners of repositories stay quiet.
@@ -66,7 +70,7 @@ KEPT = [
     "DE89 3704 0044 0532 0130 01 XX82WEST12345698765432 GB82WEST1234569876543",
     "1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNb d41d8cd98f00b204e9800998ecf8427e 3da541559918a808c2402bba5012f6c60b27661c",
     "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAeD 0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed",
-    "110105194912310021 20231127101530123",
+    "110105194912310021 20231127101530123 11999919491231002X 119999194912310029",
     "000-12-3456 666-12-3456 078-05-1120 123-45-67890 part 12-345-6789",
     "36574261809 36 574 261 809 39053344705 44051401359 111222333 234123412346",
     "20230101T 12345678A X1234567A 54362315L 1954362315K",
@@ -158,7 +162,7 @@ def test_ip4_addresses_are_those_that_plain_python_accepts(octets) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.sampled_from(["", "0", "1", "fe80", "2001", "db8", "abcd", "12345", "g"]), min_size=2, max_size=9))
+@given(st.lists(st.sampled_from(["", "0", "1", "fe80", "2001", "db8", "abcd", "12345", "1.2.3.4", "g"]), min_size=2, max_size=9))
 def test_ip6_addresses_are_those_that_plain_python_accepts(groups) -> None:
     text = ":".join(groups)
     assert _found(text, "IP") == is_ip6(text), text
@@ -171,22 +175,101 @@ def test_mac_addresses_are_those_that_plain_python_accepts(pairs, separator) -> 
     assert _found(text, "MAC") == is_mac(text), text
 
 
-def test_checksums_of_crypto_addresses_hold_against_any_single_change() -> None:
+def _base58(rng: random.Random) -> bytes:
+    data = bytes([rng.choice((0, 0, 5, 6))]) + bytes(rng.choice((0, 0, 2))) + rng.randbytes(20)
+    data = data[:21]
+    data += hashlib.sha256(hashlib.sha256(data).digest()).digest()[:4]
+    return crypto_oracles.base58(data)
+
+
+def _bech32(rng: random.Random) -> bytes:
+    symbols = [rng.choice((0, 1)), *(rng.randrange(32) for _ in range(rng.choice((3, 32, 52, 64, 65))))]
+    word = crypto_oracles.bech32(symbols, rng.choice((0, 1)))
+    return word.upper() if rng.random() < 0.3 else word
+
+
+def _ether(rng: random.Random) -> bytes:
+    digits = rng.randbytes(20).hex()
+    digest = crypto_oracles.keccak_256(digits.encode()).hex()
+    return b"0x" + "".join(c.upper() if int(d, 16) >= 8 else c for c, d in zip(digits, digest, strict=False)).encode()
+
+
+def test_crypto_addresses_are_those_that_plain_python_accepts() -> None:
     rng = random.Random(0)
-    cases = [
-        (b"1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa", is_base58_address, b"123456789ABCDEFGH"),
-        (b"bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4", is_bech32_address, b"qpzry9x8gf2tvdw0"),
-        (b"bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0", is_bech32_address, b"qpzry9x8gf2tvdw0"),
+    assert crypto_oracles.keccak_256(b"").hex() == "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
+    known = (b"1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa", b"bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0")
+    assert crypto_oracles.is_base58_address(known[0]) and crypto_oracles.is_bech32_address(known[1])
+    for kind, make, check in (
+        (kinds.BASE58_ADDRESS, _base58, crypto_oracles.is_base58_address),
+        (kinds.BECH32_ADDRESS, _bech32, crypto_oracles.is_bech32_address),
+        (kinds.ETHER_ADDRESS, _ether, lambda word: crypto_oracles.is_ether_address(word, False)),
+    ):
+        words = [known[kind - kinds.BASE58_ADDRESS]] if kind != kinds.ETHER_ADDRESS else []
+        for _ in range(60):
+            word = make(rng)
+            place = rng.randrange(4, len(word))
+            words += [word, word[:place] + bytes([rng.choice(word[4:])]) + word[place + 1 :], word[:4] + word[4:].swapcase()]
+        found = _passed(kind, words)
+        assert found == [check(word) for word in words] and sum(found) > 10, kind
+
+
+def _passed(kind: int, words: list[bytes]) -> list[bool]:
+    """What the checks say of words, each a candidate of the kind."""
+    ends = np.cumsum([len(word) for word in words])
+    rows = np.array([(0, end - len(word), end, kind, 0) for word, end in zip(words, ends.tolist(), strict=True)], np.int64)
+    return Checks(()).passed(np.frombuffer(b"".join(words), np.uint8), rows).tolist()
+
+
+def _ids(rng: random.Random, kind: int) -> list[int]:
+    """Values of a kind, many of them with everything right but the check digits."""
+    sizes = {kinds.DE_IDNR: 11, kinds.FR_NIR: 15, kinds.IN_AADHAAR: 12, kinds.BR_CPF: 11, kinds.KR_RRN: 13, kinds.PL_PESEL: 11}
+    values = [rng.randrange(10 ** sizes.get(kind, 9)) for _ in range(300)]
+    if kind in (kinds.ES_DNI, kinds.ES_NIE):
+        return [rng.randrange(10**8 if kind == kinds.ES_DNI else 3 * 10**7) * 32 + n % 26 + 1 for n in range(600)]
+    if kind == kinds.US_SSN:
+        return [*values, 78051120, 219099999, 666010001, 123000001, 123010000, 900010001, 10001]
+    for _ in range(60):
+        date = f"{rng.randrange(100):02d}{rng.randrange(14) + rng.choice((0, 20, 80)):02d}{rng.randrange(33):02d}"
+        if kind == kinds.CN_RIC:
+            area = rng.choice(("110101", "110103", "110110", "119999", "429006", "990000", "710000", "310230"))
+            front = int(f"{area}{rng.choice((18, 19, 20))}{date[:2]}{rng.randrange(14):02d}{date[4:]}{rng.randrange(1000):03d}")
+            values = (values if values[0] > 10**9 else []) + [front * 16 + check for check in range(11)]
+        elif kind in (kinds.KR_RRN, kinds.PL_PESEL):
+            front = int(date + str(rng.randrange(10 ** (sizes[kind] - 7))).zfill(sizes[kind] - 7))
+            values += [front * 10 + check for check in range(10)]
+        elif kind == kinds.DE_IDNR:
+            front = rng.sample("0123456789", 9)
+            front.insert(rng.randrange(9), rng.choice(front))
+            values += [int("".join(front)) * 10 + check for check in range(10)]
+        elif kind in (kinds.FR_NIR, kinds.BR_CPF):
+            front = (
+                rng.randrange(10 ** (sizes[kind] - 2))
+                if kind == kinds.BR_CPF
+                else int("2" + date[:4] + str(rng.randrange(10**8)).zfill(8))
+            )
+            values += [front * 100 + check for check in range(100)]
+    return values
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds.NATIONAL_IDS.values()) - {kinds.IT_CF}))
+def test_national_ids_are_those_of_stdnum(kind) -> None:
+    values = _ids(random.Random(kind), kind)
+    rows = np.array([(0, 0, 0, kind, value) for value in values], np.int64)
+    found = Checks(()).passed(np.zeros(0, np.uint8), rows).tolist()
+    assert [v for v, verdict in zip(values, found, strict=True) if verdict != is_national_id(kind, v)] == [] and sum(found) >= 5
+
+
+def test_italian_tax_codes_are_those_of_stdnum() -> None:
+    rng = random.Random(0)
+    letters, months = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ABCDEHLMPRSTQ"
+    fronts = [
+        "".join(rng.choices(letters, k=6))
+        + f"{rng.randrange(100):02d}{rng.choice(months)}{rng.randrange(75):02d}H{rng.randrange(1000):03d}"
+        for _ in range(50)
     ]
-    for address, check, letters in cases:
-        assert check(address)
-        for _ in range(50):
-            place, letter = rng.randrange(4, len(address)), rng.choice(letters)
-            changed = address[:place] + bytes([letter]) + address[place + 1 :]
-            assert check(changed) == (changed == address)
-    assert keccak_256(b"").hex() == "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
-    assert keccak_256(b"").hex() != hashlib.sha3_256(b"").hexdigest()
-    assert is_ether_address(b"0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359", False)
+    words = [front + last for front in fronts for last in letters]
+    found = _passed(kinds.IT_CF, [word.encode() for word in words])
+    assert found == [codicefiscale.is_valid(word) for word in words] and sum(found) > 20
 
 
 PIECES = st.sampled_from([*"@.:-+/ ()<>*\n_a1", *(text for text, _ in FOUND), *KEPT, "例", "at", " dot ", "From: Jane Doe"])

@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_made_and_memory_that_is_not_there_are_one_line(
 
 def test_runs_may_share_a_folder_and_direct_io_is_used_where_there_is_such(tmp_path: Path) -> None:
     one, other = OnDisk(4096, tmp_path), OnDisk(4096, tmp_path)
-    buffer = allocate(4096, pinned=False)
+    buffer = allocate(4096)
     one.write([(0, 4096)], buffer.fill_(1))
     other.read([(0, 4096)], buffer)
     assert not buffer.any() and one.bytes_N.all()

@@ -1,9 +1,4 @@
-"""Is this word an address of a crypto currency? The checksums that their makers put in.
-
-Bitcoin: Base58Check (four bytes of double SHA-256) and Bech32 or Bech32m (BIP 173, BIP 350). Ethereum: EIP-55, the case of the
-letters signs the Keccak-256 digest of the address; where all letters have one case there is no checksum and the text around must
-tell. Cost: microseconds, and a third of a millisecond for EIP-55, whose Keccak is not in hashlib (SHA-3 pads in another way).
-"""
+"""Is this word an address of a crypto currency? Written again in plain Python: the other opinion in tests of detection."""
 
 from __future__ import annotations
 
@@ -30,6 +25,20 @@ def is_base58_address(text: bytes) -> bool:
     if data[0] not in (0, 5) or zeros != len(data) - len(data.lstrip(b"\0")):
         return False
     return hashlib.sha256(hashlib.sha256(data[:21]).digest()).digest()[:4] == data[21:]
+
+
+def base58(data: bytes) -> bytes:
+    number, word = int.from_bytes(data, "big"), b""
+    while number:
+        number, digit = divmod(number, 58)
+        word = _BASE58[digit : digit + 1] + word
+    return b"1" * (len(data) - len(data.lstrip(b"\0"))) + word
+
+
+def bech32(symbols: list[int], version: int) -> bytes:
+    """`bc1` and the symbols with the checksum of a version."""
+    total = _bech32_sum([3, 3, 0, 2, 3, *symbols, *[0] * 6]) ^ _BECH32_SUMS[version]
+    return ("bc1" + "".join(_BECH32[s] for s in [*symbols, *(total >> 5 * (5 - k) & 31 for k in range(6))])).encode()
 
 
 def is_bech32_address(text: bytes) -> bool:

@@ -1,0 +1,207 @@
+"""How is something written to MLflow? The few calls that are needed, in batches and with explicit run ids.
+
+Client API only: the fluent API's active run belongs to a thread, not to a run. This is the only module that meets MLflow; what
+is told, and what happens where MLflow does not answer, is in `flows.tracking` and `flows.sweeps`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import logging
+import math
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tasks.artifact import Artifact
+
+# Server limits of one log_batch call.
+MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 1000, 100, 6000
+
+PARENT_TAG = "mlflow.parentRunId"
+KEY_TAG = "store.key"
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",  # the word: MLflow does not take 1 for it
+    # Without limits, an unreachable server blocks a client for four minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+"""What every process that talks to MLflow needs, where the user has not said otherwise."""
+
+
+class MlflowLog:
+    """The few MLflow calls that are needed here, in batches and with explicit run ids. Connects at the first one."""
+
+    def __init__(self, uri: str, experiment: str, state: Path) -> None:
+        self.uri = uri
+        self._experiment = experiment
+        self._directory = state.resolve() / "mlflow"
+
+    @functools.cached_property
+    def _client(self) -> Any:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        _require_listener(self.uri)
+        for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+        from mlflow import MlflowClient
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            return MlflowClient(tracking_uri=self.uri)
+
+    @functools.cached_property
+    def experiment_id(self) -> str:
+        client = self._client
+        with self._alone():
+            found = client.get_experiment_by_name(self._experiment)
+            if found is not None:
+                return str(found.experiment_id)
+            # A server places artifacts itself; without one they would go below the current directory.
+            place = None if urlsplit(self.uri).scheme.startswith("http") else (self._directory / "artifacts").as_uri()
+            # Without its kind, the UI opens a run among evaluations of chat applications.
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            return str(client.create_experiment(self._experiment, artifact_location=place, tags=tags))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Processes that meet a fresh database together fail in its migrations; one at a time, they do not."""
+        with (self._directory / "init.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def start(self, name: str, tags: Mapping[str, str], started_at: str) -> str:
+        tags = {**tags, "mlflow.runName": name}
+        run = self._client.create_run(self.experiment_id, start_time=_milliseconds(started_at), tags=tags, run_name=name)
+        return str(run.info.run_id)
+
+    def end(self, run_id: str, status: str, finished_at: str | None = None) -> None:
+        self._client.set_terminated(run_id, status, end_time=_milliseconds(finished_at) if finished_at else None)
+
+    def params(self, run_id: str, values: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        params = [Param(name, str(value)[:MAX_PARAM_CHARS]) for name, value in values.items()]
+        for batch in _batches(params, MAX_PARAMS):
+            self._client.log_batch(run_id, params=batch)
+
+    def tags(self, run_id: str, values: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in values.items()])
+
+    def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        at = int(time.time() * 1000)
+        for batch in _batches([Metric(name, value, at, 0) for name, value in values.items()], MAX_METRICS):
+            self._client.log_batch(run_id, metrics=batch)
+
+    def series(self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, prefix: str = "") -> None:
+        """Numbers of rows that have a `step`, as series over steps; at: the moment that all are given."""
+        from mlflow.entities import Metric
+
+        instant = _milliseconds(at)
+        series = []
+        for row in rows:
+            values = {name: value for name, value in row.items() if name != "step"}
+            series += [Metric(prefix + name, value, instant, row["step"]) for name, value in numbers(values).items()]
+        for batch in _batches(series, MAX_METRICS):
+            self._client.log_batch(run_id, metrics=batch)
+
+    def datasets(self, run_id: str, parents: Mapping[str, Artifact]) -> None:
+        """Parent artifacts as data sets: the store key is the digest, the record's place the source."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = [
+            DatasetInput(
+                Dataset(stage, parent.key, "local", json.dumps({"uri": parent.path.as_uri()})),
+                [InputTag("mlflow.data.context", stage)],
+            )
+            for stage, parent in parents.items()
+        ]
+        if inputs:
+            self._client.log_inputs(run_id, inputs)
+
+    def text(self, run_id: str, name: str, text: str) -> None:
+        self._client.log_text(run_id, text, name)
+
+    def file(self, run_id: str, path: Path) -> None:
+        self._client.log_artifact(run_id, str(path))
+
+    def folder(self, run_id: str, path: Path) -> None:
+        """All files below a folder, under its name."""
+        self._client.log_artifacts(run_id, str(path), path.name)
+
+    def maker_of(self, key: str) -> str | None:
+        """The finished run that made the artifact of a key, as far as this server knows."""
+        query = f"tags.`{KEY_TAG}` = '{key}' and attributes.status = 'FINISHED'"
+        runs = self._client.search_runs([self.experiment_id], query, max_results=1)
+        return str(runs[0].info.run_id) if runs else None
+
+    def children(self, run_id: str) -> list[Any]:
+        return list(self._client.search_runs([self.experiment_id], f"tags.`{PARENT_TAG}` = '{run_id}'"))
+
+    def link(self, run_id: str) -> str:
+        if urlsplit(self.uri).scheme.startswith("http"):
+            return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}"
+        return f"run {run_id} in {self.uri}; `textmill ui` shows it"
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """What is raised where MLflow cannot be told something: by its client, its database, the network or the disk."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError
+
+
+def reason_of(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{dotted name: leaf}."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        where = f"{prefix}.{name}" if prefix else name
+        flat |= flatten(value, where) if isinstance(value, Mapping) else {where: value}
+    return flat
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Finite numbers among nested values, by names that MLflow takes; tables and texts are in `artifact.json`."""
+    found = {}
+    for name, value in flatten(values).items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            found[re.sub(r"[^\w\-. /]", "_", name.replace(".", "/"))[:250]] = float(value)
+    return found
+
+
+def _require_listener(uri: str) -> None:
+    """Raise OSError at once where nothing listens, rather than after the client's retries."""
+    parts = urlsplit(uri)
+    if parts.scheme.startswith("http") and parts.hostname:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        with contextlib.closing(socket.create_connection((parts.hostname, port), timeout=5)):
+            pass
+
+
+def _milliseconds(instant: str) -> int:
+    return int(datetime.fromisoformat(instant).timestamp() * 1000)
+
+
+def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
