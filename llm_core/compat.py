@@ -26,6 +26,10 @@ fused_adamw: Callable[..., None] = torch._fused_adamw_
 """What torch.optim.AdamW(fused=True) calls with lists of tensors; it has no public name."""
 
 
+foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
+"""(tensors) → the 2-norm of each; what torch.nn.utils.get_total_norm calls on GPUs. It has no public name."""
+
+
 def pin(tensor: Tensor) -> None:
     """Let GPUs copy from and to memory of this process beside other work. Raises RuntimeError where the driver refuses."""
     error = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))

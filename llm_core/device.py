@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from contextlib import AbstractContextManager
 
 import torch
@@ -14,13 +15,14 @@ from llm_core.train_config import ParallelConfig
 
 
 def pick_device(config: ParallelConfig, local_rank: int = 0) -> torch.device:
-    """The device of one process. Raises ConfigError when there are fewer GPUs than processes."""
+    """The device of one process. Raises ConfigError when its machine has fewer GPUs than processes of the run."""
     if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
-    if torch.cuda.device_count() < config.num_processes:
+    wanted, there = processes_here(config), torch.cuda.device_count()
+    if there < wanted:
         raise ConfigError(
-            f"num_processes ({config.num_processes}) needs as many GPUs, this machine shows {torch.cuda.device_count()}; "
-            "set parallel.num_processes to that or parallel.device=cpu"
+            f"{wanted} processes on this machine need as many GPUs, it shows {there}; lower parallel.num_processes, "
+            "start some on other machines, or set parallel.device=cpu"
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
@@ -29,9 +31,14 @@ def pick_device(config: ParallelConfig, local_rank: int = 0) -> torch.device:
 
 def set_threads(config: ParallelConfig) -> int:
     """Fix the number of CPU threads, which decides the order of sums and so the last bits of a result."""
-    num_threads = config.num_threads or max(1, num_processors() // config.num_processes)
+    num_threads = config.num_threads or max(1, num_processors() // processes_here(config))
     torch.set_num_threads(num_threads)
     return num_threads
+
+
+def processes_here(config: ParallelConfig) -> int:
+    """Processes of the run on this machine: those that torchrun names, or all where it says nothing."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", config.num_processes))
 
 
 def autocast(device: torch.device, dtype: str, parallel: ParallelConfig) -> AbstractContextManager[object]:

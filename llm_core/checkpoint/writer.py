@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.distributed.tensor import DTensor
 
 from llm_core.checkpoint.folders import digest_file
+from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks
 
 State = dict[str, Tensor]
@@ -57,7 +57,7 @@ class Writer:
             self._make_plan(state)
             self._planned_for = signature
         names = {item.index.fqn for item in self._plan.items}
-        mine = {name: _local(tensor) for name, tensor in state.items() if name in names}
+        mine = {name: local(tensor).detach() for name, tensor in state.items() if name in names}
         self._planner.held = self._copy(mine) if copy else mine
 
     def write(self, folder: Path) -> Written:
@@ -116,10 +116,6 @@ def gather_objects(value: Any, ranks: Ranks) -> list[Any]:
     found: list[Any] = [None] * ranks.world
     dist.all_gather_object(found, value, group=ranks.hosts)
     return found
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def _storage(folder: Path) -> dcp.FileSystemWriter:

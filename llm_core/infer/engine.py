@@ -52,7 +52,7 @@ def static_cache(model: Transformer, prompts: Sequence[Sequence[int]], max_new_t
 
 @torch.inference_mode()
 def prefill(model: Transformer, prompts: Sequence[Sequence[int]], cache: Cache) -> Tensor:
-    """Fill the cache with the prompts; logits_BV of the token that follows each."""
+    """Fill the cache with the prompts; logits_BV of the token that follows each. Raises CacheOverflow where they do not fit."""
     longest = max(map(len, prompts))
     ids_BT = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=model.head.weight.device)
     return _last_logits(model, ids_BT, cache)
@@ -60,7 +60,7 @@ def prefill(model: Transformer, prompts: Sequence[Sequence[int]], cache: Cache) 
 
 @torch.inference_mode()
 def decode(model: Transformer, ids_B: Sequence[int] | Tensor, cache: Cache) -> Tensor:
-    """Append one token to every row; logits_BV of the token that follows."""
+    """Append one token to every row; logits_BV of the token that follows. Raises CacheOverflow where there is no room."""
     return _last_logits(model, torch.as_tensor(ids_B, device=model.head.weight.device)[:, None], cache)
 
 
@@ -116,8 +116,8 @@ def _check_prompts(model: Transformer, prompts: Sequence[Sequence[int]], max_new
     for number, prompt in enumerate(prompts):
         if not prompt:
             raise ValueError(f"prompt {number} is empty; begin it with the end-of-text id")
-        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
-            raise ValueError(f"prompt {number} has token {max(prompt)}, the model knows 0 to {vocab_size - 1}; encode it again")
+        for unknown in (token for token in (min(prompt), max(prompt)) if not 0 <= token < vocab_size):
+            raise ValueError(f"prompt {number} has token {unknown}, the model knows 0 to {vocab_size - 1}; encode it again")
         if len(prompt) + max_new_tokens > max_seq_len:
             rule = f"and {max_new_tokens} new ones are more than the model's max_seq_len ({max_seq_len})"
             raise ValueError(f"prompt {number} has {len(prompt)} tokens, {rule}; shorten it or generate fewer")

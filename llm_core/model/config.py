@@ -15,6 +15,9 @@ from llm_core.config import ConfigError
 Family = Literal["llama", "qwen2", "qwen3", "gpt2"]
 """The Hugging Face class that computes the same logits, as its `model_type`."""
 
+MAX_FFN_BLOCKS = 16
+"""Enough for the tensor ranks of a machine. Part of every checkpoint: the rows of gate_up stand in its order."""
+
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -57,7 +60,9 @@ class ModelConfig:
     max_seq_len: int
     """Longest sequence the model is meant for, in tokens."""
     rope_theta: float = 10000.0
+    """Base of the rotation: tokens that the slowest channels turn in grow with it; larger for longer sequences."""
     norm_eps: float = 1e-5
+    """Added to the mean square (of layer norms: the variance) under the root."""
     tied_embeddings: bool = True
     """One matrix serves as input embedding and output head."""
     own_head_dim: int = 0
@@ -69,9 +74,11 @@ class ModelConfig:
     positions: Literal["rotary", "learned"] = "rotary"
     """learned: a trained vector for each of max_seq_len places, added to the embedding (GPT-2)."""
     qkv_bias: bool = False
+    """On queries, keys and values (Qwen 2, GPT-2)."""
     out_bias: bool = False
     """On the projection of attention back into the residual stream."""
     ffn_bias: bool = False
+    """On every matrix of the feed-forward."""
     qk_norm: bool = False
     """RMSNorm over each query and key head before rotation (Qwen 3)."""
     rope_scaling: RopeScaling | None = None
@@ -104,7 +111,7 @@ class ModelConfig:
     @property
     def ffn_blocks(self) -> int:
         """Runs of channels that the inner width is cut into: the most processes that gate and up can be shared by."""
-        return math.gcd(self.ffn_dim, 16)
+        return math.gcd(self.ffn_dim, MAX_FFN_BLOCKS)
 
     @property
     def ffn_block(self) -> int:

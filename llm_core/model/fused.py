@@ -3,7 +3,7 @@
 | weight | rows |
 |---|---|
 | attention.qkv | for each key/value head: the query heads that share it, the key head, the value head |
-| ffn.gate_up | for each of up to 16 blocks of the inner width: its gate rows, its up rows |
+| ffn.gate_up | for each of up to MAX_FFN_BLOCKS blocks of the inner width: its gate rows, its up rows |
 
 So a process with every n-th of the key/value heads, or of the blocks, holds one run of rows, and the whole weight is the same for
 every layout. Separate weights, as in Hugging Face files, keep their order of rows.

@@ -4,7 +4,7 @@ The stream is seeded by the run's seed and the parameter's name, and always draw
 process and any sharding start from the same numbers, whatever the order of modules. Normal weights whose standard
 deviation falls with the square root of the width, 0.018 at GPT-2's 768 (which took 0.02 at every width; narrow models
 learn slower from that); projections back into the residual stream are smaller by sqrt(2 x layers), so that its
-variance does not grow with depth. Norm weights are ones, biases zeros.
+variance does not grow with depth (Radford et al., 2019, section 2.3). Norm weights are ones, biases zeros.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ class MuonConfig:
     """Steepest descent in the spectral norm for the matrices of blocks; everything else goes to AdamW."""
 
     momentum: float = 0.95
+    """Share of the past in the momentum."""
     nesterov: bool = True
+    """Step along the gradient and the momentum it has moved, not along the momentum alone."""
     num_iterations: int = 5
     """Newton-Schulz iterations per step."""
     dtype: Literal["bf16", "fp32"] = "bf16"
@@ -49,7 +51,7 @@ class MuonConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum ({self.momentum}) must be at least 0 and below 1")
+            raise ConfigError(f"momentum ({self.momentum}) must be at least 0 and below 1; 0.95 is usual")
         if self.num_iterations < 1:
             raise ConfigError(f"num_iterations ({self.num_iterations}) must be at least 1; 5 is usual")
 
@@ -88,6 +90,7 @@ class GuardConfig:
     """Skipped steps within rollback_window_steps that send the run back to the last multiple of rollback_every_steps; 0: never.
     The batches since then are passed over."""
     rollback_window_steps: int = 100
+    """Newest steps in which those skipped are counted."""
     rollback_every_steps: int = 100
     """Steps between the points that a run can go back to."""
     max_rollbacks: int = 3
@@ -117,6 +120,7 @@ class LossScaleConfig:
     """Dynamic scale of the loss under train.dtype=fp16 (Micikevicius et al., 2018). Powers of two, so nothing is rounded."""
 
     initial: float = 65536.0
+    """Scale of the first step."""
     growth_interval_steps: int = 1000
     """Steps without overflow after which the scale doubles."""
     hysteresis: int = 2
@@ -153,8 +157,11 @@ class OptimConfig:
     """adamw (Loshchilov and Hutter, 2019), lion (Chen et al., 2023), adafactor (Shazeer and Stern, 2018), whose lr is relative to
     the weights, or muon (Jordan et al., 2024), whose updates have the size of AdamW's (Liu et al., 2025)."""
     beta1: float = 0.9
+    """Share of the past in the first moment (adamw), or in the direction of a step (lion)."""
     beta2: float = 0.95
+    """Share of the past in the second moment (adamw), or in what lion keeps."""
     eps: float = 1e-8
+    """Added to the root of adamw's second moment."""
     weight_decay: float = 0.1
     """On matrices only, unless groups say otherwise; norm weights and biases do not decay."""
     groups: tuple[GroupRule, ...] = ()
@@ -162,6 +169,7 @@ class OptimConfig:
     schedule: ScheduleKind = "cosine"
     """Course of the learning rate after warm-up; wsd: stable, then falling (Hu et al., 2024)."""
     warmup_steps: int = 0
+    """First steps, in which the learning rate rises in a line to its peak."""
     min_lr_frac: float = 0.1
     """Learning rate of the last step as a fraction of the peak; of inverse_sqrt the least, of constant nothing."""
     decay_frac: float = 0.2
@@ -183,7 +191,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise ConfigError(f"lr ({self.lr}) must be positive")
+            raise ConfigError(f"lr ({self.lr}) must be positive; 3e-4 is usual for adamw in large models")
         for name in ("beta1", "beta2", "min_lr_frac", "decay_frac"):
             if not 0 <= getattr(self, name) <= 1 or (name.startswith("beta") and getattr(self, name) == 1):
                 raise ConfigError(f"{name} ({getattr(self, name)}) must lie between 0 and 1")

@@ -16,7 +16,7 @@ from torch import Tensor
 from llm_core.compat import all_gather_single
 from llm_core.optim.pieces import Piece
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.tensor import TensorShards, cut_dim
+from llm_core.parallel.tensor import TensorShards, cut_dim, part_of
 from llm_core.parallel.zero import rows_of
 
 
@@ -44,9 +44,7 @@ class Owners:
         return range(rank, len(self._shapes), self._size)
 
     def _num_rows(self, index: int, rank: int) -> int:
-        each = -(-self._shapes[index][0] // self._size)
-        begin = min(rank * each, self._shapes[index][0])
-        return min(begin + each, self._shapes[index][0]) - begin
+        return len(part_of(self._shapes[index][0], rank, self._size))
 
     def _to_owners(self, pieces: Sequence[Tensor]) -> dict[int, Tensor]:
         if self._size == 1:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from llm_core.compat import all_gather_single
+from llm_core.parallel.tensor import part_of
 
 BUCKET = 1 << 24
 """Elements of weights gathered at once: enough that sending, not starting to send, takes the time."""
@@ -30,15 +31,14 @@ def share_rows(weights: Sequence[nn.Parameter], mesh: DeviceMesh) -> None:
 
 def rows_of(tensor: Tensor, rank: int, size: int) -> Tensor:
     """The rows of one process, a view: equal runs of the first dim, of which the last may be short or empty."""
-    each = -(-len(tensor) // size)
-    begin = min(rank * each, len(tensor))
-    return tensor[begin : min(begin + each, len(tensor))]
+    part = part_of(len(tensor), rank, size)
+    return tensor[part.start : part.stop]
 
 
 def gather_rows(weights: list[nn.Parameter], mesh: DeviceMesh) -> None:
     """Give every process the rows of all others, in one exchange."""
     size = mesh.size()
-    lengths = [-(-len(p) // size) * p[0].numel() for p in weights]
+    lengths = [rows_of(p, 0, size).numel() for p in weights]  # the first has most, and room is left for as many of each
     mine = weights[0].new_zeros(sum(lengths))
     for p, buffer in zip(weights, mine.split(lengths), strict=True):
         rows = rows_of(p, mesh.get_local_rank(), size)

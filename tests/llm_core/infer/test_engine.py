@@ -64,6 +64,8 @@ def test_empty_prompts_and_unknown_ids_are_refused() -> None:
         generate(model, [[1], []], GREEDY, 2, eos_id=None)
     with pytest.raises(ValueError, match="prompt 0 has token 61"):
         generate(model, [[3, 61]], GREEDY, 2, eos_id=None)
+    with pytest.raises(ValueError, match="prompt 0 has token -1, the model knows 0 to 60"):
+        generate(model, [[3, -1, 5]], GREEDY, 2, eos_id=None)
     with pytest.raises(ValueError, match="more than the model's max_seq_len"):
         generate(model, [[1] * 60], GREEDY, 5, eos_id=None)
     assert generate(model, [], GREEDY, 2, eos_id=None) == []

@@ -1,0 +1,52 @@
+"""Devices and threads are counted on the machine that has them, however many machines a run has."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from llm_core import device
+from llm_core.config import ConfigError
+from llm_core.device import pick_device, set_threads
+from llm_core.train_config import ParallelConfig
+
+TWO_MACHINES = ParallelConfig("fsdp", 16)
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+
+
+@pytest.fixture
+def kept_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_each_of_two_machines_gives_its_processes_its_own_gpus(eight_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert pick_device(TWO_MACHINES, 7) == torch.device("cuda", 7)
+
+
+@pytest.mark.parametrize("here", [None, "16"])
+def test_more_processes_on_a_machine_than_gpus_are_refused(
+    eight_gpus: None, monkeypatch: pytest.MonkeyPatch, here: str | None
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if here:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    with pytest.raises(ConfigError, match=r"16 processes on this machine need as many GPUs, it shows 8; .*num_processes"):
+        pick_device(TWO_MACHINES, 0)
+
+
+def test_processes_of_one_machine_share_its_processors(kept_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "num_processors", lambda: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert set_threads(TWO_MACHINES) == 2
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert set_threads(TWO_MACHINES) == 1
+    assert set_threads(ParallelConfig("fsdp", 16, num_threads=3)) == 3
