@@ -3,6 +3,7 @@
 Its only input is the resolved config file. In the work directory it keeps `checkpoints/`, `metrics.jsonl`, `timing.jsonl`
 and `status.json`, goes on from the newest checkpoint it finds there, and leaves the model in `model/` when it finishes.
 SIGTERM and SIGUSR1 ask it to save and stop (code 75); a second trainer in the same directory waits for the first to end.
+What a user can mend is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from types import FrameType
 import numpy as np
 
 from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.checkpoint.reader import CheckpointError
 from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
 from llm_core.export import export_model, read_weights
@@ -39,6 +41,7 @@ from llm_core.metric_log import (
     write_status,
 )
 from llm_core.optim.build import build_optimizer
+from llm_core.optim.guard import TrainingDiverged
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import whole_weights, write_weights
@@ -47,7 +50,7 @@ from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.rollback import Rollback
 from llm_core.roofline import training_peak
-from llm_core.shards import TokenShards, open_shards
+from llm_core.shards import ShardError, TokenShards, open_shards
 from llm_core.train_config import RunConfig
 from llm_core.trainer import Batches, Preempted, Trainer
 from llm_core.validate import read_validation_set
@@ -55,6 +58,8 @@ from llm_core.validate import read_validation_set
 LOCK_FILE = "trainer.lock"
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a run that was asked to stop and has saved: launchers and queues that start it again go on from there."""
+REFUSED = 2
+"""Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so again."""
 MODEL_FOLDER = "model"
 
 
@@ -63,21 +68,41 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True, help="resolved run config, JSON")
     parser.add_argument("--workdir", type=Path, required=True, help="where checkpoints and metrics are kept")
     arguments = parser.parse_args(argv)
-    config = build(RunConfig, json.loads(arguments.config.read_text("utf-8")))
-    arguments.workdir.mkdir(parents=True, exist_ok=True)
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # a killed torchrun would leave its ranks behind
-        terminate_with_parent()
-    with hold_workdir(arguments.workdir):
-        if is_first_rank():
-            write_status(arguments.workdir / STATUS_FILE, "running", last_step(arguments.workdir))
-        try:
-            outcome = run(config, arguments.workdir)
-        except BaseException as error:
-            if is_first_rank():
-                write_status(arguments.workdir / STATUS_FILE, "failed", last_step(arguments.workdir), error=str(error))
-            raise
+    try:
+        outcome = run_in(arguments.workdir, read_run_config(arguments.config))
+    except (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError) as error:
+        print(f"llm_core.train: {error}", file=sys.stderr, flush=True)
+        sys.exit(REFUSED)
     if outcome == "preempted":
         sys.exit(TRY_AGAIN)
+
+
+def read_run_config(file: Path) -> RunConfig:
+    """Raises ConfigError where the file is none."""
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file} is not JSON ({error}); give the resolved config of a run") from error
+    return build(RunConfig, values)
+
+
+def run_in(workdir: Path, config: RunConfig) -> str:
+    """`run` as the only trainer in a directory, with `status.json` kept whatever happens."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # a killed torchrun would leave its ranks behind
+        terminate_with_parent()
+    with hold_workdir(workdir):
+        if is_first_rank():
+            write_status(workdir / STATUS_FILE, "running", last_step(workdir))
+        try:
+            return run(config, workdir)
+        except BaseException as error:
+            if is_first_rank():
+                try:
+                    write_status(workdir / STATUS_FILE, "failed", last_step(workdir), error=str(error))
+                except OSError as no_room:  # often what went wrong in the first place, which must be told
+                    print(f"{workdir / STATUS_FILE} was not written: {no_room}", file=sys.stderr, flush=True)
+            raise
 
 
 def run(config: RunConfig, workdir: Path) -> str:
@@ -159,6 +184,11 @@ def build_trainer(
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
     start = checkpoints.load(layout, optimizer)
+    if start > train.num_steps:
+        raise ConfigError(
+            f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step {start} in {workdir}; "
+            "give as many, or a work directory of its own"
+        )
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))
     logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
@@ -180,7 +210,12 @@ def build_trainer(
 
 def padded_bytes_per_token(config: RunConfig) -> np.ndarray:
     """Bytes per id, with zeros for ids that the model has and the tokenizer has not."""
-    table = np.load(config.bytes_per_token, allow_pickle=False).astype(np.int64)
+    try:
+        table = np.load(config.bytes_per_token, allow_pickle=False).astype(np.int64)
+    except (ValueError, EOFError) as error:
+        raise ConfigError(
+            f"bytes_per_token ({config.bytes_per_token}) is no table of numbers; give that of a tokenizer"
+        ) from error
     if len(table) > config.model.vocab_size:
         raise ConfigError(
             f"model.vocab_size ({config.model.vocab_size}) must hold the {len(table)} ids of the tokenizer; 0 takes them all"

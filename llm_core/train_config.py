@@ -203,23 +203,32 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
             f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len ({model.max_seq_len}); "
             f"set model.max_seq_len={train.seq_len}"
         )
+    plan = StagePlan(parallel.pp_schedule, parallel.pp, model.num_layers) if parallel.pp > 1 else None
     piece = train.micro_batch_sequences * parallel.dp
     if train.global_batch_sequences % piece:
         suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
         of = "num_processes" if parallel.pp * parallel.cp * parallel.tp == 1 else "data-parallel degree"
         raise ConfigError(
             f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of micro_batch_sequences x "
-            f"{of} ({train.micro_batch_sequences} x {parallel.dp}); try global_batch_sequences={suggestion}"
+            f"{of} ({train.micro_batch_sequences} x {parallel.dp}); {_smaller_micro_batch(train, parallel.dp, plan)}"
+            f"try global_batch_sequences={suggestion}"
         )
-    if parallel.pp > 1:
-        plan = StagePlan(parallel.pp_schedule, parallel.pp, model.num_layers)
-        if parallel.pp_schedule != "naive":
-            plan.check_micro_batches(train.global_batch_sequences // piece)
+    if plan is not None:
+        plan.check_micro_batches(train.global_batch_sequences // piece, _smaller_micro_batch(train, parallel.dp, plan))
     if parallel.cp > 1:
         check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp)
     if parallel.tp > 1:
         check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
     check_attention(train, parallel)
+
+
+def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:
+    """The way out that leaves what is trained as it is: the largest micro batch below the one asked for that can run."""
+    for size in range(train.micro_batch_sequences - 1, 0, -1):
+        count, rest = divmod(train.global_batch_sequences, size * dp)
+        if rest == 0 and (plan is None or plan.micro_batch_rule(count) is None):
+            return f"try micro_batch_sequences={size} for the same steps, or "
+    return ""
 
 
 def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:

@@ -77,21 +77,23 @@ class StagePlan:
             return any(layer in self.layers_of(stage) for stage in stages)
         return (0 if name in FIRST else self.num_stages - 1) in stages
 
-    def check_micro_batches(self, count: int) -> None:
-        """Raises ConfigError where the schedule cannot run so many micro batches in a step."""
-        rule, suggestion = "", 0
-        if self.schedule == "1f1b" and count < self.num_stages:
-            rule, suggestion = f"at least the {self.num_stages} stages", self.num_stages
-        if self.schedule in V_SHAPED and count < self.num_stages:
-            rule, suggestion = f"at least the {self.num_stages} stages", self.num_stages
+    def check_micro_batches(self, count: int, way_out: str = "") -> None:
+        """Raises ConfigError where the schedule cannot run so many micro batches in a step; `way_out` stands before ours."""
+        if found := self.micro_batch_rule(count):
+            rule, suggestion = found
+            raise ConfigError(
+                f"micro batches in a step of one pipeline ({count}) must be {rule} for the schedule {self.schedule}; {way_out}"
+                f"try {suggestion} through global_batch_sequences and micro_batch_sequences, or the schedule gpipe"
+            )
+
+    def micro_batch_rule(self, count: int) -> tuple[str, int] | None:
+        """What a number of micro batches must be and a number that is; None where it is right."""
+        if self.schedule in ("1f1b", *V_SHAPED) and count < self.num_stages:
+            return f"at least the {self.num_stages} stages", self.num_stages
         rounds = max(1, count // self.num_ranks)
         if self.schedule in LOOPED and count % rounds:
-            rule, suggestion = f"fewer than 2 x {self.num_ranks}, or a multiple of {rounds}", count // rounds * rounds
-        if rule:
-            raise ConfigError(
-                f"micro batches in a step of one pipeline ({count}) must be {rule} for the schedule {self.schedule}; try "
-                f"{suggestion} through global_batch_sequences and micro_batch_sequences, or the schedule gpipe"
-            )
+            return f"fewer than 2 x {self.num_ranks}, or a multiple of {rounds}", count // rounds * rounds
+        return None
 
 
 def check_context(model: ModelConfig, seq_len: int, num_ranks: int, kind: ContextKind, balanced: bool, tp: int = 1) -> None:

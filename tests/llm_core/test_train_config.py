@@ -23,6 +23,23 @@ def test_global_batch_must_divide_over_processes_and_micro_batches() -> None:
         check_run(MODEL, TRAIN, ParallelConfig("ddp", 3))
 
 
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 6), st.integers(1, 2), st.sampled_from(["1f1b", "interleaved"]))
+def test_the_micro_batch_that_is_offered_can_run(batch: int, micro: int, dp: int, pp: int, schedule: Any) -> None:
+    model = dataclasses.replace(MODEL, num_layers=4)
+    parallel = ParallelConfig("ddp", dp * pp, pp=pp, pp_schedule=schedule)
+    asked = dataclasses.replace(TRAIN, global_batch_sequences=batch, micro_batch_sequences=micro)
+    try:
+        check_run(model, asked, parallel)
+    except ConfigError as error:
+        offered = re.search(r"; try micro_batch_sequences=(\d+) for the same steps, or try", str(error))
+        if offered:
+            check_run(model, dataclasses.replace(asked, micro_batch_sequences=int(offered[1])), parallel)
+        else:  # not even one sequence at a time
+            with pytest.raises(ConfigError):
+                check_run(model, dataclasses.replace(asked, micro_batch_sequences=1), parallel)
+
+
 def test_sequences_must_fit_the_model() -> None:
     with pytest.raises(ConfigError, match=r"seq_len \(65\).*max_seq_len \(64\)"):
         check_run(MODEL, dataclasses.replace(TRAIN, seq_len=65), ParallelConfig())
