@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, to_plain
 from llm_core.model.config import ModelConfig
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -27,8 +28,8 @@ def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
         is_free = field.name == "max_seq_len" and found.positions == "rotary"
         if wanted != there and not is_free and not (field.name == "vocab_size" and wanted == 0):
             raise ConfigError(
-                f"model.{field.name} ({wanted}) must be {there}, as in train.init_from ({folder}); "
-                f"set model.{field.name}={'null' if there is None else there}"
+                f"model.{field.name} ({_setting(wanted)}) must be {_setting(there)}, as in train.init_from ({folder}); "
+                f"set model.{field.name}={_setting(there)}"
             )
     return {CONFIG_FILE: folder / CONFIG_FILE} | {file.name: file for file in weight_files(folder)}
 
@@ -48,6 +49,13 @@ def check_vocabulary(folder: Path, tokenizer: Path, num_ids: int) -> int:
             f"where the model learnt them; {way_out}"
         )
     return vocab_size
+
+
+def _setting(value: Any) -> str:
+    """As an override says it."""
+    if dataclasses.is_dataclass(value):
+        return "{" + ",".join(f"{name}:{part}" for name, part in to_plain(value).items()) + "}"
+    return "null" if value is None else str(value)
 
 
 def _ids(file: Path) -> dict[str, int]:

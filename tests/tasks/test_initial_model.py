@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.export import export_model, load_model
 from llm_core.metric_log import read_rows
-from llm_core.model.config import ModelConfig
+from llm_core.model.config import ModelConfig, RopeScaling
 from llm_core.train_config import ParallelConfig
 from tasks.artifact import Artifact
 from tasks.keys import key_config
@@ -55,11 +56,12 @@ def test_the_key_holds_the_contents_of_the_folder_and_not_its_place(tmp_path: Pa
     [
         ({"dim": 64}, r"model.dim \(32\) must be 64.*set model.dim=64"),
         ({"qk_norm": True}, r"model.qk_norm \(False\) must be True"),
+        ({"rope_scaling": RopeScaling()}, r"rope_scaling \(null\) must be \{factor:8.0,.*set model.rope_scaling=\{factor:8.0,"),
         ({"vocab_size": 40}, rf"tokenizer has {VOCAB_SIZE} ids, the model .* 40; set tokenizer=import"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_in_one_line(
-    parents: tuple[Artifact, Artifact], change: dict[str, int], line: str, tmp_path: Path
+    parents: tuple[Artifact, Artifact], change: dict[str, Any], line: str, tmp_path: Path
 ) -> None:
     config = going_on_from(save(tmp_path / "there", dataclasses.replace(MODEL, **change)))
     with pytest.raises(ConfigError, match=line):
