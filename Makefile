@@ -12,7 +12,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens bench-step bench-offload exactness down lock clean
+.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ bench-tokens: $(VENV)/.installed ## Time tokenizer training, encoding and loadin
 
 bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU beside the same model in transformers
 	@$(BIN)/python -m llm_core.benchmarks.step $(ARGS)
+
+bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs; PEER="python script" runs another engine in turn
+	@$(BIN)/python -m llm_core.benchmarks.train $(if $(PEER),--peer "$(PEER)") $(ARGS)
 
 bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, on the disk of ARGS="--folder DIR", and with weights in memory
 	@$(BIN)/python -m llm_core.benchmarks.offload $(ARGS)

@@ -11,55 +11,20 @@ import errno
 import importlib
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from flows.commands import COMMANDS, FLOWS
 from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, sweep_points
-from flows.console import say, set_up_console, table
-from flows.questions import explain, replay
-from flows.records import remove, unused
+from flows.console import say, set_up_console
 from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
-from flows.services import (
-    ServiceError,
-    down,
-    ensure_server,
-    environment,
-    mlflow_ui,
-    server_url,
-    up,
-    use_environment,
-)
+from flows.services import ServiceError, ensure_server, use_environment
 from flows.sweeps import open_sweep
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch
 from tasks.keys import digest
-from tasks.plan import plan_rows
 from tasks.stage import StageFailure
-from tasks.store import Store
-
-
-@dataclass(frozen=True)
-class FlowEntry:
-    """A flow by the name the command line gives it."""
-
-    module: str
-    function: str
-    target: str
-    summary: str
-
-
-FLOWS = {
-    "run": FlowEntry("flows.pipeline", "pipeline", "report", "everything, from raw text to the report"),
-    "refresh": FlowEntry("flows.refresh", "refresh", "shards", "the data half: new input to token shards"),
-    "train": FlowEntry("flows.train", "train", "train", "a trained model, with the data it still needs"),
-    "tokenizer": FlowEntry("flows.tokenizer", "tokenizer", "tokenizer", "a tokenizer, trained and measured; -m compares several"),
-    "evaluate": FlowEntry("flows.evaluate", "evaluate", "evaluate", "quality of the trained model"),
-    "bench": FlowEntry("flows.bench", "bench", "bench", "speed of the trained model on this machine"),
-}
 
 _WITH_VALUE = ("-c", "--cfg", "-i", "--info", "-p", "--package", "-sc", "--shell-completion")
 _SWITCHES = (*_WITH_VALUE, "-m", "--multirun", "-r", "--resolve", "-h", "--help", "--hydra-help")
@@ -101,9 +66,9 @@ def _dispatch(arguments: list[str]) -> int:
         return _complete(arguments)
     if name in FLOWS:
         return _flow(name, rest)
-    if name in _COMMANDS:
-        return _COMMANDS[name][0](rest)
-    raise ConfigError(f"{name} is not a flow or command; {nearest(name, [*FLOWS, *_COMMANDS])}")
+    if name in COMMANDS:
+        return COMMANDS[name][0](rest)
+    raise ConfigError(f"{name} is not a flow or command; {nearest(name, [*FLOWS, *COMMANDS])}")
 
 
 def _flow(name: str, arguments: list[str]) -> int:
@@ -207,133 +172,9 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
     return result["summary"], result["description"]
 
 
-def _plan(arguments: list[str]) -> int:
-    """What would run, and why."""
-    name = arguments.pop(0) if arguments and "=" not in arguments[0] else "run"
-    if name not in FLOWS:
-        raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
-    config = compose(arguments)
-    store, plan = decide(config, FLOWS[name].target)
-    print(table(("stage", "key", "why"), plan_rows(plan)))
-    print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
-    return 0
-
-
-def _up(arguments: list[str]) -> int:
-    state = compose(arguments).state
-    use_environment(state)
-    url = up(state, say)
-    print(url.removesuffix("/api"))
-    return 0
-
-
-def _down(arguments: list[str]) -> int:
-    stopped = down(compose(arguments).state)
-    say("stopped " + ", ".join(stopped) if stopped else "nothing was running")
-    return 0
-
-
-def _env(arguments: list[str]) -> int:
-    """`export` lines for a shell in which plain `prefect` and `mlflow` commands should work."""
-    state = compose(arguments).state
-    url = server_url(state)
-    for name, value in {**environment(state), **({"PREFECT_API_URL": url} if url else {})}.items():
-        print(f"export {name}={shlex.quote(value)}")
-    if not url:
-        say("# no local Prefect server is running; `textmill up` starts one")
-    return 0
-
-
-def _ui(arguments: list[str]) -> int:
-    state = compose(arguments).state
-    print(f"mlflow   {mlflow_ui(state)}")
-    url = os.environ.get("PREFECT_API_URL") or server_url(state)
-    print(f"prefect  {url.removesuffix('/api') if url else 'not running; textmill up starts it'}")
-    return 0
-
-
-def _gc(arguments: list[str]) -> int:
-    """Show, and with --yes remove, what no recent run refers to."""
-    yes = "--yes" in arguments
-    keep, overrides = 10, []
-    for argument in arguments:
-        if argument.startswith("keep="):
-            if not argument[5:].isdigit():
-                raise ConfigError(f"keep ({argument[5:]}) must be a whole number of runs, e.g. keep=10")
-            keep = int(argument[5:])
-        elif argument != "--yes":
-            overrides.append(argument)
-    store = Store(compose(overrides).store)
-    items = unused(store, keep)
-    total = sum(item.size_bytes for item in items) / 1e6
-    if items:
-        rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
-        print(table(("kind", "size", "path"), rows) + "\n")
-    if not yes:
-        print(
-            f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
-            + ("; --yes removes them" * bool(items))
-        )
-        return 0
-    print(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
-    return 0
-
-
-def _generate(arguments: list[str]) -> int:
-    """Text that the trained model writes after a prompt."""
-    if not arguments or arguments[0].startswith("-"):
-        raise ConfigError('generate needs a prompt; write textmill generate "Once upon a time" [overrides]')
-    config = compose(arguments[1:])
-    store, plan = decide(config, "train")
-    model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
-    if model is None or tokenizer is None:
-        why = plan["train"].why
-        raise ConfigError(f"no model is trained for this configuration ({why}); run `textmill train` with the same overrides")
-    from tasks.generate import generate_text
-
-    def show(piece: str) -> None:
-        print(piece, end="", flush=True)
-
-    sampling = config.evaluate.sampling()
-    generate_text(model.path / "model", tokenizer.path, arguments[0], sampling, config.evaluate.max_new_tokens, show)
-    print()
-    return 0
-
-
-def _export_shards(arguments: list[str]) -> int:
-    """Finished token shards, in the form of another engine."""
-    from tasks.exchange import EXPORTS, export_shards
-
-    if len(arguments) < 2 or "=" in "".join(arguments[:2]):
-        raise ConfigError(f"export-shards needs a form and a folder; write textmill export-shards {next(iter(EXPORTS))} DIR")
-    form, folder = arguments[0], Path(arguments[1])
-    store, plan = decide(compose(arguments[2:]), "shards")
-    shards = store.find("shards", plan["shards"].node.key)
-    if shards is None:
-        why = plan["shards"].why
-        raise ConfigError(f"no shards are made for this configuration ({why}); run `textmill refresh` with the same overrides")
-    counts = export_shards(shards, form, folder)
-    print(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
-    return 0
-
-
-_COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "plan": (_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
-    "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
-    "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),
-    "generate": (_generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
-    "export-shards": (_export_shards, "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]"),
-    "up": (_up, "start a local Prefect server and worker, and leave them running"),
-    "down": (_down, "stop what up and ui started"),
-    "env": (_env, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
-    "ui": (_ui, "start the MLflow UI; show where both UIs are"),
-    "gc": (_gc, "list what no recent run refers to; --yes removes it, keep=10 runs"),
-}
-
-
 def _help() -> str:
     flows = "\n".join(f"  {name:13} {entry.summary}" for name, entry in FLOWS.items())
-    commands = "\n".join(f"  {name:13} {summary}" for name, (_, summary) in _COMMANDS.items())
+    commands = "\n".join(f"  {name:13} {summary}" for name, (_, summary) in COMMANDS.items())
     return f"""textmill: from raw text to a measured language model
 
 usage: textmill <flow> [overrides]     e.g. textmill run run=demo, textmill run -m optim.lr=1e-3,3e-3
@@ -389,7 +230,7 @@ def _complete(arguments: Sequence[str]) -> int:
     """Words after `textmill`: flows and commands for the first one, Hydra's choices for the others."""
     words = os.environ.get("COMP_LINE", "").split(" ")
     if "query" in arguments[-1] and len(words) == 2:
-        print(" ".join(name for name in [*FLOWS, *_COMMANDS] if name.startswith(words[1])))
+        print(" ".join(name for name in [*FLOWS, *COMMANDS] if name.startswith(words[1])))
         return 0
     os.environ["COMP_LINE"] = " ".join(["textmill", *words[2:]])
     return _hydra_application(arguments, lambda overrides: None)

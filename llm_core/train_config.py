@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
-from llm_core.memory.config import MemoryConfig, check_memory
+from llm_core.memory.config import SPLIT_BACKWARD, MemoryConfig, check_memory
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context, check_tensor, nearest_products
@@ -28,6 +28,8 @@ class TrainConfig:
     """Sequences in one forward/backward on one process; larger is faster until memory is full."""
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward and backward; weights and gradient sums are float32 in all. fp16 needs optim.loss_scale."""
+    float8: bool = False
+    """Products of the blocks' linear layers in 8 bits, with dtype=bf16: `llm_core.float8`. For Hopper GPUs, with compile."""
     seed: int = 0
     """Decides initial weights and the order of the data."""
     validate_every: int = 0
@@ -189,6 +191,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel)
         check_memory(self.memory, self.model, self.parallel, self.optim.kind)
+        check_float8(self.model, self.train, self.parallel, self.memory)
         if self.model.vocab_size == 0:
             raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
 
@@ -239,3 +242,30 @@ def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
         raise ConfigError(
             f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex, or cp_kind=ulysses"
         )
+
+
+def check_float8(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
+    """Whether products can be taken in 8 bits, where they are asked for. Raises ConfigError."""
+    if not train.float8:
+        return
+    if train.dtype != "bf16":
+        raise ConfigError(
+            f"train.float8 (true) gives activations in bfloat16, train.dtype is {train.dtype}; set train.dtype=bf16"
+        )
+    split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
+    for name, value, stands in (("parallel.tp", parallel.tp, 1), ("memory.ffn_tiles", memory.ffn_tiles, 1)):
+        if value != stands:
+            raise ConfigError(f"train.float8 (true) multiplies whole layers, {name} is {value}; set {name}={stands}")
+    if split_backward:
+        raise ConfigError(
+            f"train.float8 (true) takes both gradients at once, pp_schedule={parallel.pp_schedule} takes them apart; "
+            "use the schedule 1f1b or interleaved"
+        )
+    tokens = train.micro_batch_sequences * train.seq_len // parallel.cp
+    widths = {"model.dim": model.dim, "the width of all heads": model.attention_dim, "model.ffn_dim": model.ffn_dim}
+    widths["the width of queries, keys and values"] = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    for name, width in (widths | {"tokens of a micro batch on a process": tokens}).items():
+        if width % 16:
+            raise ConfigError(
+                f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set train.float8=false"
+            )

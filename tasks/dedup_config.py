@@ -64,7 +64,7 @@ class DedupConfig:
     """Query parameters that do not tell pages apart; `*` at the end stands for any ending. Empty keeps every parameter."""
 
     shingle_units: int = 5
-    """Units in a shingle: words, or characters in scripts written without spaces."""
+    """Units in a shingle: words, characters in scripts written without spaces, signs that stand alone between blanks."""
 
     num_perms: int = 112
     """Min-hashes of a document."""

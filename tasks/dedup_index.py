@@ -31,7 +31,9 @@ from tasks.dedup_config import INDEX_FILES, DedupConfig
 from tasks.documentset import ID, read_table, write_table
 from tasks.signatures import choose_bands, id_words, one_chunk
 
-VERSION = 1
+VERSION = 2
+"""Of what hashes mean: 1 had no lone signs in shingles."""
+
 SCHEME_FILE, DOCUMENTS_FILE, URLS_FILE, SIGNATURES_FILE, BANDS_FILE, SHINGLES_FILE, PIECES_FILE = INDEX_FILES
 
 
@@ -164,6 +166,11 @@ def _check_scheme(file: Path, config: DedupConfig) -> None:
         theirs = json.loads(_present(file).read_text("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ArtifactMismatch(f"{file} is not readable ({error}); make the index again") from error
+    if theirs.get("version") != VERSION:
+        raise ArtifactMismatch(
+            f"{file} has version {theirs.get('version')}, this release compares with {VERSION}: "
+            "make the index again with dedup.keep_index=true"
+        )
     for name, ours in _scheme(config).items():
         if theirs.get(name) != ours:
             raise ConfigError(

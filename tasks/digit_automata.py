@@ -174,8 +174,8 @@ def _union(sets: Iterable[int]) -> int:
 class PrefixMachine:
     """How far a pattern matches from the start of a row, and what its groups hold, as `re.match` says.
 
-    `step[state, digit]` leads on; state 0 is where nothing can change any more. `results[state]` holds, for a row that
-    ends in the state or leaves it for 0, the end of the match (-1 for none) and `Groups`; the last state has been seen by then.
+    `step[state, digit]` leads on from state 0 until the row ends or `settled[state]` says that nothing can change any more;
+    `results[state]` is the answer then.
     """
 
     def __init__(self, pattern: str) -> None:

@@ -18,6 +18,7 @@ from tasks import pii_kinds as kinds
 from tasks.phone_plans import phone_plans, phone_shapes
 
 ROW = 5
+"""As in `tasks.kernels.pii`, which takes long to import."""
 ALWAYS = (-9999, 9999)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llm_core.config import nearest
+from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch, digest_file
 from tasks.dedup_config import DedupConfig
 from tasks.documentset import ID, check_aligned, read_table, text_buffers, write_table
@@ -32,7 +32,7 @@ SHINGLES_FILE, SIZES_FILE = "shingles.npy", "sizes.npy"
 
 
 def choose_bands(config: DedupConfig) -> tuple[Banding, Banding]:
-    """(bands, rows per band) for near duplicates and for families."""
+    """(bands, rows per band) for near duplicates and for families. Raises ConfigError if datasketch is to choose and cannot."""
     return (
         _bands(config.num_bands, config.threshold, config.num_perms),
         _bands(config.num_family_bands, config.family_threshold, config.num_perms),
@@ -45,7 +45,13 @@ def _bands(num_bands: int | None, threshold: float, num_perms: int) -> Banding:
     from datasketch import MinHashLSH
 
     # A false candidate costs one comparison, a missed pair stays in the corpus: misses weigh more.
-    chosen = MinHashLSH(threshold=threshold, num_perm=num_perms, weights=(0.1, 0.9))
+    try:
+        chosen = MinHashLSH(threshold=threshold, num_perm=num_perms, weights=(0.1, 0.9))
+    except ValueError as error:
+        raise ConfigError(
+            f"datasketch chooses no bands of num_perms ({num_perms}) for a similarity of {threshold} ({error}); "
+            "set num_bands and num_family_bands, as 14 and 28 of 112"
+        ) from error
     return chosen.b, chosen.r
 
 

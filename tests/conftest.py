@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 COMPILE_THE_SAME = {
-    "pii": ("test_pii", "test_scrub", "test_documents", "test_edits", "test_evaluate"),
+    "pii": ("test_pii", "test_scrub", "test_documents", "test_edits", "test_evaluate", "test_phone_plans", "test_hostile"),
     "features": ("test_quality", "test_replay", "test_features", "test_scan", "test_analysis"),
     "dedup": ("test_dedup", "test_cuts", "test_near_duplicates", "test_minhash", "test_datasketch", "test_planted"),
 }

@@ -52,7 +52,7 @@ def words_of(command: str) -> list[str]:
 
 def check_textmill(name: str, arguments: list[str]) -> None:
     """Raises ConfigError for a flow, command, switch or override that is not there."""
-    assert name in {*cli.FLOWS, *cli._COMMANDS}, name
+    assert name in {*cli.FLOWS, *cli.COMMANDS}, name
     if name == "plan" and arguments and "=" not in arguments[0]:
         assert arguments.pop(0) in cli.FLOWS
     if name == "generate":

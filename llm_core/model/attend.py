@@ -63,18 +63,25 @@ def prepare_backend(backend: str, device: torch.device) -> Backend:
     if device.type != "cuda" and backend not in ("sdpa", "reference"):
         raise ConfigError(f"attention backend ({backend}) runs on CUDA devices only, this one is {device.type}; use sdpa")
     if backend in ("fa3", "fa4"):
-        _activate(backend.upper())
+        _activate(backend.upper(), device)
     return cast(Backend, backend)
 
 
-def _activate(implementation: str) -> None:
+@functools.cache
+def _activate(implementation: str, device: torch.device) -> None:
+    """Let torch's flash attention be that of a package, and see that it runs: its versions do not fit every torch."""
     attention: Any = torch.nn.attention
     if not hasattr(attention, "activate_flash_attention_impl"):
         raise ConfigError(f"attention backend ({implementation.lower()}) needs torch 2.11 or newer; use sdpa")
+    x_BHTD = torch.zeros(1, 1, 128, 64, dtype=torch.bfloat16, device=device)
     try:
         attention.activate_flash_attention_impl(implementation)
-    except (ImportError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"attention backend ({implementation.lower()}) is not installed ({error}); use sdpa") from error
+        with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+            F.scaled_dot_product_attention(x_BHTD, x_BHTD, x_BHTD, is_causal=True)
+    except (ImportError, TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"attention backend ({implementation.lower()}) is not installed, or not as this torch takes it ({error}); use sdpa"
+        ) from error
 
 
 def _sdpa(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask) -> Tensor:

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from llm_core.float8 import apply_float8
 from llm_core.loss import CrossEntropy, token_losses
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
@@ -60,6 +61,8 @@ def build_layout(
         if tensor is not None:
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
+    if train.float8:
+        apply_float8(model, ranks.device)
     apply_recompute(model, memory)
     if train.compile:
         for block in model.blocks:

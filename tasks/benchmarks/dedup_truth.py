@@ -10,9 +10,9 @@ Only documents that took part count. Three claims:
 * `exact_removed_frac`: of the copies that a group has beyond one, the share that is gone.
 * `near90_together_frac`: of pairs with similarity of at least 0.9, the share that has one survivor. `near90_not_both_kept_frac`
   also counts pairs of which both went, to different survivors.
-* `below50_wrong_removals`: pairs below 0.5 of which one was removed for the other. What stands between blanks alone does not show
-  that texts differ: a licence in comment lines shares few 5-grams with the same licence without comment signs. So
-  `below50_by_both_removals` counts those that are below 0.5 by characters too.
+* `below50_wrong_removals`: pairs below 0.5 of which one was removed for the other. `below50_by_both_removals` counts those that
+  are below 0.5 by characters too: a licence in comment lines shares few 5-grams of what stands between blanks with the same
+  licence without comment signs, but many characters.
 
 Shares come with their counts and 95 % intervals (Wilson 1927). A pair counts as one trial though a document may be in many.
 """

@@ -1,7 +1,7 @@
 """Does the address of a machine stand here?
 
-IPv4 and MAC are final here; of IPv6 only the shape. Vetoed: versions, sections, object ids, masks, places on every machine,
-fingerprints (more than six pairs).
+IPv4 and MAC are final here; of IPv6 first the shape, then `are_ip6`. Vetoed: versions, sections and references to them, object
+ids, masks, places on every machine, fingerprints (more than six pairs).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from tasks.kernels.pii_context import is_numbering
 
 MAX_SECTION = 40
 _EDGES = np.frombuffer(b"\n\r<>|", np.uint8).astype(np.uint64)  # of lines, elements and cells
+_REFERENCES = packed("section sections sec sect clause clauses chapter chapters appendix paragraph see cf")
+_JOINTS = packed("and or to through also")
 _ARCS = packed("1.3. 2.5. 2.16")  # organisations, X.500, countries
 
 
@@ -40,12 +42,15 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
         joined = c == 45 or c == 43 or c == 126
         if joined and end + 1 < hi and is_any(v[end + 1], ALNUM) and not (c == 45 and _octets(v, end + 1, hi) > 0):
             return -1
-    return -1 if is_numbering(v, lo, i) or _is_heading(v, lo, hi, i, end) else end
+    if is_numbering(v, lo, i):
+        return -1
+    small = _is_small(v, i, end)
+    return -1 if small and (_is_heading(v, lo, hi, i, end) or _is_referred(v, lo, i)) else end
 
 
 @helper
-def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
-    """Is this the number of a section: small numbers without zero that begin a line, element or cell, and then a title?"""
+def _is_small(v: np.ndarray, i: int, end: int) -> bool:
+    """Could these four numbers be those of a section: small, and none zero?"""
     value = 0
     for j in range(i, end + 1):
         if j < end and v[j] != 46:
@@ -54,6 +59,38 @@ def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
             return False
         else:
             value = 0
+    return True
+
+
+@helper
+def _is_referred(v: np.ndarray, lo: int, i: int) -> bool:
+    """Does running text refer to section i: "see 4.2.3.9", "Sections 3.2.2.9 and 3.3.1.1", also over the end of a line?"""
+    joined = False
+    for _ in range(8):
+        limit = max(lo, i - 24)  # the indent of a wrapped line
+        while i > limit and (v[i - 1] == 32 or (v[i - 1] >= 9 and v[i - 1] <= 13) or v[i - 1] == 40 or v[i - 1] == 44):
+            joined = joined or v[i - 1] == 44
+            i -= 1
+        k = i
+        while joined and i > lo and k - i <= 15 and (is_any(v[i - 1], DIGIT) or v[i - 1] == 46):
+            i -= 1
+        if i < k:
+            joined = False
+            continue
+        while i > lo and k - i <= 9 and is_any(v[i - 1], ALPHA):
+            i -= 1
+        word = pack(v, i, k)
+        if i < k and contains(_REFERENCES, word):
+            return True
+        if i == k or not contains(_JOINTS, word):
+            return False
+        joined = True
+    return False
+
+
+@helper
+def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
+    """Does this begin a line, element or cell, and then comes a title, as with the number of a section?"""
     limit = max(lo, i - 64)
     while i > limit and (v[i - 1] == 32 or v[i - 1] == 9):
         i -= 1

@@ -150,7 +150,7 @@ def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g in groups() for c in choices(g)])
 def test_every_choice_of_every_group_composes(group: str, choice: str) -> None:
-    extra = ["train.seq_len=256"] if group == "model" else []
+    extra = {"model": ["train.seq_len=256"], "memory": ["parallel=fsdp"]}.get(group, [])
     compose([f"{group}={choice}", *extra])
 
 

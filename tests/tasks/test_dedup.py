@@ -342,6 +342,11 @@ def test_bands_can_be_left_to_datasketch() -> None:
     assert family_rows < rows
 
 
+def test_bands_that_datasketch_cannot_choose_are_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"no bands of num_perms \(2\) for a similarity of 1\.0 .*; set num_bands"):
+        choose_bands(DedupConfig(num_perms=2, num_bands=None, num_family_bands=2, threshold=1.0))
+
+
 def test_no_documents_is_a_clear_failure(tmp_path: Path) -> None:
     with pytest.raises(StageFailure, match="quality kept none"):
         run(tmp_path, named(["some text"]), dropped={"d0"})

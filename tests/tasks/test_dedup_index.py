@@ -152,6 +152,15 @@ def test_an_index_made_in_another_way_is_refused(tmp_path: Path, change: dict, m
         run(tmp_path / "second", documents, replace(CONFIG, index=first.path, **change))
 
 
+def test_an_index_whose_hashes_mean_something_else_is_refused(tmp_path: Path) -> None:
+    documents = [{"name": "a", "text": "some text"}]
+    first, _ = run(tmp_path / "first", documents, CONFIG)
+    file = first.path / "index" / "scheme.json"
+    file.write_text(file.read_text("utf-8").replace('"version": 2', '"version": 1'), "utf-8")
+    with pytest.raises(ArtifactMismatch, match=r"version 1, this release compares with 2: make the index again"):
+        run(tmp_path / "second", documents, replace(CONFIG, index=first.path))
+
+
 def test_the_content_of_the_index_is_in_the_key_and_its_place_is_not(tmp_path: Path) -> None:
     from tasks.keys import key_config
 

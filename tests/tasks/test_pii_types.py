@@ -272,7 +272,9 @@ def test_italian_tax_codes_are_those_of_stdnum() -> None:
     assert found == [codicefiscale.is_valid(word) for word in words] and sum(found) > 20
 
 
-PIECES = st.sampled_from([*"@.:-+/ ()<>*\n_a1", *(text for text, _ in FOUND), *KEPT, "例", "at", " dot ", "From: Jane Doe"])
+PIECES = st.sampled_from(
+    [*"@.:-+/ ()<>*\n_a1", *(text for text, _ in FOUND), *KEPT, "例", "at", " dot ", "From: Jane Doe", "\r\n", "\u202e\u0661"]
+)
 
 
 @settings(max_examples=150, deadline=None)

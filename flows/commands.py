@@ -1,0 +1,167 @@
+"""What can be said after `textmill`? Flows, which run stages, and commands, which show, start, write or remove something.
+
+A command takes the words after its name and gives the exit code; what a user can mend is raised as ConfigError.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.config import compose
+from flows.console import say, table
+from flows.questions import explain, replay
+from flows.records import remove, unused
+from flows.run import decide
+from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
+from llm_core.config import ConfigError, nearest
+from tasks.plan import plan_rows
+from tasks.store import Store
+
+
+@dataclass(frozen=True)
+class FlowEntry:
+    """A flow by the name the command line gives it."""
+
+    module: str
+    function: str
+    target: str
+    summary: str
+
+
+FLOWS = {
+    "run": FlowEntry("flows.pipeline", "pipeline", "report", "everything, from raw text to the report"),
+    "refresh": FlowEntry("flows.refresh", "refresh", "shards", "the data half: new input to token shards"),
+    "train": FlowEntry("flows.train", "train", "train", "a trained model, with the data it still needs"),
+    "tokenizer": FlowEntry("flows.tokenizer", "tokenizer", "tokenizer", "a tokenizer, trained and measured; -m compares several"),
+    "evaluate": FlowEntry("flows.evaluate", "evaluate", "evaluate", "quality of the trained model"),
+    "bench": FlowEntry("flows.bench", "bench", "bench", "speed of the trained model on this machine"),
+}
+
+
+def show_plan(arguments: list[str]) -> int:
+    """What would run, and why."""
+    name = arguments.pop(0) if arguments and "=" not in arguments[0] else "run"
+    if name not in FLOWS:
+        raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
+    config = compose(arguments)
+    store, plan = decide(config, FLOWS[name].target)
+    print(table(("stage", "key", "why"), plan_rows(plan)))
+    print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
+    return 0
+
+
+def start_services(arguments: list[str]) -> int:
+    state = compose(arguments).state
+    use_environment(state)
+    url = up(state, say)
+    print(url.removesuffix("/api"))
+    return 0
+
+
+def stop_services(arguments: list[str]) -> int:
+    stopped = down(compose(arguments).state)
+    say("stopped " + ", ".join(stopped) if stopped else "nothing was running")
+    return 0
+
+
+def show_environment(arguments: list[str]) -> int:
+    """`export` lines for a shell in which plain `prefect` and `mlflow` commands should work."""
+    state = compose(arguments).state
+    url = server_url(state)
+    for name, value in {**environment(state), **({"PREFECT_API_URL": url} if url else {})}.items():
+        print(f"export {name}={shlex.quote(value)}")
+    if not url:
+        say("# no local Prefect server is running; `textmill up` starts one")
+    return 0
+
+
+def show_interfaces(arguments: list[str]) -> int:
+    state = compose(arguments).state
+    print(f"mlflow   {mlflow_ui(state)}")
+    url = os.environ.get("PREFECT_API_URL") or server_url(state)
+    print(f"prefect  {url.removesuffix('/api') if url else 'not running; textmill up starts it'}")
+    return 0
+
+
+def collect(arguments: list[str]) -> int:
+    """Show, and with --yes remove, what no recent run refers to."""
+    yes = "--yes" in arguments
+    keep, overrides = 10, []
+    for argument in arguments:
+        if argument.startswith("keep="):
+            if not argument[5:].isdigit():
+                raise ConfigError(f"keep ({argument[5:]}) must be a whole number of runs, e.g. keep=10")
+            keep = int(argument[5:])
+        elif argument != "--yes":
+            overrides.append(argument)
+    store = Store(compose(overrides).store)
+    items = unused(store, keep)
+    total = sum(item.size_bytes for item in items) / 1e6
+    if items:
+        rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
+        print(table(("kind", "size", "path"), rows) + "\n")
+    if not yes:
+        print(
+            f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
+            + ("; --yes removes them" * bool(items))
+        )
+        return 0
+    print(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
+    return 0
+
+
+def generate(arguments: list[str]) -> int:
+    """Text that the trained model writes after a prompt."""
+    if not arguments or arguments[0].startswith("-"):
+        raise ConfigError('generate needs a prompt; write textmill generate "Once upon a time" [overrides]')
+    config = compose(arguments[1:])
+    store, plan = decide(config, "train")
+    model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
+    if model is None or tokenizer is None:
+        why = plan["train"].why
+        raise ConfigError(f"no model is trained for this configuration ({why}); run `textmill train` with the same overrides")
+    from tasks.generate import generate_text
+
+    def show(piece: str) -> None:
+        print(piece, end="", flush=True)
+
+    sampling = config.evaluate.sampling()
+    generate_text(model.path / "model", tokenizer.path, arguments[0], sampling, config.evaluate.max_new_tokens, show)
+    print()
+    return 0
+
+
+def export(arguments: list[str]) -> int:
+    """Finished token shards, in the form of another engine."""
+    from tasks.exchange import EXPORTS, export_shards
+
+    if len(arguments) < 2 or "=" in "".join(arguments[:2]):
+        raise ConfigError(f"export-shards needs a form and a folder; write textmill export-shards {next(iter(EXPORTS))} DIR")
+    form, folder = arguments[0], Path(arguments[1])
+    store, plan = decide(compose(arguments[2:]), "shards")
+    shards = store.find("shards", plan["shards"].node.key)
+    if shards is None:
+        why = plan["shards"].why
+        raise ConfigError(f"no shards are made for this configuration ({why}); run `textmill refresh` with the same overrides")
+    counts = export_shards(shards, form, folder)
+    print(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
+    return 0
+
+
+COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "plan": (show_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
+    "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
+    "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),
+    "generate": (generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
+    "export-shards": (export, "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]"),
+    "up": (start_services, "start a local Prefect server and worker, and leave them running"),
+    "down": (stop_services, "stop what up and ui started"),
+    "env": (show_environment, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
+    "ui": (show_interfaces, "start the MLflow UI; show where both UIs are"),
+    "gc": (collect, "list what no recent run refers to; --yes removes it, keep=10 runs"),
+}
