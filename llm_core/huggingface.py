@@ -53,7 +53,10 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dic
         raise ConfigError(f"{odd[0]} {verb} ({rule}); give the folder of one whole model")
     for name, shape in wanted.items():
         if weights[name].shape != shape:
-            raise ConfigError(f"{name} is {tuple(weights[name].shape)}, its config.json says {tuple(shape)}; fetch it again")
+            raise ConfigError(
+                f"{name} is {tuple(weights[name].shape)}, in the configured model {tuple(shape)}; give the configuration it was "
+                "made with, or fetch it again"
+            )
         if weights[name].dtype not in NUMBERS:
             raise ConfigError(
                 f"{name} holds {str(weights[name].dtype).removeprefix('torch.')}, which needs scales that are not read here; "

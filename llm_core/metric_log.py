@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_core.config import ConfigError
+
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
 EVENTS_FILE = "events.jsonl"
@@ -64,11 +66,19 @@ class EventLog:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Whole rows of a JSON-lines file that may be growing or torn at its end; none where there is no file."""
+    """Whole rows of a JSON-lines file that may be growing or torn at its end; none where there is no file.
+
+    Raises ConfigError where a row before the end is none, as after the loss of a disk block.
+    """
     if not path.exists():
         return []
-    lines = path.read_text("utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            rows.append(json.loads(line))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"line {number} of {path} is damaged ({error}); delete that line, checkpoints stay good") from error
+    return rows
 
 
 def write_status(path: Path, outcome: str, step: int, **facts: Any) -> None:

@@ -127,7 +127,7 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_type \(yarn\) must be default or llama3"),
         ({"num_hidden_layers": 3}, r"model.layers.2.* is missing"),
         ({"num_hidden_layers": 1}, r"model.layers.1.* is not part"),
-        ({"intermediate_size": 47}, r"mlp.* is .* says"),
+        ({"intermediate_size": 47}, r"mlp.* is .*, in the configured model "),
         ({"hidden_size": None}, "config.json has no hidden_size"),
         ({"vocab_size": "51"}, r"config.json: vocab_size \('51'\) must be a whole number"),
         ({"num_attention_heads": 0}, r"num_attention_heads \(0\) must be a whole number of at least 1"),

@@ -121,6 +121,11 @@ def change_config(folder: Path, **values: object) -> None:
     (folder / "config.json").write_text(json.dumps(found), "utf-8")
 
 
+def damage_metrics(folder: Path) -> None:
+    (folder / "work").mkdir()
+    (folder / "work" / "metrics.jsonl").write_bytes(b'{"step": 1}\n\x00\xff\n{"step": 3}\n')
+
+
 def full_disk(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -136,6 +141,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no shards": (lambda folder: change_config(folder, shards=str(folder)), "no shards of split 'train'"),
     "no table": (lambda folder: change_config(folder, bytes_per_token=str(folder / "config.json")), "no table of numbers"),
+    "damaged curve": (damage_metrics, "line 2 of .*metrics.jsonl is damaged .*delete that line"),
     "diverged": (lambda folder: change_config(folder, optim__lr=1e30, optim__warmup_steps=0), "lower optim.lr"),
 }
 
