@@ -97,17 +97,20 @@ class ParallelConfig:
     """How the work is laid out over processes; the same answer from every layout, within rounding."""
 
     kind: Kind = "none"
-    """none: one process. ddp: whole weights on each. zero1: optimizer state sharded. zero2: gradients too, and weights between
-    steps. fsdp: weights sharded within a step too (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the groups."""
+    """none: one process. ddp: whole weights on each. zero1: optimizer state sharded. zero2: gradients too, and weights
+    but for the time of a micro batch. fsdp: weights then too, but for a block at a time (ZeRO-3). hsdp: fsdp within groups of
+    dp_shard, replicated over the groups."""
     num_processes: int = 1
-    """Processes on this machine, one per GPU: pp x cp x tp x the data-parallel degree, which is what they leave."""
+    """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which is what they leave. The train stage
+    starts all on its machine; `docs/training.md` has how several machines share a run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: GPUs where there are any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
     max_restarts: int = 0
     """How often torchrun starts all processes again, from the last checkpoint, after one of several was lost or gave up."""
     num_threads: int = 0
-    """CPU threads of one process; 0: the machine's cores over num_processes. Equal bits need equal threads."""
+    """CPU threads of one process; 0: the machine's cores over its processes. Equal bits need equal threads."""
     dp_shard: int = 0
     """Processes that share one set of weights under hsdp; 0 for every other kind, where all that hold the same layers do."""
     pp: int = 1
@@ -215,6 +218,11 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
         )
     if plan is not None:
         plan.check_micro_batches(train.global_batch_sequences // piece, _smaller_micro_batch(train, parallel.dp, plan))
+        if train.compile and parallel.pp_schedule in SPLIT_BACKWARD:
+            raise ConfigError(
+                f"train.compile (true) makes one pass of a block's backward, pp_schedule={parallel.pp_schedule} takes it apart; "
+                "use the schedule 1f1b or interleaved, or train.compile=false"
+            )
     if parallel.cp > 1:
         check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp)
     if parallel.tp > 1:

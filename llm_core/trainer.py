@@ -17,7 +17,7 @@ from llm_core.device import autocast
 from llm_core.metric_log import MetricLog
 from llm_core.optim.guard import StepReport, TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
-from llm_core.parallel.apply import reshard
+from llm_core.parallel.fsdp import reshard
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote

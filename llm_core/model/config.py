@@ -101,7 +101,9 @@ class ModelConfig:
             rule = f"must divide num_heads ({self.num_heads})"
             raise ConfigError(f"num_kv_heads ({self.num_kv_heads}) {rule}; choose from {divisors}")
         if not self.rope_theta > 0 or not self.norm_eps > 0:
-            raise ConfigError(f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive")
+            raise ConfigError(
+                f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive; Llama 2 has 10000 and 1e-5"
+            )
         _ = self.family
 
     @property

@@ -194,10 +194,10 @@ class OptimConfig:
             raise ConfigError(f"lr ({self.lr}) must be positive; 3e-4 is usual for adamw in large models")
         for name in ("beta1", "beta2", "min_lr_frac", "decay_frac"):
             if not 0 <= getattr(self, name) <= 1 or (name.startswith("beta") and getattr(self, name) == 1):
-                raise ConfigError(f"{name} ({getattr(self, name)}) must lie between 0 and 1")
+                raise ConfigError(f"{name} ({getattr(self, name)}) must lie between 0 and 1; a beta of 1 would never learn")
         for name in ("weight_decay", "warmup_steps"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative")
+                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative; 0 goes without")
         for name in ("eps", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns clipping off")

@@ -1,8 +1,11 @@
-"""Put a layout around a model, in one visible order: build → cut layers → recompute → cut weights → allocate → fill → replicate.
+"""Put a layout around a model, in one visible order.
+
+Build → cut layers → take losses and feed-forwards in pieces → recompute → compile → cut weights → allocate → fill → replicate:
+each step wraps what those before have made, and weights exist only once it is known which part of them is here.
 
 Every layout starts from the same weights and gives the gradient of one process: losses are divided by the global count
-of targets before backward, so ranks only ever add gradients. Both DDP and FSDP average by default; here DDP gets a
-communication hook that sums, FSDP a divide factor of one with plain sums (gloo has no pre-multiplied sum).
+of targets before backward, so ranks only ever add gradients. DDP averages by default; here it gets a communication hook that
+sums, as `llm_core.parallel.fsdp` has FSDP do.
 """
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
@@ -12,8 +15,7 @@ from contextlib import AbstractContextManager
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.float8 import apply_float8
@@ -27,6 +29,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.context import Context
 from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.fsdp import shard_weights
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.pipeline import Pipeline
 from llm_core.parallel.ranks import Ranks
@@ -51,6 +54,7 @@ def build_layout(
         with torch.device("meta"):
             model = Transformer(config)
         parts = {0: model}
+
     if tensor is not None:
         tensor.apply(model)
     loss: CrossEntropy = tensor.loss(config.vocab_size) if tensor else token_losses
@@ -75,11 +79,13 @@ def build_layout(
         stays_whole = parallel.kind == "zero2" or parallel.pp > 1
         rest = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if memory.weights_in == "host" else OffloadPolicy()
         for part in parts.values():
-            _shard(part, train.dtype, mesh[_data_axes(parallel)], rest, reshard_after_forward=False if stays_whole else None)
+            shard_weights(part, train.dtype, mesh[_data_axes(parallel)], rest, stays_whole)
+
     model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
     initialize(model, train.seed, tensor)
+
     context = None
     if parallel.cp > 1:
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
@@ -111,13 +117,6 @@ def last_micro_batch(model: nn.Module, is_last: bool) -> AbstractContextManager[
     return contextlib.nullcontext()
 
 
-def reshard(model: nn.Module) -> None:
-    """After a forward without backward: FSDP would keep the root unit whole, and its parameters are not the optimizer's then."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-
-
 def _group(ranks: Ranks, axis: str) -> dist.ProcessGroup:
     assert ranks.mesh is not None, "a layout of several axes has a mesh"
     return ranks.mesh.get_group(axis)
@@ -125,22 +124,6 @@ def _group(ranks: Ranks, axis: str) -> dist.ProcessGroup:
 
 def _data_axes(parallel: ParallelConfig) -> str | tuple[str, ...]:
     return ("dp_replicate", "dp_shard") if parallel.kind == "hsdp" else "dp_shard"
-
-
-def _shard(
-    model: Transformer, dtype: str, mesh: DeviceMesh, rest: OffloadPolicy, reshard_after_forward: bool | None = None
-) -> None:
-    """FSDP2: one unit per block; embedding, norm and head form the root unit, which keeps a tied weight together."""
-    # Inputs keep their dtype: rotary tables must stay float32, and activations take the dtype of the weights anyway.
-    policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-    if dtype in HALF_DTYPES:
-        policy = MixedPrecisionPolicy(HALF_DTYPES[dtype], torch.float32, cast_forward_inputs=False)
-    for module in (*(block for block in model.blocks if block is not None), model):
-        fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=rest, reshard_after_forward=reshard_after_forward)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)
-            module.set_gradient_divide_factor(1.0)
 
 
 def _replicate(model: Transformer, group: dist.ProcessGroup) -> DistributedDataParallel:

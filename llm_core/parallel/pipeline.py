@@ -6,9 +6,9 @@ sends one micro batch at a time. The loss of a micro batch is divided by the glo
 which the schedule must not scale again, so gradients are those of one process. Every process of a pipeline gets the same ids,
 targets and documents: middle stages need the documents for their masks.
 
-A forward pass without backward is a loop over stages, for which schedules do not pay. Cost: activations go from stage to stage
-once each way; a tied embedding adds one exchange of its gradient between the ends. Left out: compiled stages under zero bubble,
-which torch does not split.
+A forward pass without backward is a loop over stages, for which schedules do not pay. Cost: activations go from stage to
+stage once each way; a tied embedding adds one exchange of its gradient between the ends. Left out: compiled stages under zero
+bubble and DualPipeV, which torch does not split; `llm_core.train_config` refuses them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import pipelining
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from llm_core.compat import PipelineStage
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.fsdp import reshard
 from llm_core.parallel.stages import has_copies
 from llm_core.sources import SourceSums
 
@@ -131,7 +131,8 @@ class Pipeline:
                 out = torch.empty(shape, dtype=self.stream_dtype, device=self.device)
                 dist.recv(out, group=self.group, group_src=source)
             out = self.parts[stage](out, targets_BT=targets_BT, **rows)
-        self._reshard()
+        for part in self.parts.values():
+            reshard(part)
         return out[1] if self.is_last else None
 
     def _sum_copies(self) -> None:
@@ -171,13 +172,6 @@ class Pipeline:
         nats, losses_BT = out
         self._found.append((losses_BT.detach(), handed_on_BT))
         return nats / self._count
-
-    def _reshard(self) -> None:
-        """After a forward pass without backward, FSDP would keep weights whole that are not the optimizer's."""
-        for part in self.parts.values():
-            for module in part.modules():
-                if isinstance(module, FSDPModule):
-                    module.reshard()
 
 
 def _sum_gradients(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:

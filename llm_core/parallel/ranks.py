@@ -55,10 +55,6 @@ class Ranks:
         """Whether the losses of this process count: those of one token are the same on all tensor-parallel processes."""
         return self.mesh is None or self.mesh.get_local_rank("tp") == 0
 
-    def sum_losses(self, value: Tensor) -> Tensor:
-        """The sum over all ranks of what each token adds once, in place."""
-        return self.sum(value if self.counts_losses else value.zero_())
-
     def sum_targets(self, count: Tensor) -> Tensor:
         """The sum of a count over the processes that hold different tokens, in place."""
         if self.mesh is None:

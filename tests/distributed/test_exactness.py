@@ -8,7 +8,7 @@ import pytest
 from llm_core.memory.config import MemoryConfig
 from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes
 from tests.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
-from tests.distributed.processes import run_ranks
+from tests.distributed.processes import run_program
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
@@ -45,7 +45,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     folder = tmp_path_factory.mktemp("exactness")
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in FAST]), "utf-8")
     arguments = [str(folder), "--only", str(folder / "runs.json")]
-    run_ranks("tests.distributed.matrix", 1, arguments, folder, timeout_s=600)
+    run_program("tests.distributed.matrix", arguments, folder, timeout_s=600)
     differences: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
     return differences
 

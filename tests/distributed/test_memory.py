@@ -13,7 +13,7 @@ from llm_core.memory.config import MemoryConfig, check_memory
 from llm_core.train_config import ParallelConfig
 from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes
 from tests.distributed.matrix import Run, failures, to_plain
-from tests.distributed.processes import run_ranks
+from tests.distributed.processes import run_program
 
 
 def memory(**values: Any) -> MemoryConfig:
@@ -49,7 +49,7 @@ def is_possible(parallel: ParallelConfig, saving: MemoryConfig, problem: Problem
 
 def differences(runs: list[Run], folder: Path) -> list[dict[str, float]]:
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in runs]), "utf-8")
-    run_ranks("tests.distributed.matrix", 1, [str(folder), "--only", str(folder / "runs.json")], folder, timeout_s=2400)
+    run_program("tests.distributed.matrix", [str(folder), "--only", str(folder / "runs.json")], folder, timeout_s=2400)
     found: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
     return found
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from llm_core.config import to_plain
+from llm_core.metric_log import MetricLog
 from llm_core.model.config import ModelConfig
 from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 
@@ -31,6 +34,9 @@ TRAIN = TrainConfig(
     max_val_sequences=7,
     checkpoint_every=4,
 )
+
+
+RESULT_FILES = ("metrics.jsonl", "model/config.json", "model/model.safetensors")
 
 
 def token_stream(length: int, seed: int) -> np.ndarray:
@@ -95,3 +101,20 @@ def run_config(folder: Path, *, train: dict[str, Any] | None = None, parallel: d
 def write_config(path: Path, config: RunConfig) -> Path:
     path.write_text(json.dumps(to_plain(config)), "utf-8")
     return path
+
+
+def result_bytes(workdir: Path) -> dict[str, bytes]:
+    """What a finished run leaves, by name."""
+    return {name: (workdir / name).read_bytes() for name in RESULT_FILES}
+
+
+def signal_when(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a signal to this process as soon as `step` has been logged."""
+    write = MetricLog.write
+
+    def write_and_signal(self: MetricLog, row: dict[str, float]) -> None:
+        write(self, row)
+        if row["step"] == step and "train_loss" in row:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(MetricLog, "write", write_and_signal)

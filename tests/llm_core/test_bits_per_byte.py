@@ -1,3 +1,5 @@
+"""Every token of a document is scored once, from the document alone."""
+
 import math
 
 import numpy as np

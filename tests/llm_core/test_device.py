@@ -1,7 +1,5 @@
 """Devices and threads are counted on the machine that has them, however many machines a run has."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -20,13 +18,6 @@ def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
 
-@pytest.fixture
-def kept_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def test_each_of_two_machines_gives_its_processes_its_own_gpus(eight_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert pick_device(TWO_MACHINES, 7) == torch.device("cuda", 7)
@@ -43,7 +34,7 @@ def test_more_processes_on_a_machine_than_gpus_are_refused(
         pick_device(TWO_MACHINES, 0)
 
 
-def test_processes_of_one_machine_share_its_processors(kept_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_machine_share_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "num_processors", lambda: 16)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert set_threads(TWO_MACHINES) == 2

@@ -1,3 +1,5 @@
+"""An exported model computes the same logits when it is read again, here and by transformers."""
+
 from pathlib import Path
 
 import pytest

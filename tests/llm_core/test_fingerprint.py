@@ -1,3 +1,5 @@
+"""The machine is named by what decides its speed."""
+
 import subprocess
 import sys
 import time

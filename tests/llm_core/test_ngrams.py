@@ -1,3 +1,5 @@
+"""Baselines are the add-one models that counting by hand gives."""
+
 import math
 from collections import Counter
 

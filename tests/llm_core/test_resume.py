@@ -9,11 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from flows.processes import descendants
 from llm_core.checkpoint.reader import CheckpointError, IndexUnpickler
@@ -25,20 +24,7 @@ from llm_core.train_config import RunConfig
 from llm_core.trainer import TrainingDiverged
 from tasks.keys import ROOT
 from tasks.train import trainer_command, trainer_environment
-from tests.llm_core.small_runs import run_config, write_config, write_token_shards
-
-RESULT_FILES = ("metrics.jsonl", "model/config.json", "model/model.safetensors")
-
-
-@pytest.fixture(autouse=True)
-def keep_process_settings() -> Iterator[None]:
-    """`run` sets signal handlers and threads, as a process of its own may."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+from tests.llm_core.small_runs import result_bytes, run_config, signal_when, write_config, write_token_shards
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +37,6 @@ def uninterrupted(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
     workdir = tmp_path_factory.mktemp("uninterrupted")
     run(config, workdir)
     return result_bytes(workdir)
-
-
-def result_bytes(workdir: Path) -> dict[str, bytes]:
-    return {name: (workdir / name).read_bytes() for name in RESULT_FILES}
-
-
-def signal_when(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send a signal to this process as soon as `step` has been logged."""
-    from llm_core.metric_log import MetricLog
-
-    write = MetricLog.write
-
-    def write_and_signal(self: MetricLog, row: dict[str, float]) -> None:
-        write(self, row)
-        if row["step"] == step and "train_loss" in row:
-            os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(MetricLog, "write", write_and_signal)
 
 
 def test_training_lowers_the_loss_and_logs_every_step_once(uninterrupted: dict[str, bytes]) -> None:

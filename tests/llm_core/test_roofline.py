@@ -1,3 +1,5 @@
+"""Bytes and FLOPs of a pass are counted as they are done, and what binds it is named."""
+
 from collections.abc import Callable
 
 import pytest

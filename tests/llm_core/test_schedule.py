@@ -1,3 +1,5 @@
+"""The learning rate rises, stays and falls where it is told to."""
+
 import math
 from itertools import pairwise
 from typing import get_args

@@ -1,3 +1,5 @@
+"""Runs that cannot be laid out are refused before they start, by a line with the way out."""
+
 import contextlib
 import dataclasses
 import math
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from llm_core.data_config import DataConfig
+from llm_core.memory.config import SPLIT_BACKWARD
 from llm_core.parallel.degrees import StagePlan, check_tensor, nearest_products
 from llm_core.train_config import OptimConfig, ParallelConfig, check_run
 from tasks.keys import ROOT
@@ -156,3 +159,14 @@ def test_the_products_that_are_offered_divide_the_processes(world: int, pp: int,
     found = nearest_products(world, pp, cp, tp)
     assert found and all(world % math.prod(product) == 0 for product in found)
     assert world % (pp * cp * tp) or found[0] == (pp, cp, tp)
+
+
+@pytest.mark.parametrize("schedule", SPLIT_BACKWARD)
+def test_compiled_blocks_are_refused_where_their_backward_is_taken_apart(schedule: str) -> None:
+    model, train = dataclasses.replace(MODEL, num_layers=4), dataclasses.replace(TRAIN, compile=True, micro_batch_sequences=1)
+    with pytest.raises(
+        ConfigError, match=rf"train.compile \(true\) .*pp_schedule={schedule} .*; use the schedule 1f1b or interl"
+    ):
+        check_run(model, train, ParallelConfig("ddp", 2, pp=2, pp_schedule=schedule))  # type: ignore[arg-type]
+    check_run(model, train, ParallelConfig("ddp", 2, pp=2, pp_schedule="interleaved"))
+    check_run(model, train, ParallelConfig("ddp", 2, pp_schedule=schedule))  # type: ignore[arg-type]

@@ -1,3 +1,5 @@
+"""Validation weighs tokens, whatever the layout, the micro batches and the sources."""
+
 import math
 from pathlib import Path
 

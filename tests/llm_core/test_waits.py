@@ -24,9 +24,6 @@ from llm_core.train import run
 from llm_core.train_config import RunConfig
 from llm_core.trainer import Trainer
 from tests.llm_core.small_runs import OPTIM, run_config, write_token_shards
-from tests.llm_core.test_resume import keep_process_settings
-
-__all__ = ["keep_process_settings"]
 
 READS = ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
 """Methods of a tensor that give the host a number."""

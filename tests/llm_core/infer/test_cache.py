@@ -1,3 +1,5 @@
+"""A cached pass is the full pass, and what does not fit is refused before anything is written."""
+
 import pytest
 import torch
 

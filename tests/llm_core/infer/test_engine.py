@@ -1,3 +1,5 @@
+"""What a request generates depends on it alone, and is what recomputing every token would give."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""The check of the cache passes a right one, and fails one with any defect."""
+
 from collections.abc import Sequence
 
 import pytest

@@ -1,3 +1,5 @@
+"""Tokens are kept and drawn by the definitions, ties and borders included."""
+
 import dataclasses
 import math
 

@@ -1,3 +1,5 @@
+"""Every kernel mixes what the rule names, for any pattern, packing and part of the queries."""
+
 import math
 
 import pytest

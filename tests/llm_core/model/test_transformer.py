@@ -1,3 +1,5 @@
+"""The model is causal, knows distances and not places, and starts from weights that a seed and names decide."""
+
 import ast
 import dataclasses
 from pathlib import Path

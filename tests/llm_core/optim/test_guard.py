@@ -18,12 +18,11 @@ def scalar(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("state_dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("kind", "state_dtype"), [(k, d) for k in KINDS for d in ("fp32", "bf16") if (k, d) != ("adafactor", "bf16")]
+)
 @pytest.mark.parametrize("first", [True, False])
 def test_a_skipped_step_leaves_weights_state_and_counts_bitwise_unchanged(kind: str, state_dtype: str, first: bool) -> None:
-    if kind == "adafactor" and state_dtype == "bf16":
-        state_dtype = "fp32"
     weights, optimizer, config = make_optimizer(kind, torch.float32, state_dtype=state_dtype, clip_norm=0.3)
     set_gradients(weights, 0)
     if not first:

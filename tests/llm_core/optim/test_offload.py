@@ -36,11 +36,8 @@ from llm_core.train import run
 from tasks.keys import ROOT
 from tests.llm_core.memory.live_bytes import LiveBytes
 from tests.llm_core.optim.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
-from tests.llm_core.optim.test_training import events, in_folder, make_config, poison
-from tests.llm_core.small_runs import MODEL, OPTIM, write_config
-from tests.llm_core.test_resume import keep_process_settings, result_bytes
-
-__all__ = ["keep_process_settings", "poison"]
+from tests.llm_core.optim.test_training import events, in_folder, make_config
+from tests.llm_core.small_runs import MODEL, OPTIM, result_bytes, write_config
 
 PLACES = ("device", "host", "disk")
 

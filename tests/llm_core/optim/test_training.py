@@ -2,25 +2,19 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from llm_core import step as step_module
 from llm_core.metric_log import read_rows, read_status
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.train import run
 from llm_core.train_config import RunConfig
 from tests.llm_core.optim.small_optimizers import KINDS
-from tests.llm_core.small_runs import OPTIM, run_config
-from tests.llm_core.test_resume import keep_process_settings, result_bytes, signal_when
-
-__all__ = ["keep_process_settings"]
+from tests.llm_core.small_runs import OPTIM, result_bytes, run_config, signal_when
 
 RATES = {"adamw": 3e-3, "lion": 1e-3, "adafactor": 3e-2, "muon": 3e-3}
 
@@ -42,33 +36,6 @@ def in_folder(config: RunConfig, folder: Path) -> Path:
     folder.mkdir()
     run(config, folder)
     return folder
-
-
-@pytest.fixture
-def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RunConfig, dict[int, float]], None]]:
-    """Multiply loss and gradients of the batches at these indices by a factor, whenever a step gets them."""
-
-    def install(config: RunConfig, factors: dict[int, float]) -> None:
-        from llm_core.parallel.ranks import Ranks
-        from llm_core.shards import open_shards
-        from llm_core.train import build_loader
-
-        loader = build_loader(config, open_shards(config.shards, "train"), Ranks(0, 1, torch.device("cpu")))
-        batches = {index: loader.batch(index)[0] for index in factors}
-        plain = step_module.accumulate_gradients
-
-        def poisoned(layout: Any, ids_BT: Tensor, *rest: Any) -> Tensor:
-            loss = plain(layout, ids_BT, *rest)
-            for index, batch in batches.items():
-                if torch.equal(ids_BT, batch):
-                    for weight in layout.model.parameters():
-                        weight.grad *= factors[index]
-                    loss = loss * factors[index]
-            return loss
-
-        monkeypatch.setattr(step_module, "accumulate_gradients", poisoned)
-
-    yield install
 
 
 OTHERS = [pytest.param(kind, "fp32", "fp32", marks=pytest.mark.slow) for kind in KINDS if kind != "muon"]

@@ -10,10 +10,7 @@ from llm_core.config import ConfigError
 from llm_core.profiling.table import read_trace, tabulate
 from llm_core.train import run
 from llm_core.train_config import TrainConfig
-from tests.llm_core.small_runs import TRAIN, run_config
-from tests.llm_core.test_resume import keep_process_settings, result_bytes
-
-__all__ = ["keep_process_settings"]
+from tests.llm_core.small_runs import TRAIN, result_bytes, run_config
 
 
 @pytest.mark.parametrize(("asked", "num_recorded"), [((1, 1), 1), ((2, 3), 2)])
