@@ -106,9 +106,9 @@ def _candidates(
     readonly = values.view()
     readonly.flags.writeable = False
     documents, scan_lo, scan_hi = (np.array(column, np.int64) for column in windows)
-    # Room for a row every sixteen bytes. What is not used costs nothing, and large arrays of NumPy, unlike those that a kernel
+    # Room for a row every eight bytes. What is not used costs nothing, and large arrays of NumPy, unlike those that a kernel
     # makes, lie in huge pages: else a row in every ten bytes costs more in page faults than in looking.
-    room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 16 * ROW), np.int64)
+    room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 8 * ROW), np.int64)
     rows = find_candidates(
         readonly, begins[documents], begins[documents + 1], scan_lo, scan_hi, config.wanted_kinds, phone_shapes, room
     ).reshape(-1, ROW)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks import pii_kinds as kinds
 from tasks.kernels.pii_addresses import ip4, ip6, mac
-from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, is_any
+from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, inlined, is_any
 from tasks.kernels.pii_emails import email, may_be_email
 from tasks.kernels.pii_numbers import (
     DIGITS,
@@ -27,6 +27,8 @@ from tasks.kernels.pii_numbers import (
     GROUP_COLUMNS,
     HYPHEN,
     MAX_GROUPS,
+    MAX_NATIONAL_DIGITS,
+    MAX_PHONE_DIGITS,
     NUM_FORMS,
     SHAPE,
     SIGNS,
@@ -150,7 +152,8 @@ def _scan_triggers(
                 if end < high and v[end] == 46 and end - i <= 3:
                     count = _put(found, count, wanted, r, i, ip4(v, low, high, i), kinds.IP4, 0)
                 if may_begin(v, low, high, i, end):
-                    num_groups = read_groups(v, i, high, groups)
+                    most = MAX_PHONE_DIGITS if before == 43 else MAX_NATIONAL_DIGITS
+                    num_groups = read_groups(v, i, high, groups, most)
                     if num_groups > 0 and groups[num_groups - 1, DIGITS] > 6:
                         count = _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, phone_shapes)
             i = end - 1
@@ -188,7 +191,7 @@ def _next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
     return high
 
 
-@helper
+@inlined
 def _next_trigger(v: np.ndarray, i: int, end: int) -> int:
     while i < end and not _TRIGGER[v[i]]:
         i += 1
@@ -211,7 +214,7 @@ def _after_letters(
     return count
 
 
-@helper
+@inlined
 def _digits(
     found: np.ndarray,
     count: int,
@@ -234,9 +237,9 @@ def _digits(
             count = _put(found, count, wanted, r, i, end, kind, value)
             nth += 1
     if i > low and v[i - 1] == 43:
-        start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, 15
+        start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, MAX_PHONE_DIGITS
     else:
-        start, kind, fewest, most = local_phone_start(v, low, high, i, groups[0, END]), kinds.LOCAL_PHONE, 9, 12
+        start, kind, fewest, most = local_phone_start(v, low, high, i, groups[0, END]), kinds.LOCAL_PHONE, 9, MAX_NATIONAL_DIGITS
     for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
         end = groups[k, END]
         if not fewest <= groups[k, DIGITS] <= most or not ends_a_phone(v, high, end):
@@ -252,7 +255,7 @@ def _digits(
     return count
 
 
-@helper
+@inlined
 def _put(found: np.ndarray, count: int, wanted: int, number: int, start: int, end: int, kind: int, value: int) -> int:
     if end < 0 or not wanted >> kind & 1:
         return count

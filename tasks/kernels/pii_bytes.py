@@ -50,6 +50,8 @@ _HELPER: dict[str, Any] = {
     "no_rewrites": True,
 }
 helper = numba.njit(**_HELPER)
+inlined = numba.njit(forceinline=True, **_HELPER)
+"""For the few helpers that every row of digits calls: each call of them has its own copy, which compiles longer."""
 
 
 @helper

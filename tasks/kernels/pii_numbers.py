@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from tasks import pii_kinds as kinds
-from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, UPPER, helper, is_any
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, UPPER, helper, inlined, is_any
 from tasks.kernels.pii_context import announced
 from tasks.kernels.pii_shapes import SIZE_BITS, shape_of, shape_table
 
 MAX_PHONE_BYTES = 40
 MAX_GROUPS = 8
 MAX_DIGITS = 19
-MAX_PHONE_DIGITS = 15
+MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS = 15, 12
 MAX_ONES = 3
 """More groups of one digit are no number but a row of them."""
 
@@ -74,11 +74,12 @@ for _country, _length in IBAN_LENGTHS.items():
     _IBAN_TABLE[(ord(_country[0]) - 65) * 26 + ord(_country[1]) - 65] = _length
 
 
-@helper
-def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
+@inlined
+def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray, most_mixed: int) -> int:
     """Read the digit groups from i, with one or two separators between; how many there are.
 
-    Nothing has more digits than a telephone number and separators of two kinds, so a longer row is not read to its end.
+    most_mixed: digits of the longest telephone number that may begin here. Nothing else has so many and separators of two
+    kinds, so a longer row is not read to its end.
     """
     count, digits, shape, signs, separator, ones = 0, 0, 0, 0, 0, 0
     limit = min(hi, i + MAX_PHONE_BYTES)
@@ -90,15 +91,15 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray) -> int:
         ones += j - i == 1
         if j == i or digits > MAX_DIGITS or ones > MAX_ONES or (j == limit and limit < hi):
             break
-        shape = (shape << SIZE_BITS) | (j - i)
         signs |= separator
+        if digits > most_mixed and signs & (signs - 1) != 0:
+            break
+        shape = (shape << SIZE_BITS) | (j - i)
         groups[count, END] = j
         groups[count, DIGITS] = digits
         groups[count, SHAPE] = shape
         groups[count, SIGNS] = signs
         count += 1
-        if digits > MAX_PHONE_DIGITS and signs & (signs - 1) != 0:
-            break
         if j == limit:
             break
         separator, size = _separator(v, j, limit)
@@ -122,7 +123,7 @@ def value_of(v: np.ndarray, i: int, end: int) -> int:
     return value
 
 
-@helper
+@inlined
 def may_begin(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
     """Could a long number begin with the digits from i to end? Quick, and rather yes than no.
 
@@ -142,7 +143,7 @@ def may_begin(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
     return is_any(v[end + 1], DIGIT) or v[end + 1] >= 0x80 or _SEPARATOR[v[end + 1]] != 0
 
 
-@helper
+@inlined
 def _separator(v: np.ndarray, i: int, hi: int) -> tuple[int, int]:
     """Code and bytes of one separator inside numbers at i, or zeros: blanks, hyphens, dot, slash, parentheses."""
     code = _SEPARATOR[v[i]]
