@@ -31,7 +31,7 @@ from llm_core.parallel.overlap import Overlap, gather_product, product_sum
 from tests.distributed.forks import fork_ranks
 
 KINDS: tuple[TensorOverlap, ...] = ("ring", "symmetric")
-NUM_SHAPES = 12
+NUM_SHAPES = 6
 Layer = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -52,7 +52,8 @@ class Problem:
 
 def problem(group: dist.ProcessGroup, enters: bool, seed: int, device: torch.device, dtype: torch.dtype) -> Problem:
     shape, size = random.Random(seed), dist.get_world_size(group)
-    rows, here, inputs, outputs = (shape.randint(1, 4) for _ in range(4))
+    grain = 16 if device.type == "cuda" else 1
+    rows, here, inputs, outputs = (grain * shape.randint(1, 4) for _ in range(4))
     tokens = (here, here * size) if enters else (here * size, here)
     generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
     shapes = (rows, tokens[0], inputs), (outputs, inputs), (rows, tokens[1], outputs)
