@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import pipelining
+from torch.distributed import distributed_c10d, pipelining
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, placement_types
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -48,6 +51,39 @@ def dtensor_of(piece: Tensor, mesh: DeviceMesh, placements: Sequence[Placement],
     spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, piece.dtype))
     made: DTensor = DTensor(piece, spec, requires_grad=False)
     return made
+
+
+def process_group_of(name: str) -> dist.ProcessGroup:
+    """The group of this process that has the name; what operations of torch that take a name call."""
+    found: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)
+    return found
+
+
+@functools.cache
+def symmetric_products() -> tuple[Callable[..., tuple[Tensor, list[Tensor]]], Callable[..., Tensor]] | None:
+    """Products over memory that the GPUs of a group read from each other; None where this torch has none.
+
+    (x, [weights], dim, name of the group) → (x of all processes along dim, [its products]); (x, weight, "sum", dim, name of the
+    group) → this process's piece along dim of the sum of the products.
+    """
+    if importlib.util.find_spec("torch.distributed._symmetric_memory") is not None:
+        importlib.import_module("torch.distributed._symmetric_memory")  # which registers the operations
+    gather_product = getattr(torch.ops.symm_mem, "fused_all_gather_matmul", None)
+    product_sum = getattr(torch.ops.symm_mem, "fused_matmul_reduce_scatter", None)
+    return (gather_product, product_sum) if gather_product and product_sum else None
+
+
+def needed_now(ctx: Any) -> tuple[bool, ...]:
+    """In the backward of an autograd.Function: which of its inputs, tensors first, get a gradient in this pass.
+
+    `ctx.needs_input_grad` says which ever do, but schedules that take gradients of inputs and of weights apart make two passes.
+    None may be a leaf, of which torch does not tell. All where torch tells of none.
+    """
+    ask = getattr(torch._C, "_will_engine_execute_node", None)
+    return tuple(
+        needs and (ask is None or bool(ask(node)))
+        for needs, (node, _) in zip(ctx.needs_input_grad, ctx.next_functions, strict=False)
+    )
 
 
 def keeps_graph() -> bool:

@@ -11,7 +11,15 @@ from llm_core.data_config import DataConfig
 from llm_core.memory.config import SPLIT_BACKWARD, MemoryConfig, check_memory
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, check_context, check_tensor, nearest_products
+from llm_core.parallel.degrees import (
+    ContextKind,
+    Schedule,
+    StagePlan,
+    TensorOverlap,
+    check_context,
+    check_tensor,
+    nearest_products,
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,9 @@ class ParallelConfig:
     """Tensor ranks, which share the heads, channels and ids of every layer."""
     sequence_parallel: bool = True
     """Cut the residual stream along tokens between the layers that tensor ranks share: the same traffic, less memory."""
+    tp_overlap: TensorOverlap = "none"
+    """Exchanges of tensor ranks beside the products of blocks, piece by piece, with sequence_parallel. ring: on any device.
+    symmetric: GPUs of one machine read each other's memory, as over NVLink. none: one after another."""
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
@@ -150,6 +161,14 @@ class ParallelConfig:
                 f"try num_processes={max(1, self.pp * self.cp * self.tp)}, or {near}"
             )
         self._check_shards()
+        if self.tp_overlap != "none" and (self.tp == 1 or not self.sequence_parallel):
+            raise ConfigError(
+                f"tp_overlap ({self.tp_overlap}) needs tensor ranks with the residual stream cut, tp is {self.tp} and "
+                f"sequence_parallel {str(self.sequence_parallel).lower()}; set tp_overlap=none, or tp=2 or more and "
+                "sequence_parallel=true"
+            )
+        if self.tp_overlap == "symmetric" and self.device == "cpu":
+            raise ConfigError("tp_overlap (symmetric) reads the memory of other GPUs, device is cpu; set tp_overlap=ring")
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError("backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto")
 

@@ -43,6 +43,7 @@ KEPT = frozenset(
         "_c10d_functional::reduce_scatter_tensor",
         "_c10d_functional::all_reduce",
         "_c10d_functional::all_to_all_single",
+        "textmill::gather_product",
     }
 )
 """Attention, and what other processes sent where the operation gives it back; others write it into a buffer and run again."""

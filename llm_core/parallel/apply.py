@@ -31,6 +31,7 @@ from llm_core.parallel.context import Context
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.fsdp import shard_weights
 from llm_core.parallel.layout import Layout
+from llm_core.parallel.overlap import Overlap, check_access
 from llm_core.parallel.pipeline import Pipeline
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.stages import split_model
@@ -44,7 +45,7 @@ def build_layout(
     config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks, memory: MemoryConfig = NO_SAVINGS
 ) -> Layout:
     """The model of this rank with initial weights, laid out over processes and with its attention kernel."""
-    tensor = TensorShards(_group(ranks, "tp"), parallel.sequence_parallel) if parallel.tp > 1 else None
+    tensor = _tensor_shards(parallel, ranks) if parallel.tp > 1 else None
     mesh = ranks.weights
     plan = StagePlan(parallel.pp_schedule, parallel.pp, config.num_layers) if parallel.pp > 1 else None
     if plan is not None:
@@ -120,6 +121,13 @@ def last_micro_batch(model: nn.Module, is_last: bool) -> AbstractContextManager[
 def _group(ranks: Ranks, axis: str) -> dist.ProcessGroup:
     assert ranks.mesh is not None, "a layout of several axes has a mesh"
     return ranks.mesh.get_group(axis)
+
+
+def _tensor_shards(parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
+    group = _group(ranks, "tp")
+    check_access(parallel.tp_overlap, group, ranks.device)
+    overlap = Overlap(group, parallel.tp_overlap) if parallel.tp_overlap != "none" else None
+    return TensorShards(group, parallel.sequence_parallel, overlap)
 
 
 def _data_axes(parallel: ParallelConfig) -> str | tuple[str, ...]:

@@ -14,6 +14,7 @@ Schedule = Literal["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero
 LOOPED = ("interleaved", "zero_bubble")
 V_SHAPED = ("zero_bubble_v", "dualpipe_v")
 ContextKind = Literal["all_gather", "ulysses"]
+TensorOverlap = Literal["none", "ring", "symmetric"]
 FIRST = ("embedding.weight", "positions.weight")
 """Weights before the first block; all others outside blocks come after the last."""
 

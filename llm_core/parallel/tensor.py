@@ -11,7 +11,8 @@
 tokens, and the next projection gathers them (Korthikanti et al. 2022); the same bytes are sent, norms and the stream cost 1 / n.
 Weights are plain tensors of this process's part, so FSDP, DDP and optimizers work on them as on any; `llm_core.parallel.places`
 says what they are part of. Parts need not be equal: of 51 ids four processes hold 13, 13, 13 and 12.
-Cost per layer and process: two gathers and two sums of the residual stream forward, as many backward. Left out: overlapping them.
+Cost per layer and process: two gathers and two sums of the residual stream forward, as many backward. They wait for the products
+and these for them, unless `overlap` (llm_core.parallel.overlap) takes both apart.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch.nn import functional as F
 from llm_core.loss import CrossEntropy
 from llm_core.model.transformer import SwiGLU, Transformer
 from llm_core.parallel.collectives import gather, scatter_sum, share, total
+from llm_core.parallel.overlap import Overlap
 from llm_core.parallel.vocabulary import embed, token_losses
 
 # B rows · T tokens · D model width · n processes
@@ -55,6 +57,8 @@ class TensorShards:
 
     group: dist.ProcessGroup
     sequence: bool = True
+    overlap: Overlap | None = None
+    """How exchanges of the residual stream run beside products, with `sequence`; None: one after another."""
 
     @property
     def rank(self) -> int:
@@ -112,11 +116,14 @@ class TensorShards:
         return scatter_sum(x_BTD, 1, self.group) if self.sequence else total(x_BTD, self.group)
 
     def _outputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
-        return F.linear(self.enter(x_BTD), layer.weight, layer.bias)
+        if self.overlap is None:
+            return F.linear(self.enter(x_BTD), layer.weight, layer.bias)
+        return _plus_bias(self.overlap.enter(x_BTD, layer.weight), layer)
 
     def _inputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
-        out_BTD = self.leave(F.linear(x_BTD, layer.weight))
-        return out_BTD if layer.bias is None else out_BTD + layer.bias.to(out_BTD.dtype)
+        if self.overlap is None:
+            return _plus_bias(self.leave(F.linear(x_BTD, layer.weight)), layer)
+        return _plus_bias(self.overlap.leave(x_BTD, layer.weight), layer)
 
     def _embed(self, layer: nn.Embedding, first_id: int, ids_BT: Tensor) -> Tensor:
         return self.leave(embed(layer.weight, ids_BT, first_id))
@@ -124,3 +131,7 @@ class TensorShards:
     def _positions(self, layer: nn.Embedding, positions_BT: Tensor) -> Tensor:
         each = positions_BT.shape[1] // self.size
         return F.embedding(positions_BT[:, self.rank * each : (self.rank + 1) * each], layer.weight)
+
+
+def _plus_bias(out_BTD: Tensor, layer: nn.Linear) -> Tensor:
+    return out_BTD if layer.bias is None else out_BTD + layer.bias.to(out_BTD.dtype)

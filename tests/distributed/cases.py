@@ -66,7 +66,8 @@ def layout_name(parallel: ParallelConfig) -> str:
     """As in the table: the axes with more than one process, and how the data-parallel processes hold their weights."""
     parts = [f"pp{parallel.pp} {parallel.pp_schedule}"] if parallel.pp > 1 else []
     parts += [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"] if parallel.cp > 1 else []
-    parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}"] if parallel.tp > 1 else []
+    overlap = "" if parallel.tp_overlap == "none" else f" {parallel.tp_overlap}"
+    parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}{overlap}"] if parallel.tp > 1 else []
     replicas = parallel.dp * parallel.cp
     if parallel.kind == "hsdp":
         parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
@@ -82,6 +83,9 @@ LAYOUTS = [
     layout(4, "ddp", tp=4),
     layout(4, "ddp", tp=4, sequence_parallel=False),
     *(layout(4, kind, tp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(4, "ddp", tp=4, tp_overlap="ring"),
+    layout(4, "fsdp", tp=2, tp_overlap="ring"),
+    layout(4, "ddp", pp=2, tp=2, pp_schedule="zero_bubble", tp_overlap="ring"),
     *(
         layout(4, "ddp", pp=4, pp_schedule=s)
         for s in ("naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v")

@@ -27,6 +27,14 @@ FAST = [
         )
     ),
     Run(Case(layout(4, "ddp", pp=2, tp=2, pp_schedule="naive"), IDLE, 2, MemoryConfig("selective", loss_chunk_tokens=7))),
+    Run(
+        Case(
+            layout(4, "zero1", pp=2, tp=2, pp_schedule="zero_bubble", tp_overlap="ring"),
+            Problem(family="gpt2", layers=4, packed=True),
+            1,
+            MemoryConfig("full"),
+        )
+    ),
     Run(Case(layout(4, "zero2", cp=2, cp_balanced=True), Problem(packed=True), 2, MemoryConfig("full", loss_chunk_tokens=3))),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
     Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32", state_in="disk"), 1, MemoryConfig(weights_in="host"))),

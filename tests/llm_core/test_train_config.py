@@ -75,6 +75,15 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
         ({"num_processes": 2, "cp": 2, "cp_balanced": True, "cp_kind": "ulysses"}, r"cp_balanced .true. serves all_gather"),
         ({"num_processes": 3, "cp": 3}, r"train.seq_len .16. must be a multiple of 3 .*seq_len=15"),
         ({"num_processes": 4, "cp": 4, "cp_kind": "ulysses"}, r"num_kv_heads .2. must be a multiple of the 4"),
+        ({"num_processes": 2, "tp_overlap": "ring"}, r"tp_overlap .ring. needs .*, tp is 1 and .*; set tp_overlap=none"),
+        (
+            {"num_processes": 2, "tp": 2, "tp_overlap": "ring", "sequence_parallel": False},
+            r"tp is 2 and sequence_parallel false; .*sequence_parallel=true",
+        ),
+        (
+            {"num_processes": 2, "tp": 2, "tp_overlap": "symmetric", "device": "cpu"},
+            r"tp_overlap .symmetric. .*, device is cpu; set tp_overlap=ring",
+        ),
         ({"num_processes": 8, "pp": 2}, r"micro batches in a step of one pipeline .1. must be at least the 2 stages"),
         ({"num_processes": 6, "pp": 2}, r"micro_batch_sequences x data-parallel degree .2 x 3.; try global_batch_sequences=6"),
     ],
