@@ -44,9 +44,9 @@ FAST = [
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     folder = tmp_path_factory.mktemp("exactness")
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in FAST]), "utf-8")
-    arguments = [str(folder), "--only", str(folder / "runs.json")]
+    arguments = [str(folder / "made"), "--only", str(folder / "runs.json")]
     run_program("tests.distributed.matrix", arguments, folder, timeout_s=600)
-    differences: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
+    differences: list[dict[str, float]] = json.loads((folder / "made" / "found.json").read_text("utf-8"))
     return differences
 
 
