@@ -32,6 +32,13 @@ fused_adamw: Callable[..., None] = torch._fused_adamw_
 foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
 """(tensors) → the 2-norm of each; what torch.nn.utils.get_total_norm calls on GPUs. It has no public name."""
 
+flash_forward: Callable[..., Any] | None = getattr(torch.ops.aten, "_flash_attention_forward", None)
+"""(q_BQHD, k_BKGD, v_BKGD, None, None, Q, K, 0.0, is_causal, False) → (mixed_BQHD, lse_BHQ, …); what varlen_attn calls. No public
+name gives the lse of dense rows."""
+
+flash_backward: Callable[..., Any] | None = getattr(torch.ops.aten, "_flash_attention_backward", None)
+"""(grad, q, k, v, mixed, lse_BHQ, None, None, Q, K, 0.0, is_causal, two states of a generator) → gradients of q, k and v."""
+
 
 def pin(tensor: Tensor) -> None:
     """Let GPUs copy from and to memory of this process beside other work. Raises RuntimeError where the driver refuses."""

@@ -128,9 +128,10 @@ class ParallelConfig:
     cp: int = 1
     """Context ranks, each with a slice of the tokens of every sequence."""
     cp_kind: ContextKind = "all_gather"
-    """all_gather: keys and values go to every context rank. ulysses: heads are exchanged for tokens."""
+    """all_gather: keys and values go to every context rank. ulysses: heads are exchanged for tokens. ring: keys and values go
+    round, so that no context rank ever holds those of a whole sequence; with train.attention=auto, sdpa or reference."""
     cp_balanced: bool = False
-    """Give each context rank an early and a late chunk, for equal work under causal attention; with all_gather."""
+    """Give each context rank an early and a late chunk, for equal work under causal attention; with all_gather and ring."""
 
     tp: int = 1
     """Tensor ranks, which share the heads, channels and ids of every layer."""
@@ -268,6 +269,12 @@ def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
     if kernel in (*causal_only, "varlen") and parallel.cp > 1 and parallel.cp_kind == "all_gather":
         raise ConfigError(
             f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex, or cp_kind=ulysses"
+        )
+    if kernel not in ("auto", "sdpa", "reference") and parallel.cp > 1 and parallel.cp_kind == "ring":
+        others = "all_gather or cp_kind=ulysses" if kernel == "flex" else "ulysses"
+        raise ConfigError(
+            f"train.attention ({kernel}) does not give the parts that a ring adds up; use auto, sdpa or reference, "
+            f"or cp_kind={others}"
         )
 
 

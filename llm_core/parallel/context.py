@@ -4,11 +4,13 @@
 |---|---|---|
 | all_gather | keys and values of all slices to everyone, their gradients back (Dubey et al. 2024, section 3.3.2) | none |
 | ulysses | heads for tokens and back: each process attends whole rows with some heads (Jacobs et al. 2023) | kv heads |
+| ring | keys and values of a slice to the next process while that at hand is attended (Liu et al. 2023) | kernels |
 
-Slices are runs of tokens, or for `all_gather` in `balanced` order the r-th chunk and the r-th from the end of 2n chunks, because
-late queries attend more keys. Everything but attention is by token, so only positions, loss count and gradient sums know of
-slices. Documents are given whole. Cost per layer and process: keys and values of whole rows received with `all_gather`; with
-`ulysses` queries, keys, values and results of a slice. Left out: rings, which send keys while attending the last ones.
+Slices are runs of tokens, or for `all_gather` and `ring` in `balanced` order the r-th chunk and the r-th from the end of 2n
+chunks, because late queries attend more keys. Everything but attention is by token, so only positions, loss count and gradient
+sums know of slices. Documents are given whole. Cost per layer and process: keys and values of whole rows received with
+`all_gather` and `ring`, all held at once with `all_gather` only (`llm_core.parallel.ring`); with `ulysses` queries, keys, values
+and results of a slice.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from llm_core.model.masks import AttentionMask
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.collectives import gather
 from llm_core.parallel.degrees import ContextKind
+from llm_core.parallel.ring import Ring
 
 # B rows · K tokens of whole rows · T tokens of this process · n processes · H heads · D width of a head
 
@@ -58,6 +61,8 @@ class Context:
     def mix(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, mask: Mask, backend: Backend) -> Tensor:
         """As `attend` over whole rows: mixed_BHTD of the queries of this process. The mask is of whole rows."""
         assert isinstance(mask, AttentionMask), "a cache holds whole rows"
+        if self.kind == "ring":
+            return Ring(self.group, self.balanced).attend(q_BHTD, k_BHTD, v_BHTD, mask, backend)
         if self.kind == "ulysses":
             q_BHKD, k_BHKD, v_BHKD = (self._heads_for_tokens(x) for x in (q_BHTD, k_BHTD, v_BHTD))
             return self._tokens_for_heads(attend(q_BHKD, k_BHKD, v_BHKD, mask, backend))

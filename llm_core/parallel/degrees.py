@@ -13,7 +13,7 @@ from llm_core.model.config import ModelConfig
 Schedule = Literal["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"]
 LOOPED = ("interleaved", "zero_bubble")
 V_SHAPED = ("zero_bubble_v", "dualpipe_v")
-ContextKind = Literal["all_gather", "ulysses"]
+ContextKind = Literal["all_gather", "ulysses", "ring"]
 TensorOverlap = Literal["none", "ring", "symmetric"]
 FIRST = ("embedding.weight", "positions.weight")
 """Weights before the first block; all others outside blocks come after the last."""
@@ -107,11 +107,11 @@ def check_context(model: ModelConfig, seq_len: int, num_ranks: int, kind: Contex
     if kind == "ulysses" and (balanced or model.num_kv_heads % (num_ranks * tp)):
         if balanced:
             raise ConfigError(
-                "cp_balanced (true) serves all_gather only, ulysses attends whole rows on every process; set it false"
+                "cp_balanced (true) serves all_gather and ring only, ulysses attends whole rows on every process; set it false"
             )
         raise ConfigError(
             f"num_kv_heads ({model.num_kv_heads}) must be a multiple of the {num_ranks} context ranks x {tp} tensor ranks for "
-            "ulysses; use all_gather"
+            "ulysses; use all_gather or ring"
         )
 
 

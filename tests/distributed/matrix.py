@@ -92,6 +92,7 @@ def main() -> None:
 
 def hold(folder: Path, only: Path | None, table_file: Path | None) -> int:
     """Run, compare and report; how many failed."""
+    folder.mkdir(parents=True, exist_ok=True)
     runs = whole_matrix() if only is None else [from_plain(r) for r in json.loads(only.read_text("utf-8"))]
     for world in sorted({run.world for run in runs}):
         own = [(number, run) for number, run in enumerate(runs) if run.world == world]

@@ -37,6 +37,7 @@ FAST = [
     ),
     Run(Case(layout(4, "zero2", cp=2, cp_balanced=True), Problem(packed=True), 2, MemoryConfig("full", loss_chunk_tokens=3))),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
+    Run(Case(layout(4, "ddp", cp=4, cp_kind="ring", cp_balanced=True), IDLE, 4, MemoryConfig("selective"))),
     Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32", state_in="disk"), 1, MemoryConfig(weights_in="host"))),
     Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16", packed=True), 2, MemoryConfig("full", ffn_tiles=2))),
     Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon"), 1), layout(4, "zero1", pp=2)),
@@ -52,9 +53,9 @@ FAST = [
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     folder = tmp_path_factory.mktemp("exactness")
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in FAST]), "utf-8")
-    arguments = [str(folder), "--only", str(folder / "runs.json")]
+    arguments = [str(folder / "made"), "--only", str(folder / "runs.json")]
     run_program("tests.distributed.matrix", arguments, folder, timeout_s=600)
-    differences: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
+    differences: list[dict[str, float]] = json.loads((folder / "made" / "found.json").read_text("utf-8"))
     return differences
 
 

@@ -72,6 +72,7 @@ def test_pipelines_that_cannot_run_are_refused_with_a_way_out(plan: tuple[str, i
         ({"seq_len": 12, "balanced": True}, "multiple of 8 .4 context ranks x 2"),
         ({"kind": "ulysses"}, "num_kv_heads .2. must be a multiple of the 4 context ranks x 1"),
         ({"kind": "ulysses", "balanced": True}, "set it false"),
+        ({"kind": "ring", "seq_len": 12, "balanced": True}, "multiple of 8 .4 context ranks x 2"),
     ],
 )
 def test_slices_that_do_not_divide_are_refused_with_a_way_out(change: dict[str, Any], rule: str) -> None:

@@ -119,6 +119,16 @@ def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(va
         ({"attention": "varlen"}, {}, "train.attention .varlen. takes 16-bit numbers"),
         ({"attention": "flash", "dtype": "bf16", "data": DataConfig(mask_documents=True)}, {}, "cannot keep documents apart"),
         ({"attention": "varlen", "dtype": "bf16"}, {"num_processes": 2, "cp": 2}, "attends whole rows only"),
+        (
+            {"attention": "flex"},
+            {"num_processes": 2, "cp": 2, "cp_kind": "ring"},
+            "flex. does not give the parts .*auto, sdpa or reference, or cp_kind=all_gather or cp_kind=ulysses",
+        ),
+        (
+            {"attention": "flash", "dtype": "bf16"},
+            {"num_processes": 2, "cp": 2, "cp_kind": "ring"},
+            "flash. does not give the parts .*, or cp_kind=ulysses",
+        ),
     ],
 )
 def test_kernels_that_cannot_attend_a_run_are_refused(train: dict[str, Any], parallel: dict[str, Any], rule: str) -> None:
