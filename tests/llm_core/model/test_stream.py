@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import aot_module, make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor
 
 from llm_core.device import autocast
@@ -72,6 +73,23 @@ def test_a_stream_beyond_the_range_of_float16_is_trained_in_float16() -> None:
     model.head = torch.nn.Linear(MODEL.dim, MODEL.vocab_size, bias=False)
     found = losses(model, "fp16")
     assert bool(torch.isfinite(found).all())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_block_as_the_compiler_cuts_it_keeps_nothing_wide_in_float32(name: str) -> None:
+    block = make_model(family(name)).blocks[0]
+    x_BTD = torch.randn(2, 16, MODEL.dim, dtype=torch.bfloat16, requires_grad=True)
+    kept: list[Any] = []
+
+    def see(graph: Any, _inputs: Any) -> Any:
+        if not kept:
+            kept.extend(graph.graph.output_node().args[0])
+        return make_boxed_func(graph.forward)
+
+    with autocast(CPU, "bf16"):
+        aot_module(block, see, see, min_cut_rematerialization_partition)(x_BTD, None).float().sum().backward()
+    wide = [node.meta["val"].dtype for node in kept if node.meta["val"].numel() >= x_BTD.numel()]
+    assert len(wide) > 5 and set(wide) == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
