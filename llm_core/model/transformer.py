@@ -18,6 +18,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
 from llm_core.model.norm import make_norm
 from llm_core.model.rope import rope_tables
+from llm_core.model.swiglu import Gated, gated
 
 # B batch · T tokens · K key positions · D model width · V vocabulary
 
@@ -32,15 +33,16 @@ def global_name(config: ModelConfig, name: str) -> str:
 class SwiGLU(nn.Module):
     """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks (llm_core.model.fused)."""
 
+    gated: Gated
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.block = config.ffn_block
+        self.block, self.gated = config.ffn_block, gated
         self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=config.ffn_bias)
         self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        gate, up = self.gate_up(x_BTD).unflatten(-1, (-1, 2, self.block)).unbind(-2)
-        return self.down((F.silu(gate) * up).flatten(-2))
+        return self.down(self.gated(self.gate_up(x_BTD), self.block))
 
 
 class GELU(nn.Module):

@@ -26,7 +26,8 @@ from llm_core.memory.recompute import apply_recompute
 from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
-from llm_core.model.transformer import Transformer
+from llm_core.model.swiglu import prepare_gated
+from llm_core.model.transformer import SwiGLU, Transformer
 from llm_core.parallel.context import Context
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.fsdp import shard_weights
@@ -90,10 +91,12 @@ def build_layout(
     if parallel.cp > 1:
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
         context.apply(model)
-    backend = "sdpa" if train.attention == "auto" else train.attention
+    backend, gated = "sdpa" if train.attention == "auto" else train.attention, prepare_gated(train.kernels, ranks.device)
     for block in model.blocks:
         if block is not None:
             block.attention.backend = prepare_backend(backend, ranks.device)
+            if isinstance(block.ffn, SwiGLU):
+                block.ffn.gated = gated
     pipeline = None
     if plan is not None:
         replicas = [] if parallel.shards_weights else [_group(ranks, axis) for axis in ("dp", "cp")]
