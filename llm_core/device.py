@@ -41,9 +41,9 @@ def processes_here(config: ParallelConfig) -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", config.num_processes))
 
 
-def autocast(device: torch.device, dtype: str, parallel: ParallelConfig) -> AbstractContextManager[object]:
-    """The arithmetic of forward: 16-bit products over float32 weights. FSDP casts its own weights instead."""
-    if dtype in HALF_DTYPES and not parallel.shards_weights:
+def autocast(device: torch.device, dtype: str) -> AbstractContextManager[object]:
+    """The arithmetic of forward: 16-bit products, whether weights come in float32 or, by FSDP, in 16 bits."""
+    if dtype in HALF_DTYPES:
         return torch.autocast(device.type, HALF_DTYPES[dtype])
     return contextlib.nullcontext()
 

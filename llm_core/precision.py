@@ -1,4 +1,6 @@
-"""In which numbers does a run compute? The 16-bit formats, and the loss scale that float16 needs.
+"""In which numbers does a run compute? The 16-bit formats, what of a model has them, and the loss scale that float16 needs.
+
+Products take 16 bits by autocast in every layout; under FSDP their weights come so already and are not cast.
 
 float16 has few exponents: small gradients vanish unless the loss is scaled up, large ones overflow (Micikevicius et al., 2018).
 The scale is halved after `hysteresis` overflows, down to a floor, and doubled after a while without. It is a power of two on the
@@ -14,6 +16,16 @@ from llm_core.optim.config import LossScaleConfig
 
 HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """By the name in `train.dtype`; others compute in the dtype of the weights."""
+
+
+def stream_dtype(name: str) -> torch.dtype:
+    """Of the residual stream in runs of this `train.dtype`, the same in every layout.
+
+    bfloat16 reaches as far as float32, so the stream has it too: half the bytes in norms, sums and between processes. float16
+    ends at 65,504, which single channels of a trained stream come near (Sun et al., 2024, "Massive Activations"), and values have
+    no scale that could be lowered: only products, whose inputs are normed, take it.
+    """
+    return torch.bfloat16 if name == "bf16" else torch.get_default_dtype()
 
 
 class LossScaler:

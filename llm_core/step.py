@@ -111,7 +111,7 @@ def accumulate_gradients(
     by_source: gets the losses of this rank's tokens.
     """
     size = config.train.micro_batch_sequences
-    cast = partial(autocast, ranks.device, config.train.dtype, config.parallel)
+    cast = partial(autocast, ranks.device, config.train.dtype)
     if layout.pipeline is not None:
         with cast():
             loss = layout.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, by_source, **rows)

@@ -58,6 +58,8 @@ class TrainConfig:
         default="auto", metadata=NOT_IN_KEY
     )
     """Kernel of attention, by `llm_core.model.attend`; auto: sdpa."""
+    kernels: Literal["torch", "triton"] = field(default="torch", metadata=NOT_IN_KEY)
+    """Who computes silu(gate) * up. triton: `llm_core.model.swiglu_triton`, one pass over memory each way, on GPUs."""
     compile: bool = field(default=False, metadata=NOT_IN_KEY)
     """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""
     profile_steps: tuple[int, ...] = field(default=(), metadata=NOT_IN_KEY)
@@ -248,6 +250,8 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
     if parallel.tp > 1:
         check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
     check_attention(train, parallel)
+    if train.kernels != "torch" and model.ffn != "swiglu":
+        raise ConfigError(f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set train.kernels=torch")
 
 
 def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:

@@ -231,4 +231,4 @@ class Trainer:
         self.clock.restart()
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.ranks.device, self.config.train.dtype, self.config.parallel)
+        return autocast(self.ranks.device, self.config.train.dtype)

@@ -62,7 +62,7 @@ PLACES: dict[str, list[str]] = {
     "weights in host, disk": ["memory.weights_in=host", "parallel.kind=fsdp", "optim.state_in=disk"],
 }
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
-"""Largest difference of a loss: weights in main memory are updated by another kernel, and FSDP casts where autocast does not."""
+"""Largest difference of a loss: weights in main memory are updated by another kernel, and FSDP rounds embedding gradients."""
 
 
 def main() -> None:

@@ -78,8 +78,7 @@ class TiledFeedForward:
         """What the channels of a tile add to the output."""
         inner = F.linear(x_BTD, into, bias)
         if isinstance(self.ffn, SwiGLU):
-            gate, up = inner.unflatten(-1, (-1, 2, self.block)).unbind(-2)
-            inner = (F.silu(gate) * up).flatten(-2)
+            inner = self.ffn.gated(inner, self.block)
         else:
             inner = F.gelu(inner, approximate="tanh")
         return F.linear(inner, down)

@@ -1,4 +1,8 @@
-"""Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per channel; or GPT-2's norm."""
+"""Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per channel; or GPT-2's norm.
+
+Computed in float32 or better, given back in the dtype of the input. CUDA's autocast would give float32, of which every projection
+behind a norm makes a copy.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from llm_core.model.config import ModelConfig
 def make_norm(config: ModelConfig) -> nn.Module:
     """The norm of the residual stream: RMSNorm, or LayerNorm (Ba et al., 2016) with weight and bias."""
     if config.norm == "layer":
-        return nn.LayerNorm(config.dim, config.norm_eps)
+        return LayerNorm(config.dim, config.norm_eps)
     return RMSNorm(config.dim, config.norm_eps)
 
 
@@ -23,4 +27,13 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return F.rms_norm(x_BTD, self.weight.shape, self.weight, self.eps)
+        # Kernels want weights in the dtype of the input; under FSDP they come so.
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            return F.rms_norm(x_BTD, self.weight.shape, self.weight.to(x_BTD.dtype), self.eps)
+
+
+class LayerNorm(nn.LayerNorm):
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        weight, bias = self.weight.to(x_BTD.dtype), self.bias.to(x_BTD.dtype)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            return F.layer_norm(x_BTD, self.normalized_shape, weight, bias, self.eps)

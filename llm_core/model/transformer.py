@@ -18,6 +18,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
 from llm_core.model.norm import make_norm
 from llm_core.model.rope import rope_tables
+from llm_core.model.swiglu import Gated, gated
 
 # B batch · T tokens · K key positions · D model width · V vocabulary
 
@@ -32,15 +33,16 @@ def global_name(config: ModelConfig, name: str) -> str:
 class SwiGLU(nn.Module):
     """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks (llm_core.model.fused)."""
 
+    gated: Gated
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.block = config.ffn_block
+        self.block, self.gated = config.ffn_block, gated
         self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=config.ffn_bias)
         self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        gate, up = self.gate_up(x_BTD).unflatten(-1, (-1, 2, self.block)).unbind(-2)
-        return self.down((F.silu(gate) * up).flatten(-2))
+        return self.down(self.gated(self.gate_up(x_BTD), self.block))
 
 
 class GELU(nn.Module):
@@ -75,7 +77,8 @@ class Transformer(nn.Module):
 
     Parts may be None, where a pipeline has given them to another process: without `embedding` the input is the residual stream of
     the blocks before, without `head` the output is the residual stream for the blocks after. A layout may set `head_loss`;
-    `to_head`, which brings to the head what other processes hold of the residual stream; and over how many its tokens are cut.
+    `to_head`, which brings to the head what other processes hold of the residual stream; over how many its tokens are cut; and
+    `stream_dtype`, in which it goes from block to block (None: as weights of the embedding).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -84,6 +87,7 @@ class Transformer(nn.Module):
         self.config = config
         self.pattern = Pattern()
         self.stream_pieces = 1
+        self.stream_dtype: torch.dtype | None = None
         self.head_loss: HeadLoss = whole_head_loss
         self.to_head: Callable[[Tensor], Tensor] = _as_it_is
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
@@ -114,18 +118,22 @@ class Transformer(nn.Module):
                 positions_BT = torch.arange(num_tokens, device=ids_BT.device)[None]
             else:
                 positions_BT = restarting_positions(documents_BK)
-        x_BTD = self.embedding(ids_BT) if self.embedding is not None else ids_BT
+        x_BTD = self._into_stream(self.embedding(ids_BT)) if self.embedding is not None else ids_BT
         rope = None
         if self.config.positions == "rotary":
             shape = self.config.head_dim, self.config.rope_theta
             rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
         elif self.embedding is not None:
-            x_BTD = x_BTD + self.positions(positions_BT)
+            x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
         mask: Mask = AttentionMask(self.pattern, documents_BK) if cache is None else cache.mask(ids_BT.shape[1])
         for block in self.blocks:
             if block is not None:
                 x_BTD = block(x_BTD, rope, mask, cache)
         return self.norm(x_BTD) if self.norm is not None else x_BTD
+
+    def _into_stream(self, x_BTD: Tensor) -> Tensor:
+        # Each before they are added: FSDP gives both in 16 bits, and sums of other numbers would round otherwise.
+        return x_BTD if self.stream_dtype is None else x_BTD.to(self.stream_dtype)
 
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         return self.head(hidden_BTD)

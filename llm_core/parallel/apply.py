@@ -26,7 +26,8 @@ from llm_core.memory.recompute import apply_recompute
 from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
-from llm_core.model.transformer import Transformer
+from llm_core.model.swiglu import prepare_gated
+from llm_core.model.transformer import SwiGLU, Transformer
 from llm_core.parallel.context import Context
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.fsdp import shard_weights
@@ -37,7 +38,7 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.stages import split_model
 from llm_core.parallel.tensor import TensorShards
 from llm_core.parallel.weights import initialize
-from llm_core.precision import HALF_DTYPES
+from llm_core.precision import stream_dtype
 from llm_core.train_config import ParallelConfig, TrainConfig
 
 
@@ -62,7 +63,7 @@ def build_layout(
     if train.compile and tensor is None:
         loss = torch.compile(loss, dynamic=False)  # float32 logits then never leave the kernel
     for part in parts.values():
-        part.head_loss = head_loss(memory, loss)
+        part.head_loss, part.stream_dtype = head_loss(memory, loss), stream_dtype(train.dtype)
         if tensor is not None:
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
@@ -91,17 +92,18 @@ def build_layout(
     if parallel.cp > 1:
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
         context.apply(model)
-    backend = "sdpa" if train.attention == "auto" else train.attention
+    backend, gated = "sdpa" if train.attention == "auto" else train.attention, prepare_gated(train.kernels, ranks.device)
     for block in model.blocks:
         if block is not None:
             block.attention.backend = prepare_backend(backend, ranks.device)
+            if isinstance(block.ffn, SwiGLU):
+                block.ffn.gated = gated
     pipeline = None
     if plan is not None:
         replicas = [] if parallel.shards_weights else [_group(ranks, axis) for axis in ("dp", "cp")]
-        whole = torch.get_default_dtype()
-        dtype = HALF_DTYPES.get(train.dtype, whole) if parallel.shards_weights else whole
         pieces = parallel.tp if parallel.sequence_parallel else 1
-        pipeline = Pipeline(plan, _group(ranks, "pp"), model, dict(parts), ranks.device, dtype, pieces, replicas)
+        stream = stream_dtype(train.dtype)
+        pipeline = Pipeline(plan, _group(ranks, "pp"), model, dict(parts), ranks.device, stream, pieces, replicas)
     elif parallel.kind in ("ddp", "zero1"):
         assert mesh is not None
         return Layout(_replicate(model, mesh.get_group("dp_shard")), None, context, tensor, mesh, parallel.kind == "zero1")
