@@ -64,6 +64,7 @@ MISTAKES = {
     "everything validation": (["run", "documents.validation_frac=1"], ["validation_frac (1.0)", "0.05"]),
     "unknown launcher": (["run", "hydra/launcher=joblib"], ["hydra/launcher (joblib)"]),
     "bad keep": (["gc", "keep=all"], ["keep (all)"]),
+    "number that is no digit": (["gc", "keep=²"], ["keep (²)"]),
 }
 
 
