@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_console()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        for argument in arguments:
-            if not argument.isprintable() and any("\ud800" <= c <= "\udfff" for c in argument):
-                raise ConfigError(f"{argument!r} is not UTF-8; rename the file or folder")
+        for text in (*arguments, _current_directory()):
+            if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise ConfigError(f"{text!r} is not UTF-8; rename the file or folder")
         code = _dispatch(arguments)
         sys.stdout.flush()
         return code
@@ -47,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error)
     except BrokenPipeError:
         return _stop_speaking()
+    except MemoryError:
+        return _complain(
+            "memory has run out; give more (ulimit -v), or use fewer workers (num_workers=1) and smaller pieces "
+            "(source.max_text_bytes_per_file); what is made is kept, run again"
+        )
     except OSError as error:
         if error.errno not in _WAYS_OUT:
             raise
@@ -237,6 +242,8 @@ def _complete(arguments: Sequence[str]) -> int:
 
 
 _ELSEWHERE = "allow it, or set store, state or source.paths to another place"
+_ANOTHER_DISK = "free some (textmill gc) or set store and state to another disk; what is made is kept, run again"
+_OPEN_FILES = "raise the limit of open files (ulimit -n) or lower num_workers; what is made is kept, run again"
 _WAYS_OUT = {
     errno.EACCES: _ELSEWHERE,
     errno.EPERM: _ELSEWHERE,
@@ -245,10 +252,22 @@ _WAYS_OUT = {
     errno.EEXIST: _ELSEWHERE,
     errno.EISDIR: _ELSEWHERE,
     errno.ENAMETOOLONG: _ELSEWHERE,
-    errno.ENOSPC: "free some (textmill gc) or set store and state to another disk; what is made is kept, run again",
-    errno.EDQUOT: "free some (textmill gc) or set store and state to another disk; what is made is kept, run again",
+    errno.ENOSPC: _ANOTHER_DISK,
+    errno.EDQUOT: _ANOTHER_DISK,
+    errno.EFBIG: _ANOTHER_DISK,
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.EIO: "the disk cannot be read or written there; what is made is kept, run again when it can",
+    errno.ESTALE: "the network disk has changed there; what is made is kept, run again",
 }
 """What the place, not the program, can be wrong with, and what to do about it."""
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the current directory is gone, and relative paths start there; change to one that is there") from error
 
 
 def _speak_utf8() -> None:

@@ -94,7 +94,7 @@ def collect(arguments: list[str]) -> int:
     keep, overrides = 10, []
     for argument in arguments:
         if argument.startswith("keep="):
-            if not argument[5:].isdigit():
+            if not argument[5:].isdecimal():
                 raise ConfigError(f"keep ({argument[5:]}) must be a whole number of runs, e.g. keep=10")
             keep = int(argument[5:])
         elif argument != "--yes":

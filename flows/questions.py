@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from flows.config import compose
+from flows.config import RunConfig, choices, compose
 from flows.console import table
 from flows.records import RunRecord, read_records
 from llm_core.config import ConfigError
@@ -45,9 +45,12 @@ def explain(arguments: list[str]) -> int:
     """What every stage found in one document, and where it is now."""
     from tasks.explain import NEEDED, explain_document, find_documents
 
-    question = _parse(arguments)
+    question = _parse(arguments, ids=True)
     if len(question.words) != 1:
-        raise ConfigError("explain needs one id, of textmill or of its source; write textmill explain ID [run=RUN] [store=DIR]")
+        raise ConfigError(
+            "explain needs one id, of textmill or of its source; write textmill explain ID [run=RUN] [store=DIR], "
+            "and an id that begins with - after --"
+        )
     run = _past_run(question, NEEDED)
     places = find_documents(run.artifacts["ingest"], question.words[0])
     if not places:
@@ -79,13 +82,22 @@ def replay(arguments: list[str]) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str]) -> Question:
+def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
+    """ids: one of the words is an id, which may have any sign in it: `https://x.org/?page=2`."""
     run_id = None
     words: list[str] = []
     overrides: list[str] = []
-    for argument in arguments:
+    settings = {"run", *(field.name for field in fields(RunConfig))}
+    for i, argument in enumerate(arguments):
+        if argument == "--":
+            words += arguments[i + 1 :]
+            break
         if match := RUN_ID.fullmatch(argument):
             run_id = match[1]
+        elif argument.startswith("run=") and argument[4:] not in choices("run"):
+            raise ConfigError(f"{argument} names no run; a run is like run=20261128-160000-abcdef, see .runs in the store")
+        elif ids and argument[:1] != "-" and re.split("[.=]", argument.lstrip("+~"))[0] not in settings:
+            words.append(argument)
         elif argument.startswith("-") and argument != "--json":
             raise ConfigError(f"{argument} is not an option; --json is")
         elif argument != "--json":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.processes import is_running, start_time
-from tasks.artifact import write_json
+from tasks.artifact import ArtifactMismatch, write_json
 from tasks.plan import Plan
 from tasks.store import Store, now
 
@@ -78,8 +78,8 @@ def read_records(store: Store) -> list[RunRecord]:
     for path in (store.root / ".runs").glob("*.json"):
         try:
             records.append(RunRecord(**json.loads(path.read_text("utf-8"))))
-        except (json.JSONDecodeError, TypeError) as error:
-            raise ValueError(f"{path} is not a readable run record ({error}); delete it to go on without it") from error
+        except (ValueError, TypeError) as error:
+            raise ArtifactMismatch(f"{path} is not a readable run record ({error}); delete it to go on without it") from error
     return sorted(records, key=lambda r: (r.started_at, r.run_id), reverse=True)
 
 

@@ -148,10 +148,13 @@ class _Registry:
     def __init__(self, state: Path) -> None:
         self.state = state.resolve()
         self._file = self.state / "services.json"
-        with contextlib.suppress(FileNotFoundError):
-            self._known: dict[str, Any] = json.loads(self._file.read_text("utf-8"))
+        self._known: dict[str, Any] = {}
+        try:
+            self._known |= json.loads(self._file.read_text("utf-8"))
+        except FileNotFoundError:
             return
-        self._known = {}
+        except (ValueError, TypeError) as error:
+            raise ServiceError(f"{self._file} is not readable ({error}); stop its services by hand and remove it") from error
 
     @classmethod
     @contextlib.contextmanager

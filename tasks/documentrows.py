@@ -18,6 +18,7 @@ import orjson
 
 from tasks.pages import BrokenPage, Encoded, PageText, extract
 from tasks.readers import Fault, Record, json_type
+from tasks.readers.items import MAX_NESTING, TOO_DEEP
 from tasks.sandbox import OutOfBounds, Sandbox
 from tasks.sources import HtmlConfig, InputConfig
 from tasks.visible import shows
@@ -58,6 +59,8 @@ class RowReader:
     def read(self, record: Record) -> Row | str | Fault:
         """A row, or a drop reason, or a fault. Takes the record's values apart."""
         config, values = self._config, record.values
+        if too_deep(values):
+            return Fault(record.line, record.byte_offset, TOO_DEEP)
         if (config.exclude or config.include) and _excluded(values, config):
             return "EXCLUDED"
         text = values.pop(config.text_column, _MISSING)
@@ -89,10 +92,7 @@ class RowReader:
             if value is not None and type(value) is not str:
                 meanings[i] = _as_text(value)
         row_source, source_id, url, language, added_at = meanings
-        try:
-            metadata = metadata_json(values)
-        except RecursionError:
-            return Fault(record.line, record.byte_offset, "metadata is nested too deeply")
+        metadata = metadata_json(values)
         license_name = license_name if isinstance(license_name, str) else None
         return Row(encoded, row_source or self._source, source_id, url, language, added_at, metadata, license_name, repairs)
 
@@ -144,18 +144,26 @@ def repair_text(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def metadata_json(values: Mapping[str, Any]) -> bytes:
-    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON becomes null. Raises
-    RecursionError."""
+    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON becomes null."""
     if not values:
         return b"{}"
     try:
         return orjson.dumps(values, option=DUMP_OPTIONS, default=_plain)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits, keys that are no texts, very deep nesting
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, keys that are no texts
         pass
     try:
         return _dump(values)
     except ValueError:
         return _dump(json.loads(json.dumps(values, default=_plain), parse_constant=lambda name: None))
+
+
+def too_deep(values: Mapping[str, Any]) -> bool:
+    """Whether more than MAX_NESTING lists and objects are in each other, the mapping itself among them."""
+    level, held = 1, [v for v in values.values() if type(v) is dict or type(v) is list]
+    while held and level < MAX_NESTING:
+        members = [m for one in held for m in (one.values() if type(one) is dict else one)]
+        level, held = level + 1, [m for m in members if type(m) is dict or type(m) is list]
+    return bool(held)
 
 
 def _excluded(values: Mapping[str, Any], config: InputConfig) -> bool:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
-from tasks.documentset import ID
+from tasks.documentset import ID, read_table
 from tasks.scrub import scrub
 
 EXAMPLES_FILE = "examples.json"
@@ -22,7 +21,7 @@ EXCERPT_CHARS = 300
 
 def example_pairs(dedup: Artifact) -> list[tuple[str, str]]:
     """Up to three removed pairs as hex ids: the least alike, the median and the most alike."""
-    pairs = pq.read_table(dedup.file("pairs.parquet"), use_threads=False)
+    pairs = read_table(dedup.file("pairs.parquet"))
     pairs = pairs.filter(pairs["removed"]).sort_by([("jaccard", "ascending"), ("a", "ascending"), ("b", "ascending")])
     if not pairs.num_rows:
         return []

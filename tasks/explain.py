@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.documents import EMPTIED, MIXTURE
-from tasks.documentset import ID
+from tasks.documentset import ID, read_table
 from tasks.verdicts import JUDGES
 from tasks.visible import shows
 
@@ -39,14 +39,18 @@ class Place:
 
 def find_documents(ingest: Artifact, identifier: str) -> list[Place]:
     """Where the documents with this id, or this id of their source, stand."""
-    is_own_id = len(identifier) == 32 and all(c in "0123456789abcdef" for c in identifier.lower())
-    column, wanted = ("id", pa.scalar(bytes.fromhex(identifier), ID)) if is_own_id else ("source_id", pa.scalar(identifier))
-    places = []
-    for file in ingest.files("documents/part-*.parquet"):
-        values = pq.read_table(file, columns=[column], use_threads=False)[column]
-        hits = pc.indices_nonzero(pc.fill_null(pc.equal(values, wanted), False))
-        places += [Place(file.name, row) for row in hits.to_pylist()]
-    return places
+    wanted = {"source_id": pa.scalar(identifier)}
+    if len(identifier) == 32 and all(c in "0123456789abcdef" for c in identifier.lower()):
+        # Sources name documents by such digests too; where both are there, ours is meant, which nobody else has.
+        wanted = {"id": pa.scalar(bytes.fromhex(identifier), ID)} | wanted
+    for column, value in wanted.items():
+        places = []
+        for file in ingest.files("documents/part-*.parquet"):
+            hits = pc.indices_nonzero(pc.fill_null(pc.equal(read_table(file, [column])[column], value), False))
+            places += [Place(file.name, row) for row in hits.to_pylist()]
+        if places:
+            return places
+    return []
 
 
 def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def _quality(quality: Artifact, place: Place, source: str, language: str) -> dic
 def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
     """Cluster, family and survivor, and every pair that speaks for them."""
     row = _row(dedup.file(place.name), place.row)
-    pairs = pq.read_table(dedup.file("pairs.parquet"), use_threads=False)
+    pairs = read_table(dedup.file("pairs.parquet"))
     wanted = pa.scalar(document_id, ID)
     evidence = [
         {
@@ -133,7 +137,7 @@ def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
 
 def _now(documents: Artifact, place: Place, document_id: bytes, text: str, explained: Mapping[str, Any]) -> dict[str, Any]:
     """Where the document is: in the corpus with its split and repeats, or who sent it away."""
-    ids = pq.read_table(documents.file(place.name), columns=["id"], use_threads=False)["id"]
+    ids = read_table(documents.file(place.name), ["id"])["id"]
     row = pc.index(ids, pa.scalar(document_id, ID)).as_py()
     if row >= 0:
         kept = _row(documents.file(place.name), row)

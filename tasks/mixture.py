@@ -65,7 +65,7 @@ class MixtureConfig:
         if self.temperature < 1:
             raise ConfigError(f"mixture.temperature ({self.temperature}) must be at least 1; 1 changes nothing, try 3.33")
         for size, copies in self.cluster_repeats.items():
-            if not size.isdigit() or int(size) < 1 or copies < 0:
+            if not size.isdecimal() or int(size) < 1 or copies < 0:
                 raise ConfigError(
                     f"mixture.cluster_repeats ({size}: {copies}) must be a size from 1 and copies from 0; try {{2: 2, 5: 3}}"
                 )

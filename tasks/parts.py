@@ -8,6 +8,8 @@ new. Results are in the order of the parts, whatever the executor: bytes never d
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
@@ -170,9 +172,26 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
         files.append({"path": str(file.relative_to(temporary)), "size": file.stat().st_size, "digest": digest_file(file)})
     record = {"name": part.name, "counters": dict(counters), "files": files, "elapsed_s": time.perf_counter() - started}
     write_json(temporary / PART_FILE, record)
-    shutil.rmtree(directory, ignore_errors=True)  # a damaged part that is being made again
-    os.rename(temporary, directory)
+    _put_in_place(part, temporary, directory)
     sync_directory(directory.parent)
+
+
+def _put_in_place(part: Part, made: Path, directory: Path) -> None:
+    """Give a part its name. Another run of other inputs may just have made the same one and read from it: then theirs stays."""
+    while True:
+        try:
+            os.rename(made, directory)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        if _finished(part, directory):
+            shutil.rmtree(made)
+            return
+        damaged = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+        with contextlib.suppress(FileNotFoundError):  # the other run was faster
+            os.rename(directory, damaged)
+            shutil.rmtree(damaged)
 
 
 def _finished(part: Part, directory: Path) -> PartResult | None:

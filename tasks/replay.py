@@ -11,6 +11,7 @@ documents. Cost: seconds for ten million documents, memory of the groups. Left o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,9 +119,9 @@ def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[
         SELECT d.source AS source, l.language AS language, q.id AS id, q.num_bytes AS num_bytes,
             CASE WHEN q.drops = 0 THEN NULL ELSE q.drops & ((~q.drops) + 1::UBIGINT) END AS old_bit,
             {reason} AS new_reason
-        FROM read_parquet({_list(quality)}) q
-        POSITIONAL JOIN (SELECT language FROM read_parquet({_list(language)})) l
-        POSITIONAL JOIN (SELECT source FROM read_parquet({_list(documents)})) d
+        FROM {_table(quality)} q
+        POSITIONAL JOIN (SELECT language FROM {_table(language)}) l
+        POSITIONAL JOIN (SELECT source FROM {_table(documents)}) d
     )
     SELECT source, language, old_bit, new_reason, count(*), sum(num_bytes),
         min(id, {NUM_SAMPLES}) FILTER ((old_bit IS NULL) <> (new_reason IS NULL))
@@ -210,8 +211,10 @@ def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> Replay:
     return result
 
 
-def _list(paths: Sequence[str]) -> str:
-    return f"[{', '.join(map(_text, paths))}]"
+def _table(paths: Sequence[str]) -> str:
+    """The rows of files and nothing else: DuckDB takes `language=de/` in a path for a column and `[1]` for a pattern."""
+    literal = [re.sub(r"[\[*?]", r"[\g<0>]", path) for path in paths]
+    return f"read_parquet([{', '.join(map(_text, literal))}], hive_partitioning=false)"
 
 
 def _text(value: str) -> str:

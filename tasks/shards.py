@@ -23,13 +23,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.order import hash_ids, mix
 from llm_core.shards import digest_tokens
 from tasks.artifact import Artifact, check_accounting, digest_file
-from tasks.documentset import ID, id_matrix
+from tasks.documentset import ID, id_matrix, read_table
 from tasks.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from tasks.exchange import foreign_files
 from tasks.foreign_shards import read_foreign
@@ -123,7 +122,7 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
     model = load_tokenizer(Path(part.payload["tokenizer"]))
     dtype = token_dtype(model.vocab_size)
     columns = ["id", "text", "source", "language", "split", "repeats"]
-    source = pq.read_table(part.payload["documents"], columns=columns, use_threads=False).combine_chunks()
+    source = read_table(part.payload["documents"], columns)
     ids = id_matrix(source["id"])
     hashes, repeats = hash_ids(ids, config.seed), source["repeats"].to_numpy()
     names = np.array(source["split"].to_pylist(), object)

@@ -2,12 +2,14 @@
 
 A source is a list of files, folders and globs, here or at an address. Each file is named by its path relative to the source
 root, so that moving the folder changes nothing; the root is the folder that all *entries* have in common, never derived from
-the files found, so that a source that grows keeps its names. Hidden files and formats without a reader are left
-out of folders and globs. A file that is listed twice, or reached by two links, is read once.
+the files found, so that a source that grows keeps its names. Formats without a reader are left out of folders and globs, and
+so is what is hidden below a folder; one that is named itself may be hidden. Links to folders are followed, but for those back
+to a folder above. A file that is listed twice, or reached by two links, is read once, under its shortest name that is no link.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,9 +66,10 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str) -> dict[str
                     f"{where}.paths: {file} is not under {where}.root ({top}); set root above it or null"
                 ) from error
             named[relative] = file
+    real, real_top = {relative: file.resolve() for relative, file in named.items()}, top.resolve()
     once: dict[Path, str] = {}
-    for relative in sorted(named):
-        once.setdefault(named[relative].resolve(), relative)
+    for relative in sorted(named, key=lambda name: (real[name] != real_top / name, name.count("/"), name)):
+        once.setdefault(real[relative], relative)
     return {relative: named[relative] for relative in sorted(once.values())}
 
 
@@ -77,24 +80,68 @@ def _expand(path: str, where: str) -> Iterator[Path]:
             raise ConfigError(f"{where}.paths: {path} has no reader; formats are {known_formats()}")
         yield place
     elif place.is_dir():
-        found = (Path(folder) / name for folder, _, names in os.walk(place) for name in names)
         # A lone .json in a folder describes the data more often than it holds some.
-        yield from (file for file in _readable(found) if file.suffix.lower() != ".json")
+        yield from (file for file in _readable(_below(place), where) if file.suffix.lower() != ".json")
     elif glob.has_magic(path):
         # Sorting is the caller's: names, not the order of a directory, decide.
-        matches = [Path(p) for p in glob.glob(str(place), recursive=True)]
+        matches = list(_any_depth(place)) if "**" in place.parts else [Path(p) for p in glob.glob(str(place))]
         if not matches:
             raise ConfigError(f"{where}.paths: {path} matches no file; globs are relative to {Path.cwd()}")
         for one in matches:
-            yield from _expand(str(one), where) if one.is_dir() else _readable([one])
+            yield from _expand(str(one), where) if one.is_dir() else _readable([one], where)
     else:
         raise ConfigError(f"{where}.paths: {path} does not exist; paths are relative to {Path.cwd()}")
 
 
-def _readable(files: Iterable[Path]) -> Iterator[Path]:
+def _below(top: Path) -> Iterator[Path]:
+    """Files in a folder, in those below it and behind links, each of these once. Raises OSError where one cannot be listed."""
+    above = os.path.join(os.path.realpath(top), "")
+    listed: set[str] = set()
+    starts = [str(top)]
+    for start in starts:
+        for folder, folders, files in os.walk(start, onerror=_fail):
+            real = os.path.realpath(folder)
+            if real in listed:
+                folders.clear()
+                continue
+            listed.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            links = [link for name in folders if os.path.islink(link := os.path.join(folder, name))]
+            starts += [link for link in links if not above.startswith(os.path.join(os.path.realpath(link), ""))]
+            yield from (Path(folder) / name for name in files if not name.startswith("."))
+
+
+def _any_depth(pattern: Path) -> Iterator[Path]:
+    """Files that a pattern with ** names, or whose folder it names. The library's own walk goes round in circles of links."""
+    first = next(i for i, step in enumerate(pattern.parts) if glob.has_magic(step))
+    base, wanted = Path(*pattern.parts[:first]), pattern.parts[first:]
+    for file in _below(base) if base.is_dir() else ():
+        steps = file.relative_to(base).parts
+        in_folder = file.suffix.lower() != ".json" and any(_fits(steps[:i], wanted) for i in range(1, len(steps)))
+        if in_folder or _fits(steps, wanted):
+            yield file
+
+
+def _fits(steps: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not steps
+    if pattern[0] == "**" and _fits(steps, pattern[1:]):
+        return True
+    fits = bool(steps) and fnmatch.fnmatchcase(steps[0], pattern[0])
+    return fits and _fits(steps[1:], pattern if pattern[0] == "**" else pattern[1:])
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _readable(files: Iterable[Path], where: str) -> Iterator[Path]:
     for file in files:
-        hidden = any(part.startswith(".") for part in file.parts[-2:])
-        if file.is_file() and not hidden and format_of(file.name) is not None:
+        if format_of(file.name) is None:
+            continue
+        if file.is_symlink() and not file.exists():
+            raise ConfigError(f"{where}.paths: {file} is a link to nothing; mend it or take it away")
+        if file.is_file():
             yield file
 
 
@@ -103,6 +150,8 @@ def _base(path: str) -> str:
     place = os.path.abspath(os.path.expanduser(path))
     if os.path.isdir(place):
         return place
+    if os.path.isfile(place):  # whatever signs its name has
+        return os.path.dirname(place)
     while glob.has_magic(place):
         place = os.path.dirname(place)
         if not glob.has_magic(place):

@@ -1,8 +1,8 @@
 """Zip and tar archives: every member with a reader is read like a file of its own.
 
-A member is named `archive.zip!folder/file.jsonl`. Members without a reader and archives in archives are skipped, as
-`archive_member`. A member that is damaged is a fault of that member; a tar archive that ends early is one of the archive.
-Encrypted members are faults.
+A member is named `archive.zip!folder/file.jsonl`, also where the archive calls it `./folder/file.jsonl`. Members without a
+reader, hidden ones and archives in archives are skipped, as `archive_member`. A member that is damaged is a fault of that
+member; a tar archive that ends early, or goes on after its end, is one of the archive. Encrypted members are faults.
 """
 
 from __future__ import annotations
@@ -86,12 +86,22 @@ def _read_tar(stream: BinaryIO, compression: str) -> Iterator[Member]:
                     part.drain()
                 if part.damage:
                     yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})")
+            if _goes_on(cast(IO[bytes], archive.fileobj)):
+                yield Fault(1, None, damaged("the tar archive goes on after its end, as archives do that are appended with cat"))
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         yield Fault(1, None, damaged(sound.damage or f"broken tar ({type(error).__name__})"))
         return
     sound.drain()
     if sound.damage:
         yield Fault(1, None, damaged(sound.damage))
+
+
+def _goes_on(stream: IO[bytes]) -> bool:
+    """Whether more than padding is left. Reads all of it."""
+    found = False
+    while block := stream.read(1 << 20):
+        found = found or bool(block.strip(b"\0"))
+    return found
 
 
 class _Header(tarfile.TarInfo):
@@ -143,7 +153,7 @@ class _Names:
         self._seen: Counter[str] = Counter()
 
     def name(self, stored: str) -> str:
-        name = stored.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        name = "/".join(_steps(stored)).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         self._seen[name] += 1
         return name if self._seen[name] == 1 else f"{name}#{self._seen[name]}"
 
@@ -154,9 +164,14 @@ def _require_no_disk_trouble(error: BaseException) -> None:
         raise error
 
 
+def _steps(name: str) -> list[str]:
+    """Folders and name: `tar -c .` and others begin them with `./`. No file is ever written by them."""
+    return [step for step in name.split("/") if step not in ("", ".")]
+
+
 def _member_format(name: str) -> Format | None:
     form = format_of(name)
-    hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+    hidden = any(step.startswith((".", "__MACOSX")) and step != ".." for step in _steps(name))
     return None if form is None or hidden or form.kind in ARCHIVES else form
 
 

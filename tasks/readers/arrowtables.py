@@ -1,11 +1,14 @@
 """Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One record per row.
 
 Rows come a batch at a time. Arrow trusts the offsets in IPC buffers, so every batch is checked in full before a value of it
-is touched. A file that is unreadable from some batch on keeps the rows before it and becomes one fault.
+is touched. A file that is unreadable from some batch on keeps the rows before it and becomes one fault. Streams that are
+appended to each other are read one after the other. A time that Python has no form for (the year 10000, an overflow that
+somebody wrote) is given as its count of units, one in a zone that nobody knows in UTC.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -16,6 +19,8 @@ from tasks.readers.items import Columns, Fault, Item, Record
 
 BATCH_ROWS = 256
 IPC_FILE_MAGIC = b"ARROW1"
+NO_FORM = (ValueError, OverflowError, KeyError)
+"""What Arrow raises for values that Python has no form for; a zone that is not known is a KeyError."""
 
 
 def read_parquet(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
@@ -40,7 +45,9 @@ def _ipc_batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
         with pa.ipc.open_file(stream) as file:
             batches = (file.get_batch(i) for i in range(file.num_record_batches))
             yield from _small(batches)
-    elif start:
+        return
+    while stream.read(1):
+        stream.seek(-1, io.SEEK_CUR)
         with pa.ipc.open_stream(stream) as file:
             yield from _small(file)
 
@@ -56,6 +63,9 @@ def _read_rows(kind: str, batches: Callable[[], Iterator[pa.RecordBatch]]) -> It
     row = 0
     try:
         for batch in batches():
+            if len(set(batch.schema.names)) < len(batch.schema.names):
+                yield Fault(row + 1, None, f"unreadable {kind}: a column is named twice")
+                return
             for values in _rows(_in_microseconds(batch)):
                 if isinstance(values, str):
                     yield Fault(row + 1, None, values)
@@ -81,10 +91,37 @@ def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
     try:
-        yield from batch.to_pylist()
-    except UnicodeDecodeError as error:
-        if batch.num_rows == 1:
-            yield f"invalid UTF-8: byte 0x{error.object[error.start]:02x}"
-            return
+        rows = batch.to_pylist()
+    except NO_FORM:
         for i in range(batch.num_rows):
-            yield from _rows(batch.slice(i, 1))
+            yield _row(batch.slice(i, 1))
+    else:
+        yield from rows
+
+
+def _row(row: pa.RecordBatch) -> dict[str, Any] | str:
+    try:
+        return {name: _in_python(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    except UnicodeDecodeError as error:
+        return f"invalid UTF-8: byte 0x{error.object[error.start]:02x}"
+    except ValueError as error:
+        return f"wrong type: {type(error).__name__} where a value becomes one of Python"
+
+
+def _in_python(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        raise
+    except NO_FORM:
+        pass
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _in_python(member) for name, member in scalar.items()}
+    if isinstance(scalar, pa.MapScalar):
+        return [tuple(_in_python(member) for member in pair.values()) for pair in scalar.values]
+    if isinstance(scalar, pa.ListScalar):
+        return [_in_python(member) for member in scalar.values]
+    if pa.types.is_timestamp(scalar.type) and scalar.type.tz:
+        return _in_python(scalar.cast(pa.timestamp(scalar.type.unit, None if scalar.type.tz == "UTC" else "UTC")))
+    value = scalar.value
+    return _in_python(value) if isinstance(value, pa.Scalar) else value

@@ -47,6 +47,11 @@ class Skipped:
 
 Item = Record | Fault | Dropped | Skipped
 
+MAX_NESTING = 200
+"""Lists and objects in each other that a record may hold. A number of ours: where parsers give up depends on their version and on
+how deep in calls they are called, so a record near that would be kept by one runner and refused by another."""
+TOO_DEEP = f"nested too deeply: more than {MAX_NESTING} levels"
+
 
 class Columns(NamedTuple):
     """What the source calls the columns that a format without column names fills."""

@@ -3,7 +3,8 @@
 JSON is parsed by orjson. What it refuses is parsed again by the standard library, which tells three things apart:
 broken JSON (a fault), NaN and infinities (not JSON, but common in dumps of data frames; they become null), and
 lone surrogates (become U+FFFD, and the record says so). Integers beyond 64 bits, which orjson rounds, keep
-their digits the same way. Memory is one block plus the longest line. Left out: JSON arrays over many lines.
+their digits the same way, wherever in the record they are. Memory is one block plus the longest line. Left out: JSON arrays
+over many lines.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any, BinaryIO
 import orjson
 
 from tasks.bytestreams import DamagedStream, read_blocks
-from tasks.readers.items import Columns, Fault, Item, Record, damaged, json_type
+from tasks.readers.items import MAX_NESTING, TOO_DEEP, Columns, Fault, Item, Record, damaged, json_type
 
 BOM = b"\xef\xbb\xbf"
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', re.DOTALL)
+"""Texts, which may hold brackets, and brackets."""
 
 
 def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
@@ -42,7 +45,8 @@ def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Colu
                     yield Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
                 else:
                     for value in values.values():
-                        if type(value) is float and abs(value) >= 2**63:
+                        kind = type(value)
+                        if kind is not str and (kind is float or kind is dict or kind is list) and may_be_rounded(value):
                             yield _read_odd_line(line, number, offset)
                             break
                     else:
@@ -81,14 +85,28 @@ def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, 
 
 
 def parse_json(line: bytes) -> tuple[Any, bool]:
-    """The value of a JSON text, and whether lone surrogates were replaced in it. Raises ValueError, RecursionError."""
+    """The value of a JSON text, and whether lone surrogates were replaced in it. Raises ValueError."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
         return _repaired(json.loads(line.decode("utf-8")))
-    if isinstance(value, dict) and any(isinstance(v, float) and abs(v) >= 2**63 for v in value.values()):
-        value = json.loads(line)
-    return value, False
+    return json.loads(line) if may_be_rounded(value) else value, False
+
+
+def may_be_rounded(value: Any) -> bool:
+    """Whether a value holds a number so large that it may have been an integer."""
+    held = [value]
+    while held:
+        one = held.pop()
+        kind = type(one)
+        if kind is float:
+            if abs(one) >= 2**63:
+                return True
+        elif kind is list:
+            held += one
+        elif kind is dict:
+            held += one.values()
+    return False
 
 
 def _read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
@@ -96,17 +114,34 @@ def _read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
     repaired: tuple[str, ...] = ()
     if line.startswith(BOM):
         line, repaired = line.removeprefix(BOM), ("BOM",)
+    if _nesting(line) > MAX_NESTING:
+        return Fault(number, offset, TOO_DEEP)
     try:
         values, surrogates = parse_json(line)
     except UnicodeDecodeError as error:
         return Fault(number, offset, f"invalid UTF-8: byte 0x{line[error.start]:02x} at byte {error.start} of the line")
     except json.JSONDecodeError as error:
         return Fault(number, offset, f"broken JSON: {error.msg} at character {error.pos}")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Fault(number, offset, f"broken JSON: {type(error).__name__}")
     if not isinstance(values, dict):
         return Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
     return Record(offset, number, offset, values, repaired + (("LONE_SURROGATE",) if surrogates else ()))
+
+
+def _nesting(line: bytes) -> int:
+    """How many brackets are open at once, counted as far as there is something to count."""
+    if line.count(b"[") + line.count(b"{") <= MAX_NESTING:
+        return 0
+    deepest = level = 0
+    for found in BRACKETS.finditer(line):
+        mark = found.group()
+        if mark in (b"[", b"{"):
+            level += 1
+            deepest = max(deepest, level)
+        elif mark in (b"]", b"}"):
+            level -= 1
+    return deepest
 
 
 def _repaired(value: Any) -> tuple[Any, bool]:

@@ -37,6 +37,9 @@ def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns) -
         ):
             number += 1
             body = record.reader.read()
+            if trouble := _header_trouble(record.headers):
+                yield Fault(number, record.stream_pos, f"broken WARC: {trouble}")
+                continue
             # FastWARC takes what is there for the whole record. Only the last one can be short.
             cut_off = len(body) < record.content_length or not record.headers.get("Content-Length")
             if cut_off:
@@ -51,6 +54,17 @@ def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns) -
     # A record ends with empty lines; what is too short for a header FastWARC passes over.
     if sound.damage or cut_off or sound.tail[-1:] not in (b"", b"\r", b"\n"):
         yield Fault(max(number, 1), None, damaged(sound.damage or "the last WARC record is cut off"))
+
+
+def _header_trouble(headers: Any) -> str | None:
+    """What FastWARC passes over: lines that end without carriage return are one with the line, or the record, after them, and a
+    length that is none counts as 0."""
+    if any("\n" in value for _, value in headers.items()):
+        return "a line of the header ends without carriage return"
+    if not headers.get("WARC-Type", "").strip():
+        return "a record without WARC-Type"
+    length = headers.get("Content-Length", "0").strip()
+    return None if length.isdecimal() and len(length) < 19 else "the Content-Length is no length"
 
 
 def _read_record(record: Any, body: bytes, number: int, columns: Columns) -> Item:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,6 +65,7 @@ MISTAKES = {
     "everything validation": (["run", "documents.validation_frac=1"], ["validation_frac (1.0)", "0.05"]),
     "unknown launcher": (["run", "hydra/launcher=joblib"], ["hydra/launcher (joblib)"]),
     "bad keep": (["gc", "keep=all"], ["keep (all)"]),
+    "number that is no digit": (["gc", "keep=²"], ["keep (²)"]),
 }
 
 
@@ -94,7 +96,32 @@ def test_empty_path_is_not_the_current_directory() -> None:
         compose(["store="])
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_want_of_memory_is_one_line(run_cli: RunCli, stand_in_stages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    from tasks.store import Store
+
+    for error in (MemoryError(), pa.ArrowMemoryError("malloc of size 1 failed")):
+        monkeypatch.setattr(Store, "publish", Mock(side_effect=error))
+        result = run_cli("run")
+        assert result["code"] == 2 and "memory has run out" in result["err"].splitlines()[-1] and "Traceback" not in result["err"]
+
+
+@pytest.mark.parametrize(("gone", "words"), [(False, "is not UTF-8; rename"), (True, "the current directory is gone")])
+def test_current_directory_that_cannot_be_started_from_is_one_line(
+    gone: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(place)
+    monkeypatch.chdir(os.fsdecode(place))
+    if gone:
+        os.rmdir(place)
+    assert main(["plan", "source.paths=[a.jsonl]"]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO])
 def test_trouble_with_a_disk_is_one_line_and_the_next_run_goes_on(
     number: int, run_cli: RunCli, stand_in_stages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from flows.records import RunRecord, write_record
 from tasks.artifact import Artifact
 from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, write_table
+from tasks.explain import find_documents
 from tasks.keys import key_config
 from tasks.mixture import MixtureConfig
 from tasks.quality import QualityConfig, filter_quality
@@ -153,6 +154,25 @@ def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, st
     assert "documents would go" in out and "TOO_FEW_WORDS" in out and "would come back" in out
 
 
+def test_a_document_is_found_by_whatever_its_source_calls_it(tmp_path: Path) -> None:
+    names = ["0123456789abcdef" * 2, "https://x.org/?page=2", "-", "store=1", "a b"]
+    ingested = ingest_files(tmp_path, "ingest", [write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": "t"} for n in names])])
+    own = [row["id"].hex() for row in read_documents(ingested)]
+    for given in (names, own, [name.upper() for name in own]):
+        assert [[p.row for p in find_documents(ingested, name)] for name in given] == [[i] for i in range(len(names))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "identifier"),
+    [(["https://x.org/?page=2"], "https://x.org/?page=2"), (["--", "-x"], "-x"), (["--", "store=1"], "store=1"), (["~"], "~")],
+)
+def test_an_id_may_have_any_sign_in_it(
+    arguments: list[str], identifier: str, ids: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", f"store={ids['store']}", *arguments]) == 2
+    assert f"{identifier} is no document of run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -160,6 +180,8 @@ def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, st
         (["explain", "nobody"], "nobody is no document of run"),
         (["explain", "good", "run=20260101-000000-zzzzzz"], "has no record of run 20260101-000000-zzzzzz"),
         (["explain", "good", "--yaml"], "--yaml is not an option"),
+        (["explain", "good", "run=20260101"], "run=20260101 names no run"),
+        (["explain", "good", "copy"], "explain needs one id"),
         (["replay"], "replay needs settings of quality"),
         (["replay", "quality.thresholds.TOO_FEW=3"], "TOO_FEW, which is no rule"),
     ],

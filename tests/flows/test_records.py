@@ -61,6 +61,15 @@ def test_live_run_protects_what_it_will_read(run_cli: RunCli, store: Store) -> N
     assert unused(store, 1) != []
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"run_id": "x"}'])
+@pytest.mark.parametrize("command", [["gc"], ["explain", "x"]])
+def test_record_that_cannot_be_read_is_one_line(content: bytes, command: list[str], run_cli: RunCli, store: Store) -> None:
+    (store.root / ".runs").mkdir(parents=True)
+    (store.root / ".runs" / "x.json").write_bytes(content)
+    result = run_cli(*command)
+    assert result["code"] == 2 and "x.json is not a readable run record" in result["err"] and result["err"].count("\n") == 1
+
+
 def test_record_says_what_a_run_stands_on(run_cli: RunCli, store: Store) -> None:
     summary = run_cli("refresh")["summary"]
     (record,) = read_records(store)

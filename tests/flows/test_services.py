@@ -79,6 +79,14 @@ def test_down_stops_nothing_it_did_not_start(tmp_path: Path) -> None:
     assert down(tmp_path) == []
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"7", b"null", b"\xff"])
+def test_services_that_cannot_be_read_are_one_line(content: bytes, run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "services.json").write_bytes(content)
+    result = run_cli("down")
+    assert result["code"] == 2 and "services.json is not readable" in result["err"] and result["err"].count("\n") == 1
+
+
 def test_env_gives_lines_a_shell_takes(run_cli: RunCli, tmp_path: Path) -> None:
     lines = run_cli("env")["out"].splitlines()
     values = dict(shlex.split(line.removeprefix("export "))[0].split("=", 1) for line in lines)

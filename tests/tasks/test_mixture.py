@@ -124,6 +124,7 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
         {"temperature": 0.5},
         {"cluster_repeats": {"0": 1}},
         {"cluster_repeats": {"2": -1}},
+        {"cluster_repeats": {"²": 2}},
         {"max_repeats": 0.5},
         {"target_bytes": 0},
         {"seed": -1},

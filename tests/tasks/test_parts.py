@@ -63,6 +63,26 @@ def test_an_error_in_a_part_is_raised_and_finished_parts_stay(tmp_path: Path) ->
     assert (tmp_path / "log").read_text().split() == ["p0", "p1", "p2", "p3", "p4", "p4", "p5", "p6"]
 
 
+def test_part_that_another_run_finishes_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    config = {"log": str(tmp_path / "log")}
+    runner = PartRunner(parts_dir=tmp_path / "parts")
+    read_by_others = []
+
+    def slower(part: Part, directory: Path, config: dict) -> dict:
+        # Two runs of other inputs share this part; the other one makes it first and goes on to read it.
+        if part.name == "p2":
+            (theirs,) = runner(square, [part], config, tmp_path / "other")
+            read_by_others.append((theirs.path / "value.txt").stat().st_ino)
+        if part.name == "p3":
+            (tmp_path / "parts" / "d3" / "half").mkdir(parents=True)
+        return square(part, directory, config)
+
+    made = runner(slower, PARTS, config, tmp_path / "out")
+    assert [(r.path / "value.txt").read_text() for r in made] == [str(i * i) for i in range(7)]
+    assert read_by_others == [(made[2].path / "value.txt").stat().st_ino]
+    assert sorted(p.name for p in (tmp_path / "parts").iterdir()) == [p.digest for p in PARTS]
+
+
 SCRIPT = """
 import sys
 from pathlib import Path

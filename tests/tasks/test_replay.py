@@ -33,7 +33,7 @@ CHANGES = [
 
 @pytest.fixture(scope="module")
 def parents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    folder = tmp_path_factory.mktemp("replay")
+    folder = tmp_path_factory.mktemp("replay") / "language=xx" / "source=[1]"  # no columns and no pattern, but a path
     texts = sample_texts(240, 1500)
     for part in range(3):
         records = [{"text": text, "from": ("x'y", "z")[i % 2]} for i, text in enumerate(texts) if i % 3 == part]

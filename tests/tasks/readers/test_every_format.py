@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.readers import Dropped, Fault, Item, Record, Skipped
-from tests.tasks.readers.input_files import COMPRESS, RECORDS, as_tar, as_zip, every_format, read_items
+from tasks.readers import Dropped, Fault, Item, Record, Skipped, read_streams
+from tests.tasks.readers.input_files import COLUMNS, COMPRESS, RECORDS, as_tar, as_zip, every_format, read_items
 
 FILES = every_format()
 WANTED = [(r["id"], r["text"], r["url"]) for r in RECORDS]
@@ -103,11 +103,31 @@ def test_members_without_a_reader_are_skipped_and_members_of_one_name_are_told_a
         assert [i.kind for i in items if isinstance(i, Skipped)] == ["archive_member"] * 3
     twice = as_tar({"d.jsonl": line})[:1024] * 2 + b"\0" * 1024
     (tmp_path / "twice.tar").write_bytes(twice)
-    from tasks.readers import read_streams
-    from tests.tasks.readers.input_files import COLUMNS
-
     names = [name for name, items in read_streams(tmp_path / "twice.tar", "twice.tar", COLUMNS) if list(items)]
     assert names == ["twice.tar!d.jsonl", "twice.tar!d.jsonl#2"]
+
+
+def test_members_are_named_without_the_folder_that_an_archive_was_made_in(tmp_path: Path) -> None:
+    line = b'{"text": "a"}\n'
+    members = {"./d.jsonl": line, "/e.jsonl": line, "../up.jsonl": line, "./.hidden/f.jsonl": line, "./sub//g.jsonl": line}
+    for name, data in (("m.zip", as_zip(members)), ("m.tar", as_tar(members))):
+        (tmp_path / name).write_bytes(data)
+        streams = [(inner, list(items)) for inner, items in read_streams(tmp_path / name, name, COLUMNS)]
+        read = [inner for inner, items in streams if isinstance(items[0], Record)]
+        assert read == [f"{name}!{member}" for member in ("d.jsonl", "e.jsonl", "../up.jsonl", "sub/g.jsonl")]
+        assert [items for _, items in streams if not isinstance(items[0], Record)] == [[Skipped("archive_member")]]
+
+
+def test_what_stands_after_the_end_of_a_file_is_read_or_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "twice.arrows").write_bytes(FILES["r.arrows"] * 2)
+    assert found(read_items(tmp_path / "twice.arrows")) == WANTED * 2
+    for name in ("r.arrows", "r.tar"):
+        for more in (b"no stream at all", FILES["r.tar"]):
+            (tmp_path / name).write_bytes(FILES[name] + more)
+            items = read_items(tmp_path / name)
+            assert found(items) == WANTED and len(faults(items)) == 1, name
+    (tmp_path / "r.tar").write_bytes(FILES["r.tar"] + bytes(20_000))
+    assert faults(read_items(tmp_path / "r.tar")) == []
 
 
 def test_broken_header_in_a_tar_archive_is_not_taken_for_its_end(tmp_path: Path) -> None:

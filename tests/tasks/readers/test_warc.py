@@ -91,6 +91,27 @@ def test_plain_text_resources_and_types_without_a_header_are_records(tmp_path: P
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "trouble"),
+    [
+        (b"\r\nContent-Length", b"\nContent-Length", "a line of the header ends without carriage return"),
+        (b"\r\n", b"\n", "a line of the header ends without carriage return"),
+        (b"Content-Length: ", b"Content-Length: -", "the Content-Length is no length"),
+        (b"Content-Length: ", b"Content-Length: 9999999999999999999", "the Content-Length is no length"),
+        (b"Content-Length: ", b"Content-Length: x", "the Content-Length is no length"),
+        (b"WARC-Type: conversion\r\n", b"", "a record without WARC-Type"),
+    ],
+)
+def test_header_that_says_nothing_of_its_record_is_a_fault_and_no_empty_document(
+    old: bytes, new: bytes, trouble: str, tmp_path: Path
+) -> None:
+    items = read(tmp_path, warc_record("conversion", b"one").replace(old, new), warc_record("conversion", b"two"))
+    first = next(item for item in items if not isinstance(item, Record))
+    assert first == Fault(1, 0, f"broken WARC: {trouble}")
+    assert all(item.values["text"] == "two" for item in items if isinstance(item, Record))
+    assert not any(isinstance(item, (Dropped, Skipped)) for item in items)
+
+
 def test_archive_that_is_cut_off_keeps_its_whole_records(tmp_path: Path) -> None:
     records = [page(b"<p>" + bytes([97 + i]) * 900) for i in range(6)]
     data = gzip.compress(b"".join(records))
