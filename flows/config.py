@@ -37,6 +37,7 @@ from tasks.documents import DocumentsConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.graph import STAGES
 from tasks.language import LanguageConfig
+from tasks.named_labels import check_labels
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
 from tasks.report import ReportConfig
@@ -112,6 +113,7 @@ class RunConfig:
             raise ConfigError(f"runner_address ({self.runner_address}) is for clusters; add runner=ray or runner=dask")
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
+        check_labels(self, self.language.labels, self.source.names)
 
     @property
     def train_stage(self) -> TrainStageConfig:

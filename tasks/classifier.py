@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.named_labels import IS_CONDITION
 from tasks.unit_rows import UnitRows
 
 MIN_TEXTS = 10
@@ -35,9 +36,9 @@ MIN_TEXTS = 10
 class ClassifierConfig:
     """What a classifier learns from, or which model is given."""
 
-    positives: str | None = None
+    positives: str | None = field(default=None, metadata=IS_CONDITION)
     """Condition on documents (see `tasks.selection`): what good text is."""
-    negatives: str | None = None
+    negatives: str | None = field(default=None, metadata=IS_CONDITION)
     """Condition on documents: what it is compared with. Null without negative files: every document that is no positive."""
     positive_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Further positives: .jsonl, .parquet, .txt, .md. Contents are part of the key."""

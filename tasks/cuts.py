@@ -35,7 +35,8 @@ CUTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason"
 class Cuts:
     """document, start, end, reason: one entry per cut, in order of document and start; reasons are numbers in CUT_REASONS.
 
-    nothing_left: documents without a unit outside of their cuts. piece_keys: sorted keys of the pieces of this and earlier runs.
+    nothing_left: documents without a unit outside of their cuts. piece_keys: sorted keys of the pieces of this and earlier runs,
+    where a later one is to have them. expected_false_cuts: of pieces that never occurred, by the error of a filter.
     """
 
     num_all: int
@@ -45,6 +46,7 @@ class Cuts:
     reason: np.ndarray
     nothing_left: np.ndarray
     piece_keys: np.ndarray
+    expected_false_cuts: float = 0.0
 
     def column(self, document: np.ndarray) -> pa.Array:
         """The lists of `document`; null where it is negative, empty where a document is dropped."""
@@ -98,25 +100,27 @@ def find_cuts(
     config: CutsConfig,
     run_parts: RunParts,
     out_dir: Path,
+    keep_keys: bool = False,
 ) -> Cuts:
-    """The cuts of documents `staying` (ascending). `earlier_pieces`: sorted keys that count as having occurred."""
+    """The cuts of documents `staying` (ascending). `earlier_pieces`: keys that count as having occurred."""
     none = np.zeros(0, np.int64)
     cut: tuple[np.ndarray, ...] = (none, none, none, none)
-    keys = earlier_pieces
+    keys, false_cuts = earlier_pieces, 0.0
     if config.pieces == "none" and not config.substring_units:
         return Cuts(len(documents), none, none, none, none, none, keys)
     work, places = parts_with_rows(documents, staying, parts, "staying", out_dir)
     owners = [staying[here] for here in places]
     if config.pieces != "none":
-        *piece, keys = find_repeated_pieces(work, owners, earlier_pieces, config, run_parts, out_dir)
-        cut = (*piece, np.full(len(piece[0]), 0 if config.pieces == "line" else 1))
+        found = find_repeated_pieces(work, owners, earlier_pieces, config, run_parts, out_dir, keep_keys)
+        keys, false_cuts = found.keys, found.expected_false_cuts
+        cut = (found.document, found.start, found.end, np.full(len(found.document), 0 if config.pieces == "line" else 1))
     if config.substring_units:
         run = find_repeated_runs(work, owners, config, run_parts, out_dir)
         both = [np.concatenate(pair) for pair in zip(cut, (*run, np.full(len(run[0]), 2)), strict=True)]
         cut = disjoint(*both)
     left = _without_rest(work, owners, cut, run_parts, config, out_dir)
     document, start, end, reason = cut
-    return Cuts(len(documents), document, start, end, reason, left, keys)
+    return Cuts(len(documents), document, start, end, reason, left, keys, false_cuts)
 
 
 def disjoint(

@@ -77,7 +77,8 @@ def deduplicate(
 
     clusters, get_sets = cluster_documents(documents, index, parts, config, run_parts, out_dir)
     reason = clusters.reason
-    cuts = find_cuts(documents, np.flatnonzero(reason == 0), parts, index.piece_keys, config.cuts, run_parts, out_dir)
+    staying = np.flatnonzero(reason == 0)
+    cuts = find_cuts(documents, staying, parts, index.piece_keys, config.cuts, run_parts, out_dir, config.keep_index)
     reason[cuts.nothing_left] = REASONS.index("NOTHING_LEFT")
 
     _write_sidecars(documents, parts, clusters, reason, cuts, out_dir)
@@ -94,6 +95,7 @@ def deduplicate(
             f"dedup keeps none of {len(reason)} documents ({took}): all is in the index; add documents that are new"
         )
     metrics = _cluster_metrics(clusters) | clusters.metrics | {"cuts": cuts.counts(), "earlier_documents": len(index)}
+    metrics["expected_false_cuts"] = cuts.expected_false_cuts
     return Artifact(out_dir, "dedup", counters, metrics)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.named_labels import NAMES_SOURCES
 
 SurvivorRule = Literal["source_priority", "quality", "length", "date", "id"]
 
@@ -33,7 +34,8 @@ class CutsConfig:
     """Shorter pieces stay however often they occur: headings, salutations, list items."""
 
     piece_memory: Literal["exact", "bloom"] = "exact"
-    """`exact` sorts 128-bit hashes; `bloom` bounds memory, and cuts a new piece with a probability of `bloom_error`."""
+    """`exact` sorts 128-bit hashes, 37 to 76 bytes a piece; `bloom` needs 4 at an error of 1e-6, and cuts a new piece with a
+    probability of `bloom_error`."""
 
     bloom_error: float = 1e-6
     """Chance that a piece that never occurred before is taken for a repeat."""
@@ -88,7 +90,7 @@ class DedupConfig:
     """What is preferred, first rule first: the earlier place in `source_priority`, the higher `quality_column`, more bytes of
     text, the earlier `added_at` (compared as text, missing last), the smaller id."""
 
-    source_priority: tuple[str, ...] = ()
+    source_priority: tuple[str, ...] = field(default=(), metadata=NAMES_SOURCES)
     """Sources from most to least preferred for the rule `source_priority`; a source that is not listed comes last."""
 
     quality_column: str | None = None
@@ -132,6 +134,11 @@ class DedupConfig:
             raise ConfigError(
                 f"cuts.substring_units ({self.cuts.substring_units}) needs the texts of all documents, which an index has not; "
                 "set it to 0, or keep_index=false and index=null"
+            )
+        if self.keep_index and self.cuts.pieces != "none" and self.cuts.piece_memory == "bloom":
+            raise ConfigError(
+                "cuts.piece_memory (bloom) forgets the pieces that keep_index would keep; "
+                "set cuts.piece_memory=exact, or keep_index=false"
             )
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed ({self.seed}) must be in 0 .. 2^32 - 1; try 1")

@@ -10,6 +10,7 @@ Cost: some milliseconds per ten thousand words to load; see `tasks.kernels.softm
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,10 @@ import numpy as np
 _MAGIC, _VERSION = 793712314, 12
 _HIERARCHICAL_SOFTMAX, _SUPERVISED = 1, 3
 _CENTROIDS = 256
+_SIZES_AT, _WORDS_AT = 64, 92
+"""Bytes before the numbers of words, and before the first of them."""
+_LABEL = 1
+"""What marks an entry of the dictionary as a label."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,28 @@ class _Reader:
         found = self.data[self.at : end]
         self.at = end + 1
         return found
+
+
+def read_labels(path: Path) -> list[str]:
+    """The labels of any supervised fastText model, without the prefix. Raises ValueError for a file that is none."""
+    if path.stat().st_size < _WORDS_AT:
+        raise ValueError("it is no fastText model")
+    labels = []
+    # Models of many languages have gigabytes of rows behind their words.
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if int.from_bytes(data[:4], "little") != _MAGIC:
+            raise ValueError("it is no fastText model")
+        at = _WORDS_AT
+        for _ in range(int.from_bytes(data[_SIZES_AT : _SIZES_AT + 4], "little")):
+            start, end = at, data.find(b"\0", at)
+            at = end + 10  # a count of eight bytes and the kind of entry
+            if end < 0 or at > len(data):
+                raise ValueError("its words end early")
+            if data[at - 1] == _LABEL:
+                labels.append(data[start:end].decode("utf-8", "replace").removeprefix("__label__"))
+    if not labels:
+        raise ValueError("it has no labels")
+    return labels
 
 
 def read_tree(path: Path) -> SoftmaxTree | None:

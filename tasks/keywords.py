@@ -27,6 +27,7 @@ from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.documentset import text_buffers
 from tasks.language_labels import check_label
 from tasks.listfiles import read_entries
+from tasks.named_labels import NAMES_LANGUAGES
 from tasks.quality_presets import Rule
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class KeywordList:
     files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files with one term per line. Their contents are part of the key."""
 
-    languages: tuple[str, ...] = ()
+    languages: tuple[str, ...] = field(default=(), metadata=NAMES_LANGUAGES)
     """Labels of the documents it is for; empty for all."""
 
     action: Literal["drop", "tag", "mask"] = "drop"

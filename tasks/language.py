@@ -43,9 +43,9 @@ from tasks.documentset import (
     text_buffers,
     write_table,
 )
-from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
+from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_labels, read_tree
 from tasks.keys import digest
-from tasks.language_labels import UNDETERMINED
+from tasks.language_labels import LID176_LABELS, UNDETERMINED
 from tasks.parts import Part, RunParts, serial
 from tasks.scripts import SCRIPTS, only_language_of, scripts_of
 from tasks.tally import tally_documents
@@ -93,6 +93,12 @@ class LanguageConfig:
         if not path.is_file():
             raise ConfigError(f"language.model_path ({path}) is not a file; give the path of a fastText model like lid.176.ftz")
         return {"lid_model": path}
+
+    def labels(self) -> frozenset[str]:
+        """Every label that the model can give. Raises ConfigError where it cannot be read."""
+        if self.model_path is None:
+            return LID176_LABELS
+        return _load_labels(self.input_files()["lid_model"])
 
 
 def identify_languages(ingest: Artifact, out_dir: Path, config: LanguageConfig, run_parts: RunParts = serial) -> Artifact:
@@ -194,6 +200,14 @@ def _best(predictions: Sequence[tuple[float, str]]) -> tuple[str, float]:
 
 def _name(label: str) -> str:
     return label.removeprefix("__label__")
+
+
+@functools.lru_cache(maxsize=2)
+def _load_labels(model: Path) -> frozenset[str]:
+    try:
+        return frozenset(read_labels(model))
+    except ValueError as error:
+        raise ConfigError(f"language.model_path ({model}): {error}; give a fastText model like lid.176.ftz") from error
 
 
 @functools.lru_cache(maxsize=2)

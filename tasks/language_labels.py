@@ -3,13 +3,15 @@
 Two vocabularies are known: the 176 labels of fastText's lid.176 (ISO 639-1 codes where there are some, else ISO 639-3 or the
 name of a Wikipedia) and labels of three letters and a script (`fra_Latn`), as models of the GlotLID and NLLB family give them.
 `und` is undetermined in both. A rule for `fra` would match no document that lid.176 calls `fr`, so a label outside both is an
-error where the configuration is read, not a filter that silently never applies.
+error where the configuration is read, not a filter that silently never applies; where the model is known, so is a label outside
+its own (`tasks.named_labels`).
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 
 from llm_core.config import ConfigError
 
@@ -38,15 +40,28 @@ _OTHER_CODES = {other: label for other, _, label in (pair.partition(":") for pai
 _WITH_SCRIPT = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
 
-def check_label(label: str, where: str) -> None:
-    """Raise ConfigError unless a language model can give `label`; `where` is the setting that names it."""
-    if label == UNDETERMINED or label in LID176_LABELS or _WITH_SCRIPT.fullmatch(label):
+def check_label(label: str, where: str, given: Collection[str] | None = None) -> None:
+    """Raise ConfigError unless a language model can give `label`; `where` is the setting that names it.
+
+    given: the labels of the model that a run has; None accepts those of any.
+    """
+    if label == UNDETERMINED or (label in LID176_LABELS or _WITH_SCRIPT.fullmatch(label) if given is None else label in given):
         return
     if label == "False":
         raise ConfigError(f"{where} names {label}, which is how YAML reads a bare no; write Norwegian as 'no', in quotes")
-    other = _OTHER_CODES.get(label.lower().replace("_", "-"), label.lower())
-    if other in LID176_LABELS:
-        raise ConfigError(f"{where} names {label}, which no document is labelled with; the label is {other}")
-    close = difflib.get_close_matches(label, sorted(LID176_LABELS), n=2, cutoff=0.6)
-    hint = f"did you mean {' or '.join(close)}?" if close else "labels are like fr, or like fra_Latn with another model"
-    raise ConfigError(f"{where} names {label}, which is no language label; {hint}")
+    known = sorted(LID176_LABELS if given is None else given)
+    if same := _of_same_language(label, known):
+        raise ConfigError(f"{where} names {label}, which no document is labelled with; the label is {' or '.join(same[:3])}")
+    close = difflib.get_close_matches(label, known, n=2, cutoff=0.6)
+    like = "fr, or like fra_Latn with another model" if given is None else ", ".join(known[:: max(1, len(known) // 4)][:4])
+    hint = f"did you mean {' or '.join(close)}?" if close else f"labels are like {like}"
+    what = "is no language label" if given is None else "is no label of this run's language model"
+    raise ConfigError(f"{where} names {label}, which {what}; {hint}")
+
+
+def _of_same_language(label: str, known: Collection[str]) -> list[str]:
+    """Those of the known labels that other standards write like this one, whatever the script or region after it."""
+    written = label.lower().replace("_", "-")
+    codes = {_OTHER_CODES.get(code, code) for code in (written, written.partition("-")[0])}
+    codes |= {other for other, code in _OTHER_CODES.items() if code in codes}
+    return [one for one in known if one.partition("_")[0] in codes]

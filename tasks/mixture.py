@@ -23,6 +23,8 @@ import numpy as np
 
 from llm_core.config import ConfigError
 from llm_core.order import hash_ids, mix
+from tasks.language_labels import check_label
+from tasks.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.stage import StageFailure
 
 MAX_FITTING_ROUNDS = 500
@@ -38,9 +40,9 @@ EXACT_DIGITS = 9
 class MixtureConfig:
     """What share of an epoch each source and language has. The default reads every document once."""
 
-    source_frac: dict[str, float] = field(default_factory=dict)
+    source_frac: dict[str, float] = field(default_factory=dict, metadata=NAMES_SOURCES)
     """{source: share of the training bytes}; other sources divide the rest as they are. 0 leaves a source out."""
-    language_frac: dict[str, float] = field(default_factory=dict)
+    language_frac: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """{identified language: share of the training bytes}; other languages divide the rest."""
     temperature: float = 1.0
     """Flattens what is not given a share: 1 as it is, large values equal parts."""
@@ -62,6 +64,8 @@ class MixtureConfig:
                     raise ConfigError(f"mixture.{name}.{label} ({frac}) must be a share from 0 to 1; try 0.5")
             if sum(shares.values()) > 1 + 1e-9:
                 raise ConfigError(f"mixture.{name} adds up to {sum(shares.values()):g}; shares of one epoch must not pass 1")
+        for label in self.language_frac:
+            check_label(label, "mixture.language_frac")
         if self.temperature < 1:
             raise ConfigError(f"mixture.temperature ({self.temperature}) must be at least 1; 1 changes nothing, try 3.33")
         for size, copies in self.cluster_repeats.items():

@@ -25,24 +25,28 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.language_labels import check_label
+from tasks.named_labels import IS_CONDITION, NAMES_LANGUAGES, NAMES_LANGUAGES_OR_ANY
 from tasks.unit_rows import UnitRows, spaced_units
 
 ANY_LANGUAGE = ""
+ANY = "any"
+"""What `kenlm_models` calls all languages."""
 
 
 @dataclass(frozen=True)
 class PerplexityConfig:
     """What a language model is trained on, or which models are given."""
 
-    reference: str | None = None
+    reference: str | None = field(default=None, metadata=IS_CONDITION)
     """Condition on documents (see `tasks.selection`): what good text is."""
     reference_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Further reference texts: .jsonl, .parquet, .txt, .md, all in `reference_language`. Contents are part of the key."""
-    reference_language: str | None = None
+    reference_language: str | None = field(default=None, metadata=NAMES_LANGUAGES)
     """Language of the files; needed where models are per language."""
     text_column: str = "text"
     """Column of those files that holds the text."""
-    kenlm_models: dict[str, Path] = field(default_factory=dict, metadata=NOT_IN_KEY)
+    kenlm_models: dict[str, Path] = field(default_factory=dict, metadata={**NOT_IN_KEY, **NAMES_LANGUAGES_OR_ANY})
     """{language: KenLM model} to apply; `any` for all languages. Nothing is trained then. Contents are part of the key."""
     per_language: bool = True
     """One model per identified language, or one for all documents."""
@@ -69,6 +73,10 @@ class PerplexityConfig:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the default")
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; try 0")
+        for name, labels in (("reference_language", (self.reference_language,)), ("kenlm_models", self.kenlm_models)):
+            for label in labels:
+                if label is not None and label != ANY:
+                    check_label(label, name)
         if self.kenlm_models and (self.reference or self.reference_files):
             raise ConfigError("kenlm_models and reference exclude each other; give models or what to train them on")
         if not (self.kenlm_models or self.reference or self.reference_files):

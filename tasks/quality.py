@@ -48,6 +48,7 @@ from tasks.keywords import (
 )
 from tasks.language_labels import check_label
 from tasks.listfiles import check_list_files
+from tasks.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.parts import Part, RunParts, serial
 from tasks.quality_features import COUNTS, FEATURES
 from tasks.quality_fineweb2 import FINEWEB2
@@ -75,10 +76,10 @@ class QualityConfig:
     limits: dict[str, Limit] = field(default_factory=dict)
     """Bounds of one's own by feature."""
 
-    by_language: dict[str, RuleOverlay] = field(default_factory=dict)
+    by_language: dict[str, RuleOverlay] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """Other rules for documents of a language, by label."""
 
-    by_source: dict[str, RuleOverlay] = field(default_factory=dict)
+    by_source: dict[str, RuleOverlay] = field(default_factory=dict, metadata=NAMES_SOURCES)
     """Other rules for documents of a source, by name; laid over those of their language."""
 
     keywords: dict[str, KeywordList] = field(default_factory=dict)

@@ -19,6 +19,7 @@ import numpy as np
 
 from llm_core.config import ConfigError, nearest
 from tasks.language_labels import check_label
+from tasks.named_labels import NAMES_LANGUAGES
 from tasks.quality_features import FEATURES
 from tasks.quality_presets import PRESETS, RULE_NAMES, Rule
 
@@ -38,10 +39,10 @@ class Limit:
     min: float | None = None
     max: float | None = None
 
-    min_by_language: dict[str, float] = field(default_factory=dict)
+    min_by_language: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """Lower bounds of languages, by label; `min` holds for the others."""
 
-    max_by_language: dict[str, float] = field(default_factory=dict)
+    max_by_language: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """Upper bounds of languages, by label; `max` holds for the others."""
 
     keep_frac: float | None = None
@@ -62,7 +63,7 @@ class Limit:
     spare_frac: float = 0.0
     """Share of documents, drawn from their ids, that the limit spares."""
 
-    languages: tuple[str, ...] = ()
+    languages: tuple[str, ...] = field(default=(), metadata=NAMES_LANGUAGES)
     """Labels the limit applies to; empty for all."""
 
     drops: bool = True

@@ -1,14 +1,16 @@
 """Which lines or paragraphs occurred before, in this corpus or an earlier one? One finder of `tasks.cuts`.
 
-Pieces are equal when their case-folded texts with white space collapsed are (`tasks.kernels.exact`, 128 bits). `exact` sorts all
-keys in memory, about 60 bytes a piece. `bloom` keeps 1.44 log2(1 / error) bits a piece and takes a new piece for a
-repeat with at most that probability, never a repeat for a new one; pieces then stream by in order of preference (Bloom
-1970). Either way a part is read once.
+Pieces are equal when their case-folded texts with white space collapsed are (`tasks.kernels.exact`, 128 bits). `exact` holds the
+keys of all pieces in order of preference and sorts those that may occur twice: 37 bytes a piece where all differ, 76 where most
+occur twice. `bloom` keeps 1.6 log2(1 / error) bits a piece (Bloom 1970) and takes a new piece for a repeat with at most that
+probability, never a repeat for a new one; beside it only cuts, 48 bytes each, and 24 bytes a document grow with the corpus.
+Keys of what stays are returned where a later run is to compare with them: 58 bytes a piece to sort them. Texts are read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,23 @@ from tasks.keys import digest
 from tasks.parts import Part, PartResult, RunParts
 from tasks.signatures import first_of_equal, id_words_of
 
-KEYS_FILE, SPANS_FILE = "keys.npy", "spans.npy"
-_DOCUMENTS_AT_ONCE = 1 << 15
+KEYS_FILE, SPANS_FILE, FIRSTS_FILE = "keys.npy", "spans.npy", "firsts.npy"
+_PIECES_AT_ONCE = 1 << 19
+"""Bounds what is in memory beside what is remembered, at about 100 bytes a piece."""
+
+
+@dataclass(frozen=True)
+class RepeatedPieces:
+    """Cuts in order; `keys`: sorted, of all pieces that stay here and of earlier runs; empty where they were not asked for.
+
+    expected_false_cuts: cuts of pieces that never occurred before, as many as the filter is to be expected to make.
+    """
+
+    document: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    keys: np.ndarray
+    expected_false_cuts: float
 
 
 def find_repeated_pieces(
@@ -31,29 +48,34 @@ def find_repeated_pieces(
     config: CutsConfig,
     run_parts: RunParts,
     out_dir: Path,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(document, start, end) of the cuts, in order, and the sorted keys of all pieces that stay, those of `earlier` among them.
+    keep_keys: bool = False,
+) -> RepeatedPieces:
+    """What occurred before, in these texts or among the keys `earlier`.
 
     owners: the numbers of the documents of each part of `work`, ascending; the smaller is preferred.
     """
     naming = [Part(part.name, digest(["pieces", part.digest]), part.payload) for part in work]
     made = run_parts(key_pieces, naming, config, out_dir)
+    num_pieces = sum(int(result.counters["pieces"]) for result in made)
     documents, starts, ends, new_keys = [], [], [], [earlier]
-    judge = _exact_judge(earlier) if config.piece_memory == "exact" else _bloom_judge(earlier, made, config)
-    for document, span, keys in _in_order(made, owners, config):
+    bloom = _Filter(earlier, num_pieces, config.bloom_error) if config.piece_memory == "bloom" else None
+    judge = bloom or _Sorted(earlier, num_pieces, (keys for _, _, keys in _in_order(made, owners)))
+    for document, span, keys in _in_order(made, owners):
         repeated = judge(keys)
         documents.append(document[repeated])
         starts.append(span[repeated, 0])
         ends.append(span[repeated, 1])
-        new_keys.append(keys[~repeated])
-    kept = np.concatenate(new_keys)
+        if keep_keys:
+            new_keys.append(keys[~repeated])
+    kept = np.concatenate(new_keys if keep_keys else [earlier[:0]])
     kept = kept[np.lexsort((kept[:, 1], kept[:, 0]))]
     none = [np.zeros(0, np.int64)]
-    return np.concatenate(none + documents), np.concatenate(none + starts), np.concatenate(none + ends), kept
+    document, start, end = (np.concatenate(none + arrays) for arrays in (documents, starts, ends))
+    return RepeatedPieces(document, start, end, kept, bloom.expected_errors() if bloom else 0.0)
 
 
 def key_pieces(part: Part, directory: Path, config: CutsConfig) -> Mapping[str, Any]:
-    """Keys (two uint64 words) and (place in rows, start, reach) of the pieces of the rows of a part."""
+    """Keys (two uint64 words) and (place in rows, start, reach) of the pieces of a part, and the first piece of each row."""
     from tasks.kernels.chars import char_classes, fold_table
     from tasks.kernels.exact import exact_keys
     from tasks.kernels.pieces import find_pieces
@@ -66,27 +88,23 @@ def key_pieces(part: Part, directory: Path, config: CutsConfig) -> Mapping[str, 
     np.save(directory / KEYS_FILE, id_words_of(exact_keys(buf, spans, np.arange(0, len(spans), 2))))
     base = begins[rows][place]
     np.save(directory / SPANS_FILE, np.stack([place, start - base, reach - base], axis=1).astype(np.int64))
+    np.save(directory / FIRSTS_FILE, np.searchsorted(place, np.arange(len(rows) + 1)))
     return {"pieces": len(place)}
 
 
-Judge = Callable[[np.ndarray], np.ndarray]
-"""Keys in order → which of them occurred before, in this call or an earlier one."""
-
-
-def _in_order(
-    made: Sequence[PartResult], owners: Sequence[np.ndarray], config: CutsConfig
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(document, (start, end), key) of pieces in order of preference, then of the text; all at once unless memory is bounded."""
+def _in_order(made: Sequence[PartResult], owners: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(document, (start, end), key) of pieces in order of preference, then of the text, some whole documents at a time."""
     numbers = np.sort(np.concatenate([np.zeros(0, np.int64), *owners]))
-    step = len(numbers) if config.piece_memory == "exact" else _DOCUMENTS_AT_ONCE
-    for first in range(0, len(numbers), max(step, 1)):
-        some = numbers[first : first + step]
+    sizes = np.zeros(len(numbers), np.int64)
+    for result, mine in zip(made, owners, strict=True):
+        sizes[np.searchsorted(numbers, mine)] = np.diff(np.load(result.path / FIRSTS_FILE))
+    block = np.cumsum(sizes) // _PIECES_AT_ONCE
+    for some in np.split(numbers, np.flatnonzero(np.diff(block)) + 1) if len(numbers) else ():
         documents, spans, keys = [], [], []
         for result, mine in zip(made, owners, strict=True):
-            all_spans = np.load(result.path / SPANS_FILE, mmap_mode="r")
-            places = np.searchsorted(mine, some[0]), np.searchsorted(mine, some[-1], side="right")
-            begin, end = np.searchsorted(all_spans[:, 0], places)
-            here = np.asarray(all_spans[begin:end])
+            first, last = np.searchsorted(mine, some[0]), np.searchsorted(mine, some[-1], side="right")
+            begin, end = np.load(result.path / FIRSTS_FILE, mmap_mode="r")[[first, last]]
+            here = np.asarray(np.load(result.path / SPANS_FILE, mmap_mode="r")[begin:end])
             documents.append(mine[here[:, 0]])
             spans.append(here[:, 1:])
             keys.append(np.load(result.path / KEYS_FILE, mmap_mode="r")[begin:end])
@@ -95,19 +113,42 @@ def _in_order(
         yield document[order], span[order], np.concatenate(keys)[order]
 
 
-def _exact_judge(earlier: np.ndarray) -> Judge:
-    def judge(keys: np.ndarray) -> np.ndarray:
-        words = np.concatenate([earlier, keys])
-        first = first_of_equal(words, np.ones(len(words), bool))
-        return (first != np.arange(len(words)))[len(earlier) :]
+class _Sorted:
+    """Keys in order → which of them occurred before, in this call or an earlier one; all keys have been seen beforehand."""
 
-    return judge
+    def __init__(self, earlier: np.ndarray, num_pieces: int, keys: Iterable[np.ndarray]) -> None:
+        words = np.empty((len(earlier) + num_pieces, 2), np.uint64)
+        words[: len(earlier)] = earlier
+        at = len(earlier)
+        for some in keys:
+            words[at : at + len(some)] = some
+            at += len(some)
+        self._repeated = (first_of_equal(words, np.ones(at, bool)) != np.arange(at))[len(earlier) :]
+        self._at = 0
+
+    def __call__(self, keys: np.ndarray) -> np.ndarray:
+        self._at += len(keys)
+        return self._repeated[self._at - len(keys) : self._at]
 
 
-def _bloom_judge(earlier: np.ndarray, made: Sequence[PartResult], config: CutsConfig) -> Judge:
-    from tasks.kernels.bloom import add_all, make_filter
+class _Filter:
+    """The same without having seen them."""
 
-    num_pieces = len(earlier) + sum(result.counters["pieces"] for result in made)
-    bits, num_hashes = make_filter(num_pieces, config.bloom_error)
-    add_all(bits, num_hashes, earlier)
-    return lambda keys: add_all(bits, num_hashes, keys)
+    def __init__(self, earlier: np.ndarray, num_pieces: int, error: float) -> None:
+        from tasks.kernels.bloom import add_all, make_filter
+
+        self._bits, self._num_hashes = make_filter(len(earlier) + num_pieces, error)
+        add_all(self._bits, self._num_hashes, earlier)
+        self._filled = [len(earlier), len(earlier)]
+
+    def __call__(self, keys: np.ndarray) -> np.ndarray:
+        from tasks.kernels.bloom import add_all
+
+        repeated = add_all(self._bits, self._num_hashes, keys)
+        self._filled[1] += int((~repeated).sum())
+        return repeated  # type: ignore[no-any-return]
+
+    def expected_errors(self) -> float:
+        from tasks.kernels.bloom import expected_errors
+
+        return expected_errors(self._bits.size * 64, self._num_hashes, *self._filled)

@@ -38,8 +38,10 @@ from tasks.documentset import (
 )
 from tasks.keys import digest
 from tasks.learning import ModelFiles, learn_models
+from tasks.named_labels import check_conditions
 from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.perplexity import (
+    ANY,
     ANY_LANGUAGE,
     PerplexityConfig,
     kenlm_log10_probabilities,
@@ -50,7 +52,7 @@ from tasks.perplexity import (
 )
 from tasks.score_cuts import Best, cuts_keeping, passing
 from tasks.score_labels import DIMENSIONS, LABELS_FILE, LABELS_FOLDER, label_table
-from tasks.selection import check_condition, check_text_files
+from tasks.selection import check_text_files
 from tasks.tally import largest
 from tasks.unit_rows import UnitRows
 
@@ -59,7 +61,6 @@ KEPT_FRACS = (0.1, 0.25, 0.5)
 QUANTILES = (0.01, 0.1, 0.25, 0.3, 0.5, 0.6, 0.75, 0.9, 0.99)
 NUM_BINS = 20
 RESERVED = ("id", "kept", "verdict", "masks", "language")
-ANY = "any"
 MODELS_FOLDER = "models"
 
 
@@ -112,7 +113,7 @@ def score_documents(
 
     Raises ConfigError for a condition that is none, StageFailure where too few documents are there to learn from.
     """
-    _check_conditions(config)
+    check_conditions(config, "scores")
     parts = document_parts(ingest, language=language)
     models, training = learn_models(parts, out_dir, config, run_parts)
     models |= _given_models(config)
@@ -300,16 +301,6 @@ def _given_models(config: ScoresConfig) -> dict[str, ModelFiles]:
             given = sorted(perplexity.kenlm_models.items())
             models[name] = [[ANY_LANGUAGE if language == ANY else language, 0, str(file)] for language, file in given]
     return models
-
-
-def _check_conditions(config: ScoresConfig) -> None:
-    for name, classifier in config.classifiers.items():
-        for what, condition in (("positives", classifier.positives), ("negatives", classifier.negatives)):
-            if condition is not None:
-                check_condition(f"scores.classifiers.{name}.{what}", condition)
-    for name, perplexity in config.perplexities.items():
-        if perplexity.reference is not None:
-            check_condition(f"scores.perplexities.{name}.reference", perplexity.reference)
 
 
 def _model_file(name: str, path: Path) -> Path:

@@ -45,6 +45,21 @@ def check_condition(name: str, condition: str) -> None:
     chosen_rows(pa.table(empty), condition, name)
 
 
+def compared_values(condition: str, column: str) -> list[str]:
+    """The texts that a condition, which must be one, compares a column with, by =, <>, IN and the like."""
+    [(serialized,)] = _rows("SELECT json_serialize_sql(?)", f"SELECT {condition} FROM documents")
+    found = []
+    for part in _walk(json.loads(serialized)["statements"]):
+        sides = [part["left"], part["right"]] if part.get("class") == "COMPARISON" else []
+        sides += part["children"] if part.get("type") in ("COMPARE_IN", "COMPARE_NOT_IN") else []
+        if any(side["class"] == "COLUMN_REF" and side["column_names"][0].lower() == column for side in sides):
+            # DuckDB writes a constant as a literal with its text, before 2.0 as a value with its type.
+            constants = [side.get("literal") or side["value"] for side in sides if side["class"] == "CONSTANT"]
+            strings = [constant for constant in constants if constant.get("kind", "STRING") == "STRING"]
+            found += [text for one in strings if isinstance(text := one.get("text", one.get("value")), str)]
+    return found
+
+
 def chosen_rows(documents: pa.Table, condition: str, name: str = "condition") -> np.ndarray:
     """bool per row of a table with `COLUMNS`. Raises ConfigError where the condition fails on a row, as a cast can."""
     import duckdb

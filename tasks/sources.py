@@ -106,6 +106,11 @@ class SourceConfig(InputConfig):
         """{name of the source: its settings}."""
         return self.sources or {self.name: self}
 
+    @property
+    def names(self) -> frozenset[str] | None:
+        """What documents can say they are from; None where a column of the records says it."""
+        return None if any(one.source_column for one in self.inputs.values()) else frozenset(self.inputs)
+
     def source_files(self) -> dict[str, dict[str, Path]]:
         """{name of the source: {path relative to its root: file}}; what is not here is fetched."""
         return {

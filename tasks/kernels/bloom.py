@@ -21,6 +21,12 @@ def make_filter(num_keys: int, error: float) -> tuple[np.ndarray, int]:
     return np.zeros(-(-num_bits // 64), np.uint64), num_hashes
 
 
+def expected_errors(num_bits: int, num_hashes: int, first: int, last: int) -> float:
+    """How many of the keys first .. last that are added to a filter, all different, seem to have been there already."""
+    filled = np.linspace(first, last, 1001)
+    return float(np.trapezoid((-np.expm1(-num_hashes * filled / num_bits)) ** num_hashes, filled))
+
+
 @njit(cache=True, nogil=True)
 def add_all(bits, num_hashes, keys):  # type: ignore[no-untyped-def]
     """Add keys (two uint64 words each) in order; which of them seem to have been there already."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
+from tasks import repeated_pieces
 from tasks.artifact import digest_file
 from tasks.cuts import disjoint
 from tasks.dedup_config import CutsConfig, DedupConfig
 from tasks.documentset import read_table
 from tasks.edits import collect_edits, edit_texts
-from tasks.parts import PartRunner, thread_executor
+from tasks.parts import Part, PartResult, PartRunner, thread_executor
 from tests.tasks.dedup_runs import kept, named, run, words
 
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
@@ -213,6 +216,46 @@ def test_the_filter_cuts_what_sorting_cuts(tmp_path: Path) -> None:
     assert rows == exact and any(row["cuts"] for row in rows.values())
 
 
+def test_cuts_that_a_filter_makes_by_mistake_are_told(tmp_path: Path) -> None:
+    documents = dated(["\n".join(" ".join(words(20 * i + j, 3)) for j in range(20)) for i in range(60)])
+    artifact, _ = run(tmp_path / "exact", documents, LINES)
+    assert artifact.metrics["expected_false_cuts"] == 0
+    artifact, rows = run(
+        tmp_path / "bloom", documents, replace(LINES, cuts=replace(LINES.cuts, piece_memory="bloom", bloom_error=0.01))
+    )
+    assert 0.1 < artifact.metrics["expected_false_cuts"] < 0.01 * 1200
+    assert sum(len(row["cuts"]) for row in rows.values()) < 12
+
+
+@pytest.mark.parametrize(("memory", "most"), [("bloom", 9), ("exact", 45)])
+def test_memory_is_what_the_filter_or_sorting_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: Any, most: float
+) -> None:
+    """Bytes by which another piece raises the peak; spans, keys and cuts of ten pieces a document are on disk."""
+    monkeypatch.setattr(repeated_pieces, "_PIECES_AT_ONCE", 1 << 12)
+    config = CutsConfig(pieces="line", piece_memory=memory)
+
+    def peak(num_documents: int, traced: bool = True) -> int:
+        folder = tmp_path / f"{num_documents}"
+        folder.mkdir()
+        pieces = np.arange(10 * num_documents)
+        np.save(folder / "keys.npy", np.random.default_rng(0).integers(0, 1 << 64, (len(pieces), 2), dtype=np.uint64))
+        np.save(folder / "spans.npy", np.stack([pieces // 10, pieces % 10 * 50, pieces % 10 * 50 + 50], axis=1))
+        np.save(folder / "firsts.npy", np.arange(num_documents + 1) * 10)
+        part, made = Part("p", "p", {}), PartResult("p", folder, {"pieces": len(pieces)})
+        owners, earlier = [np.arange(num_documents)], np.zeros((0, 2), np.uint64)
+        if traced:
+            tracemalloc.start()
+        found = repeated_pieces.find_repeated_pieces([part], owners, earlier, config, lambda *_: [made], tmp_path)
+        _, highest = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(found.document) == len(found.keys) == 0
+        return highest
+
+    peak(100, traced=False)  # compiles
+    assert (peak(30_000) - peak(10_000)) / 200_000 < most
+
+
 @pytest.mark.parametrize("config", [LINES, RUNS], ids=["lines", "runs"])
 def test_order_layout_and_workers_do_not_change_the_cuts(tmp_path: Path, config: DedupConfig) -> None:
     rng = random.Random(5)
@@ -245,6 +288,7 @@ def test_a_second_pass_over_what_is_left_cuts_no_whole_piece(tmp_path: Path, con
         ({"cuts": {"substring_units": 5}}, r"substring_units \(5\) must be 0, or from 20"),
         ({"cuts": {"pieces": "word"}}, "not a choice"),
         ({"cuts": {"substring_units": 50}, "keep_index": True}, "needs the texts of all documents"),
+        ({"cuts": {"pieces": "line", "piece_memory": "bloom"}, "keep_index": True}, "bloom.* keep_index=false"),
         ({"tracking_parameters": ["a*b"]}, "names with `\\*` at the end only"),
         ({"source_priority": ["wiki"]}, "has the rule source_priority if and only if"),
         ({"survivor": ["quality", "id"]}, "quality_column"),
