@@ -21,6 +21,11 @@ from tasks.store import Store
 
 RUN_ID = re.compile(r"run=(\d{8}-\d{6}-\w+)")
 MOST_ROWS = 12
+COPIES = {
+    "SAME_URL": ", which has the same URL or survives the one that has",
+    "EXACT_DUPLICATE": ", which has an equal text or survives the one that has",
+}
+"""What a removed document has in common with its survivor where no pair of similar documents speaks for it."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def describe_document(found: Mapping[str, Any]) -> str:
     lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
     if found.get("scores"):
         lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items())))
-    lines += _describe_dedup(dedup, document["id"])
+    lines += describe_dedup(dedup, document["id"])
     if "contamination" in found:
         contamination = found["contamination"]
         words = "kept" if contamination.get("kept", True) else f"dropped: {contamination.get('reason')}"
@@ -150,15 +155,14 @@ def describe_document(found: Mapping[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
+def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
+    """Who the document went to, and what speaks for it."""
     if dedup["cluster_size"] is None:
         return [_line("dedup", "took no part")]
     role = "kept" if dedup["kept"] else f"dropped: {dedup['reason']}"
     lines = [_line("dedup", role, f"cluster of {dedup['cluster_size']}", f"family {dedup['family']}")]
     if dedup["survivor"] != document_id:
-        lines.append(
-            f"    survivor {dedup['survivor']}" + ("" if dedup["evidence"] else ", with equal text or of a chain of copies")
-        )
+        lines.append(f"    survivor {dedup['survivor']}{COPIES.get(dedup['reason'], '')}")
     for pair in dedup["evidence"][:MOST_ROWS]:
         other = pair["other"] if pair["preferred"] == document_id else pair["preferred"]
         what = (
@@ -168,7 +172,7 @@ def _describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
             if pair["removed"]
             else "alike"
         )
-        lines.append(f"    {other}   Jaccard {pair['jaccard']:.3f}   {what}")
+        lines.append(f"    {other}   Jaccard {pair['jaccard']:.3f}   {what}{', of an earlier run' if pair['earlier'] else ''}")
     lines += [f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}" for cut in dedup["cuts"][:MOST_ROWS]]
     return lines
 

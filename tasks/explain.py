@@ -92,7 +92,7 @@ def _quality(quality: Artifact, place: Place, source: str, language: str) -> dic
                     "feature": rule["feature"],
                     "value": row[rule["feature"]],
                     "side": rule["side"],
-                    "threshold": here["threshold"],
+                    "threshold": (here.get("cuts") or {}).get(language, here["threshold"]),
                     "drops": bool(row["drops"] >> rule["bit"] & 1),
                 }
             )
@@ -107,19 +107,11 @@ def _quality(quality: Artifact, place: Place, source: str, language: str) -> dic
 
 
 def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
-    """Cluster, family and survivor, and every pair that speaks for them."""
+    """Cluster, family and survivor, and every pair that speaks for them, with documents of this run and of earlier ones."""
     row = _row(dedup.file(place.name), place.row)
-    pairs = pq.read_table(dedup.file("pairs.parquet"), use_threads=False)
-    wanted = pa.scalar(document_id, ID)
-    evidence = [
-        {
-            "preferred": pair["a"].hex(),
-            "other": pair["b"].hex(),
-            "jaccard": pair["jaccard"],
-            "removed": pair["removed"],
-        }
-        for pair in pairs.filter(pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))).to_pylist()
-    ]
+    evidence = _pairs(dedup.file("pairs.parquet"), document_id, earlier=False)
+    for file in dedup.files("earlier_pairs.parquet"):  # only where the run compared with an index
+        evidence += _pairs(file, document_id, earlier=True)
     return {
         "kept": row["kept"],
         "reason": row["reason"],
@@ -129,6 +121,21 @@ def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
         "evidence": sorted(evidence, key=lambda pair: -pair["jaccard"]),
         "cuts": row.get("cuts") or [],
     }
+
+
+def _pairs(file: Path, document_id: bytes, earlier: bool) -> list[dict[str, Any]]:
+    """The pairs of a document. earlier: the preferred one is of an earlier run."""
+    pairs, wanted = pq.read_table(file, use_threads=False), pa.scalar(document_id, ID)
+    return [
+        {
+            "preferred": pair["a"].hex(),
+            "other": pair["b"].hex(),
+            "jaccard": pair["jaccard"],
+            "removed": pair["removed"],
+            "earlier": earlier,
+        }
+        for pair in pairs.filter(pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))).to_pylist()
+    ]
 
 
 def _now(documents: Artifact, place: Place, document_id: bytes, text: str, explained: Mapping[str, Any]) -> dict[str, Any]:

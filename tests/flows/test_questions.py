@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flows import cli
+from flows.questions import describe_dedup
 from flows.records import RunRecord, write_record
 from tasks.artifact import Artifact
 from tasks.documents import DocumentsConfig, write_documents
@@ -19,6 +20,7 @@ from tasks.documentset import ID, write_table
 from tasks.keys import key_config
 from tasks.mixture import MixtureConfig
 from tasks.quality import QualityConfig, filter_quality
+from tasks.quality_rules import Limit, RuleOverlay
 from tasks.scores import ScoresConfig, score_documents
 from tasks.store import Node, Store, now
 from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
@@ -29,8 +31,15 @@ TEXTS = {
     "short": "Too few words of\x1b[31m text here.",
     "emptied": "All of this that the people have to be with is cut " + " ".join(f"cut{i}" for i in range(50)) + ".",
     "unmixed": "Das hier ist the text of another language that we have " + " ".join(f"wort{i}" for i in range(99)) + ".",
+    "again": "The people of the town had all that is to be read with a run "
+    + " ".join(f"again{i}" for i in range(50))
+    + ".",
     "other": "And one more document that is to be read with the rest " + " ".join(f"more{i}" for i in range(45)) + ".",
 }
+RULES = QualityConfig(
+    limits={"num_lines": Limit(max_by_language={"de": 0.5}, drops=False)},
+    by_language={"zh": RuleOverlay(limits={"num_lines": Limit(max=9.0, max_by_language={"en": 0.25})})},
+)
 LISTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
 Ask = Callable[..., dict[str, Any]]
@@ -51,8 +60,10 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         [("language", pa.string(), kinds), ("score", pa.float32(), [0.875] * len(names))],
     )
     scores = score_documents(ingested, language, empty_dir(folder / "scores"), ScoresConfig())
-    quality = filter_quality(ingested, language, scores, empty_dir(folder / "quality"), QualityConfig())
-    survivor = {"copy": "good"}
+    quality = filter_quality(ingested, language, scores, empty_dir(folder / "quality"), RULES)
+    survivor = {"copy": "good", "again": "earlier"}
+    ids["earlier"] = b"earlier document"
+    reasons = {"copy": "NEAR_DUPLICATE", "again": "NEAR_DUPLICATE"}
     cuts = [[{"start": 0, "end": len(TEXTS[n]), "reason": "REPEATED_LINE"}] if n == "emptied" else [] for n in names]
     dedup = make_sidecar(
         ingested,
@@ -62,13 +73,15 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             ("cluster_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
             ("family_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
             ("cluster_size", pa.int32(), [None if n == "short" else 2 if n in ("good", "copy") else 1 for n in names]),
-            ("kept", pa.bool_(), [n not in ("short", "copy") for n in names]),
-            ("reason", pa.string(), ["NEAR_DUPLICATE" if n == "copy" else None for n in names]),
+            ("kept", pa.bool_(), [n != "short" and n not in reasons for n in names]),
+            ("reason", pa.string(), [reasons.get(n) for n in names]),
             ("cuts", LISTS, cuts),
         ],
     )
     pair = {"a": pa.array([ids["good"]], ID), "b": pa.array([ids["copy"]], ID), "jaccard": [0.9375], "removed": [True]}
     write_table(pa.table(pair), dedup.path / "pairs.parquet")
+    pair |= {"a": pa.array([ids["earlier"]], ID), "b": pa.array([ids["again"]], ID), "jaccard": [0.90625]}
+    write_table(pa.table(pair), dedup.path / "earlier_pairs.parquet")
     spans = [[{"start": 4, "end": 10, "type": "NAME", "replacement": "<NAME>"}] if n == "good" else [] for n in names]
     pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * len(names))])
     clean = [("kept", pa.bool_(), [True] * len(names)), ("reason", pa.string(), [None] * len(names))]
@@ -88,7 +101,7 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     made["scores"] = scores
     store = Store(folder / "store")
     for stage, artifact in made.items():
-        settings = key_config(QualityConfig()) if stage == "quality" else {}
+        settings = key_config(RULES) if stage == "quality" else {}
         node = Node(stage, f"{stage}key", f"{stage}parts", {}, json.loads(json.dumps(settings, default=dataclasses.asdict)))
         store.publish(node, publishable(artifact, store.work_dir(stage, node.key)), 1.0, 1.0, now())
     keys = {stage: f"{stage}key" for stage in made}
@@ -132,6 +145,25 @@ def test_a_duplicate_is_explained_by_its_survivor_and_their_likeness(ask: Ask, i
     assert "removed for this" in ask("explain", "good")["out"]
 
 
+def test_a_duplicate_of_an_earlier_run_is_explained_by_its_pair(ask: Ask) -> None:
+    out, earlier = ask("explain", "again")["out"], b"earlier document".hex()
+    assert f"survivor {earlier}\n" in out and f"{earlier}   Jaccard 0.906   removed for it, of an earlier run" in out
+    assert "equal text" not in out
+    assert "equal text" in _describe("EXACT_DUPLICATE") and "same URL" in _describe("SAME_URL")
+
+
+def _describe(reason: str) -> str:
+    dedup = {"cluster_size": 2, "kept": False, "reason": reason, "family": "f", "survivor": "s", "evidence": [], "cuts": []}
+    return "\n".join(describe_dedup(dedup, "d"))
+
+
+def test_a_threshold_of_a_language_is_the_one_that_is_shown(ask: Ask) -> None:
+    found = ask("explain", "unmixed", "--json")["json"]["quality"]["broken"]
+    rule = next(rule for rule in found if rule["rule"] == "NUM_LINES_OVER_MAX")
+    assert (rule["value"], rule["threshold"]) == (1, 0.5)
+    assert "num_lines 1, wanted ≤ 0.5   (recorded only)" in ask("explain", "unmixed")["out"]
+
+
 def test_a_kept_document_is_explained_by_its_split_repeats_and_spans(ask: Ask) -> None:
     found = ask("explain", "good", "--json")["json"]
     assert found["now"]["kept"] and found["now"]["split"] in ("train", "validation") and found["now"]["repeats"] == 1
@@ -147,7 +179,7 @@ def test_what_the_documents_stage_dropped_says_why(ask: Ask) -> None:
 
 def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, str]) -> None:
     found = ask("replay", "quality.thresholds.TOO_FEW_WORDS=5", "quality.thresholds.TOO_FEW_STOP_WORDS=0", "--json")["json"]
-    assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (5, 6, 1)
+    assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (6, 7, 1)
     assert found["newly_kept"] == [[ids["short"], "TOO_FEW_WORDS"]]
     out = ask("replay", "quality.thresholds.TOO_FEW_WORDS=61")["out"]
     assert "documents would go" in out and "TOO_FEW_WORDS" in out and "would come back" in out
