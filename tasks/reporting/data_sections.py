@@ -282,10 +282,27 @@ def _bound(rule: Facts, threshold: object) -> Markup:
 def _other_bounds(rule: Facts) -> Markup | None:
     """By what other numbers differ from the one of the run."""
     axes = ["language"] if rule.group("cuts") else []
-    for place in rule.rows("elsewhere"):
+    for place in _places(rule):
         axes += [axis for axis in ("language", "source") if place.value(axis) is not None]
         axes += ["language"] if place.group("cuts") else []
     return tag("span", "by " + " and ".join(sorted(set(axes))), class_="aside") if axes else None
+
+
+def _places(rule: Facts) -> list[Facts]:
+    """The entries of `elsewhere` that say something: a source without a say leaves a language the rule it has everywhere."""
+
+    def asks(place: Facts) -> tuple[object, ...]:
+        return (place.value("threshold"), place.group("cuts"), place.value("drops"))
+
+    found = {(place.value("source"), place.value("language")): place for place in rule.rows("elsewhere")}
+    return [
+        place
+        for (source, language), place in found.items()
+        if None in (source, language)
+        or (source, None) in found
+        or (None, language) not in found
+        or asks(place) != asks(found[None, language])
+    ]
 
 
 def _rules_of_places(rules: Sequence[Facts]) -> Markup | None:
@@ -293,7 +310,7 @@ def _rules_of_places(rules: Sequence[Facts]) -> Markup | None:
     rows: list[tuple[object, ...]] = []
     for rule in rules:
         name = code(rule.text("name") or NOT_MEASURED)
-        for place in (rule, *rule.rows("elsewhere")):
+        for place in (rule, *_places(rule)):
             source, language, threshold = (place.value(what) for what in ("source", "language", "threshold"))
             labels = [foreign(str(label)) if label is not None else "all" for label in (source, language)]
             if place is not rule and (threshold is not None or not _bounds(place)):

@@ -338,6 +338,15 @@ def test_a_place_where_a_rule_is_off_is_shown(tmp_path: Path) -> None:
     assert "TOO_ FEW_ WORDS mail all off" in text and "1 threshold by language and source" in text
 
 
+def test_a_source_without_a_say_does_not_repeat_the_thresholds_of_languages(tmp_path: Path) -> None:
+    asked = {"by_language": {"zh": {"thresholds": {"LONG_WORDS": 5}}}, "by_source": {"mail": {"thresholds": {"SHORT_WORDS": 2}}}}
+    book = build(QualityConfig, asked).rule_book()
+    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
+    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
+    assert "LONG_ WORDS all zh mean_" in text and "LONG_ WORDS mail" not in text
+    assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh mean_" in text
+
+
 @pytest.mark.parametrize("named", [{"web": {"documents": 9, "bytes": 90}}, {}])
 def test_the_rest_of_many_sources_is_not_compared(named: dict[str, Any], tmp_path: Path) -> None:
     """What `(other)` sums up among the read has names of its own among the kept, and looked like 33 lost documents."""
