@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
+from tasks.contamination_hits import hits_of
 from tasks.documents import EMPTIED, MIXTURE
 from tasks.documentset import ID
 from tasks.verdicts import JUDGES
@@ -64,6 +65,8 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
         if stage in artifacts:
             found = _row(artifacts[stage].file(place.name), place.row)
             explained[stage] = {name: value for name, value in found.items() if name != "id"}
+    if explained.get("contamination", {}).get("num_hits"):
+        explained["contamination"]["hits"] = hits_of(artifacts["contamination"], document_id.hex(), text)
     pii = _row(artifacts["pii"].file(place.name), place.row)
     explained["pii"] = {
         "kept": pii.get("kept", True),

@@ -15,6 +15,7 @@ from flows import cli
 from flows.questions import describe_dedup
 from flows.records import RunRecord, write_record
 from tasks.artifact import Artifact
+from tasks.contamination import ContaminationConfig, find_contamination
 from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, write_table
 from tasks.keys import key_config
@@ -23,6 +24,7 @@ from tasks.quality import QualityConfig, filter_quality
 from tasks.quality_rules import Limit, RuleOverlay
 from tasks.scores import ScoresConfig, score_documents
 from tasks.store import Node, Store, now
+from tasks.suites import SuiteConfig
 from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
 
 TEXTS = {
@@ -31,9 +33,7 @@ TEXTS = {
     "short": "Too few words of\x1b[31m text here.",
     "emptied": "All of this that the people have to be with is cut " + " ".join(f"cut{i}" for i in range(50)) + ".",
     "unmixed": "Das hier ist the text of another language that we have " + " ".join(f"wort{i}" for i in range(99)) + ".",
-    "again": "The people of the town had all that is to be read with a run "
-    + " ".join(f"again{i}" for i in range(50))
-    + ".",
+    "again": "The people of the town had all that is to be read with a run " + " ".join(f"again{i}" for i in range(50)) + ".",
     "other": "And one more document that is to be read with the rest " + " ".join(f"more{i}" for i in range(45)) + ".",
 }
 RULES = QualityConfig(
@@ -84,10 +84,10 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     write_table(pa.table(pair), dedup.path / "earlier_pairs.parquet")
     spans = [[{"start": 4, "end": 10, "type": "NAME", "replacement": "<NAME>"}] if n == "good" else [] for n in names]
     pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * len(names))])
-    clean = [("kept", pa.bool_(), [True] * len(names)), ("reason", pa.string(), [None] * len(names))]
-    contamination = make_sidecar(
-        ingested, "contamination", folder / "contamination", [*clean, ("num_hits", pa.int32(), [0] * len(names))]
-    )
+    asks = {"id": "q1", "question": "Do people\x1b have a river to be with, and that is not all?", "answer": "Yes"}
+    suite = SuiteConfig(write_jsonl(folder / "quiz.jsonl", [asks]), answer="answer")
+    looking = ContaminationConfig(suites={"quiz": suite}, action="report", ngram_units=8)
+    contamination = find_contamination(ingested, empty_dir(folder / "contamination"), looking)
     made = {
         "ingest": ingested,
         "language": language,
@@ -122,7 +122,8 @@ def ask(ids: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Ask:
         capsys.readouterr()
         code = cli.main([*arguments, f"store={ids['store']}"])
         out, err = capsys.readouterr()
-        return {"code": code, "out": out, "err": err, "json": json.loads(out) if "--json" in arguments and code == 0 else None}
+        lines = [json.loads(line) for line in out.splitlines()] if "--json" in arguments else []
+        return {"code": code, "out": out, "err": err, "lines": lines, "json": lines[0] if lines else None}
 
     return run
 
@@ -155,6 +156,22 @@ def test_a_duplicate_of_an_earlier_run_is_explained_by_its_pair(ask: Ask) -> Non
 def _describe(reason: str) -> str:
     dedup = {"cluster_size": 2, "kept": False, "reason": reason, "family": "f", "survivor": "s", "evidence": [], "cuts": []}
     return "\n".join(describe_dedup(dedup, "d"))
+
+
+def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(ask: Ask, ids: dict[str, str]) -> None:
+    out = ask("explain", "good")["out"]
+    assert "quiz, item q1 (number 1):" in out and "asks      Do people\ufffd have a river" in out and "answer    Yes" in out
+    assert "has       have a river to be with, and that is   (bytes " in out
+    [hit] = ask("explain", "good", "--json")["json"]["contamination"]["hits"]
+    assert TEXTS["good"].encode()[slice(*hit["spans"][0])].decode() == hit["texts"][0]
+
+
+def test_hits_lists_all_items_in_text_and_in_json_lines(ask: Ask, ids: dict[str, str]) -> None:
+    out = ask("hits")["out"]
+    assert out.endswith("2 hit(s) of evaluation items in documents of run 20260101-000000-abcdef\n")
+    assert f"document  {ids['good']}   source_id good" in out and "\x1b" not in out
+    lines = ask("hits", "--json", "run=20260101-000000-abcdef")["lines"]
+    assert [line["source_id"] for line in lines] == ["good", "copy"] and all("Do people" in line["question"] for line in lines)
 
 
 def test_a_threshold_of_a_language_is_the_one_that_is_shown(ask: Ask) -> None:
@@ -192,6 +209,7 @@ def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, st
         (["explain", "nobody"], "nobody is no document of run"),
         (["explain", "good", "run=20260101-000000-zzzzzz"], "has no record of run 20260101-000000-zzzzzz"),
         (["explain", "good", "--yaml"], "--yaml is not an option"),
+        (["hits", "good"], "hits takes no good"),
         (["replay"], "replay needs settings of quality"),
         (["replay", "quality.thresholds.TOO_FEW=3"], "TOO_FEW, which is no rule"),
     ],
