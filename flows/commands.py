@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flows.config import compose
 from flows.console import say, table
-from flows.questions import explain, replay
+from flows.questions import explain, hits, replay
 from flows.records import remove, unused
 from flows.run import decide
 from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
@@ -156,6 +156,7 @@ def export(arguments: list[str]) -> int:
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plan": (show_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
     "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
+    "hits": (hits, "evaluation items in documents, with the text of both: textmill hits [run=RUN] [--json] > FILE"),
     "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),
     "generate": (generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
     "export-shards": (export, "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]"),

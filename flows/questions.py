@@ -1,7 +1,7 @@
-"""Questions to a finished run, answered from its artifacts: `textmill explain ID` and `textmill replay quality.…`.
+"""Questions to a finished run, answered from its artifacts: `textmill explain ID`, `textmill hits`, `textmill replay quality.…`.
 
 The run is the newest one whose data is in the store, or the one that `run=ID` names. A replay lays the given overrides over those
-of that run. Answers are text for people, or one JSON object with `--json`.
+of that run. Answers are text for people, or JSON with `--json`: one object, of hits one a line.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from tasks.store import Store
 
 RUN_ID = re.compile(r"run=(\d{8}-\d{6}-\w+)")
 MOST_ROWS = 12
+EXCERPT_CHARS = 300
+COPIES = {
+    "SAME_URL": ", which has the same URL or survives the one that has",
+    "EXACT_DUPLICATE": ", which has an equal text or survives the one that has",
+}
+"""What a removed document has in common with its survivor where no pair of similar documents speaks for it."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,23 @@ def explain(arguments: list[str]) -> int:
         raise ConfigError(f"{what}; name its id or its source_id, or another run with run=ID")
     found = explain_document(run.artifacts, places[0]) | {"run": run.record.run_id, "other_matches": len(places) - 1}
     print(json.dumps(found, ensure_ascii=False, default=bytes.hex) if question.as_json else describe_document(found))
+    return 0
+
+
+def hits(arguments: list[str]) -> int:
+    """Every evaluation item that stands in a document, with the text of both."""
+    from tasks.contamination_hits import list_hits
+
+    question = _parse(arguments)
+    if question.words:
+        raise ConfigError(f"hits takes no {question.words[0]}; write textmill hits [run=RUN] [store=DIR] [--json]")
+    run = _past_run(question, ("ingest", "contamination"))
+    num_hits = 0
+    for hit in list_hits(run.artifacts["ingest"], run.artifacts["contamination"]):
+        num_hits += 1
+        print(json.dumps(hit, ensure_ascii=False) if question.as_json else "\n".join(_describe_hit(hit, None)) + "\n")
+    if not question.as_json:
+        print(f"{num_hits:,} hit(s) of evaluation items in documents of run {run.record.run_id}")
     return 0
 
 
@@ -147,30 +170,30 @@ def describe_document(found: Mapping[str, Any]) -> str:
     lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
     if found.get("scores"):
         lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items())))
-    lines += _describe_dedup(dedup, document["id"])
+    lines += describe_dedup(dedup, document["id"])
     if "contamination" in found:
         contamination = found["contamination"]
         words = "kept" if contamination.get("kept", True) else f"dropped: {contamination.get('reason')}"
         lines.append(_line("contamination", words, f"{contamination.get('num_hits', 0)} hit(s)"))
+        for hit in contamination.get("hits", [])[:MOST_ROWS]:
+            lines += [f"    {line}" for line in _describe_hit(hit, EXCERPT_CHARS)]
     spans = found["pii"]["spans"]
     lines.append(_line("pii", f"{len(spans)} span(s)", "" if found["pii"]["kept"] else "dropped"))
     lines += [f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]]
     if found["other_matches"]:
         lines.append(f"\n  {found['other_matches']} more document(s) have this source_id; name one by its own id")
-    excerpt = " ".join(found["excerpt"].split())
-    lines += ["", "  text begins", f"    {''.join(c if c.isprintable() else '�' for c in excerpt)}"]
+    lines += ["", "  text begins", f"    {_on_a_line(found['excerpt'])}"]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
+def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
+    """Who the document went to, and what speaks for it."""
     if dedup["cluster_size"] is None:
         return [_line("dedup", "took no part")]
     role = "kept" if dedup["kept"] else f"dropped: {dedup['reason']}"
     lines = [_line("dedup", role, f"cluster of {dedup['cluster_size']}", f"family {dedup['family']}")]
     if dedup["survivor"] != document_id:
-        lines.append(
-            f"    survivor {dedup['survivor']}" + ("" if dedup["evidence"] else ", with equal text or of a chain of copies")
-        )
+        lines.append(f"    survivor {dedup['survivor']}{COPIES.get(dedup['reason'], '')}")
     for pair in dedup["evidence"][:MOST_ROWS]:
         other = pair["other"] if pair["preferred"] == document_id else pair["preferred"]
         what = (
@@ -180,9 +203,28 @@ def _describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
             if pair["removed"]
             else "alike"
         )
-        lines.append(f"    {other}   Jaccard {pair['jaccard']:.3f}   {what}")
+        lines.append(f"    {other}   Jaccard {pair['jaccard']:.3f}   {what}{', of an earlier run' if pair['earlier'] else ''}")
     lines += [f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}" for cut in dedup["cuts"][:MOST_ROWS]]
     return lines
+
+
+def _describe_hit(hit: Mapping[str, Any], max_chars: int | None) -> list[str]:
+    """An item and what the document has of it; of which document, where texts are whole."""
+    share = f"{hit['item_frac']:.0%} of its n-grams" + (", with the answer" if hit["with_answer"] else "")
+    lines = [f"{_on_a_line(hit['suite'])}, item {_on_a_line(hit['item'])} (number {hit['number']}): {share}"]
+    if max_chars is None:
+        lines.append(f"  document  {hit['document']}" + (f"   source_id {hit['source_id']}" if hit["source_id"] else ""))
+    lines.append(f"  asks      {_on_a_line(hit['question'], max_chars)}")
+    lines += [f"  answer    {_on_a_line(answer, max_chars)}" for answer in hit["answers"]]
+    for (start, stop), text in zip(hit["spans"], hit["texts"], strict=True):
+        lines.append(f"  has       {_on_a_line(text, max_chars)}   (bytes {start}–{stop})")
+    return lines
+
+
+def _on_a_line(text: str, max_chars: int | None = None) -> str:
+    """Text of the data as a terminal may show it."""
+    line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    return line if max_chars is None or len(line) <= max_chars else line[:max_chars] + " …"
 
 
 def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:

@@ -6,9 +6,10 @@ space. Items shorter than that are looked for as a whole (`tasks.suites`). An n-
 is a phrase of the language, as there, unless the document holds the whole of a longer item. `min_item_frac` asks for a larger
 share of an item's n-grams than one of them.
 
-In: id, text; suites are input files. Out: a sidecar `id, kept, reason, num_hits` and `hits.jsonl`: suite, item, document, byte
-offsets in the original text, and how much of the item is there; no text. With `action: report` everything is kept. Without
-suites, the default, nothing is read and nothing found.
+In: id, text; suites are input files. Out: a sidecar `id, kept, reason, num_hits`; `hits.jsonl`: suite, item and its number,
+document, byte offsets in the original text, and how much of the item is there; `hit_items.parquet`: the texts of items that were
+found, so that a hit can be shown when the suite's file is gone (`tasks.contamination_hits`). With `action: report` everything is
+kept. Without suites, the default, nothing is read and nothing found.
 Cost: one walk over the corpus, a look-up per unit and n-gram length; memory of one part plus the suites' n-grams.
 Left out: paraphrases, translations, and answers without their question.
 """
@@ -39,7 +40,17 @@ from tasks.tally import largest, tally_documents
 
 CONTAMINATED = "CONTAMINATED"
 SCHEMA = pa.schema([("id", ID), ("kept", pa.bool_()), ("reason", pa.string()), ("num_hits", pa.int32())])
-HITS_FILE, FOUND_FILE, ITEMS_FILE = "hits.jsonl", "found.parquet", "items.parquet"
+HITS_FILE, HIT_ITEMS_FILE = "hits.jsonl", "hit_items.parquet"
+HIT_ITEMS_SCHEMA = pa.schema(
+    [
+        ("suite", pa.string()),
+        ("number", pa.int64()),
+        ("item", pa.string()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.string())),
+    ]
+)
+FOUND_FILE, ITEMS_FILE = "found.parquet", "items.parquet"
 MAX_EXAMPLES = 5
 EXCERPT_BYTES = 120
 
@@ -88,6 +99,7 @@ def find_contamination(ingest: Artifact, out_dir: Path, config: ContaminationCon
         results = run_parts(clean_part, [_passed("clean", part, {}, {}) for part in parts], config, out_dir)
         link_sidecars(results, out_dir)
         (out_dir / HITS_FILE).touch()
+        _write_items([], [], [], out_dir)
         return _artifact(
             out_dir, config, results, {"suites": {}, "documents": 0, "ignored_ngrams": 0, "by_source": {}, "examples": []}
         )
@@ -101,7 +113,8 @@ def find_contamination(ingest: Artifact, out_dir: Path, config: ContaminationCon
         documents_of += np.bincount(pairs[0], minlength=len(documents_of))
     frequent = documents_of > (config.max_ngram_documents or documents_of.max(initial=0))
     np.save(folder / "frequent.npy", frequent)
-    names = [[item.suite, item.name] for item in items]
+    numbers = _numbers(items)
+    names = [[item.suite, item.name, number] for item, number in zip(items, numbers, strict=True)]
     (folder / "items.json").write_text(json.dumps(names), "utf-8")
 
     known = {
@@ -118,6 +131,7 @@ def find_contamination(ingest: Artifact, out_dir: Path, config: ContaminationCon
     with (out_dir / HITS_FILE).open("wb") as stream:
         for result in results:
             stream.write((result.path / HITS_FILE).read_bytes())
+    _write_items(items, numbers, results, out_dir)
     return _artifact(out_dir, config, results, _metrics(items, index, frequent, results))
 
 
@@ -189,13 +203,14 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
             continue
         num_hits[row] += 1
         spans = merged_spans(starts[occurrence[which]], stops[occurrence[which]])
-        suite, name = names[number]
+        suite, name, place = names[number]
         hit_items.append(number)
         hit_rows.append(row)
         hits.append(
             {
                 "suite": suite,
                 "item": name,
+                "number": place,
                 "document": ids[row].hex(),
                 "spans": spans,
                 "item_frac": round(share, 4),
@@ -288,6 +303,33 @@ def _examples(documents: pa.Table, hits: Sequence[Mapping[str, Any]], rows: Sequ
             excerpt = scrubbed_excerpt(documents["text"][row].as_py().encode("utf-8"), start, stop)
             found[row] = {"suite": hit["suite"], "item": hit["item"], "document": hit["document"], "excerpt": excerpt}
     return list(found.values())
+
+
+def _numbers(items: Sequence[Item]) -> list[int]:
+    """The place of each item in its suite, from 1: names of items may repeat."""
+    suites = itertools.groupby(item.suite for item in items)
+    return [number for _, suite in suites for number, _ in enumerate(suite, start=1)]
+
+
+def _write_items(items: Sequence[Item], numbers: Sequence[int], results: Sequence[PartResult], out_dir: Path) -> None:
+    """The texts of the items that were found."""
+    found = sorted({place for result in results for place in read_table(result.path / ITEMS_FILE)["item"].to_pylist()})
+    rows = [
+        {
+            "suite": items[place].suite,
+            "number": numbers[place],
+            "item": items[place].name,
+            "question": _utf8(items[place].question),
+            "answers": [_utf8(answer) for answer in items[place].answers],
+        }
+        for place in found
+    ]
+    write_table(pa.Table.from_pylist(rows, schema=HIT_ITEMS_SCHEMA), out_dir / HIT_ITEMS_FILE)
+
+
+def _utf8(text: str) -> str:
+    """The text as it was looked for: what is no Unicode is replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _metrics(items: Sequence[Item], index: SuiteIndex, frequent: np.ndarray, results: Sequence[PartResult]) -> dict[str, Any]:

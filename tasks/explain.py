@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
+from tasks.contamination_hits import hits_of
 from tasks.documents import EMPTIED, MIXTURE
 from tasks.documentset import ID, read_table
 from tasks.verdicts import JUDGES
@@ -68,6 +69,8 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
         if stage in artifacts:
             found = _row(artifacts[stage].file(place.name), place.row)
             explained[stage] = {name: value for name, value in found.items() if name != "id"}
+    if explained.get("contamination", {}).get("num_hits"):
+        explained["contamination"]["hits"] = hits_of(artifacts["contamination"], document_id.hex(), text)
     pii = _row(artifacts["pii"].file(place.name), place.row)
     explained["pii"] = {
         "kept": pii.get("kept", True),
@@ -96,7 +99,7 @@ def _quality(quality: Artifact, place: Place, source: str, language: str) -> dic
                     "feature": rule["feature"],
                     "value": row[rule["feature"]],
                     "side": rule["side"],
-                    "threshold": here["threshold"],
+                    "threshold": (here.get("cuts") or {}).get(language, here["threshold"]),
                     "drops": bool(row["drops"] >> rule["bit"] & 1),
                 }
             )
@@ -111,19 +114,11 @@ def _quality(quality: Artifact, place: Place, source: str, language: str) -> dic
 
 
 def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
-    """Cluster, family and survivor, and every pair that speaks for them."""
+    """Cluster, family and survivor, and every pair that speaks for them, with documents of this run and of earlier ones."""
     row = _row(dedup.file(place.name), place.row)
-    pairs = read_table(dedup.file("pairs.parquet"))
-    wanted = pa.scalar(document_id, ID)
-    evidence = [
-        {
-            "preferred": pair["a"].hex(),
-            "other": pair["b"].hex(),
-            "jaccard": pair["jaccard"],
-            "removed": pair["removed"],
-        }
-        for pair in pairs.filter(pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))).to_pylist()
-    ]
+    evidence = _pairs(dedup.file("pairs.parquet"), document_id, earlier=False)
+    for file in dedup.files("earlier_pairs.parquet"):  # only where the run compared with an index
+        evidence += _pairs(file, document_id, earlier=True)
     return {
         "kept": row["kept"],
         "reason": row["reason"],
@@ -133,6 +128,21 @@ def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
         "evidence": sorted(evidence, key=lambda pair: -pair["jaccard"]),
         "cuts": row.get("cuts") or [],
     }
+
+
+def _pairs(file: Path, document_id: bytes, earlier: bool) -> list[dict[str, Any]]:
+    """The pairs of a document. earlier: the preferred one is of an earlier run."""
+    pairs, wanted = read_table(file), pa.scalar(document_id, ID)
+    return [
+        {
+            "preferred": pair["a"].hex(),
+            "other": pair["b"].hex(),
+            "jaccard": pair["jaccard"],
+            "removed": pair["removed"],
+            "earlier": earlier,
+        }
+        for pair in pairs.filter(pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))).to_pylist()
+    ]
 
 
 def _now(documents: Artifact, place: Place, document_id: bytes, text: str, explained: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Columns in: `id, text`. Columns out: `id`, `spans` (list of start, end, type, replacement), UTF-8 byte offsets in the original
 text, ordered and disjoint, and `kept`: false where the action of a found type is to drop the document. `spans.parquet` lists
-every span with a digest of its value and never the value.
+every span, under a key with a digest of its value, and never the value.
 
 Types: private keys, keys of services, e-mail addresses, bank accounts, cards, crypto addresses, national ids, IP and MAC
 addresses, telephone numbers; names in templates by choice. Candidates come from `tasks.kernels.pii` in linear time, checks

@@ -253,7 +253,7 @@ def _drop_table(book: RuleBook, labels: np.ndarray, dropped: np.ndarray, reasons
 
 def _metrics(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
     overlap, first = totals["overlap"], totals["dropped"]
-    rules = [_describe(book, bit, name) for bit, name in enumerate(book.names)]
+    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
     return {
         "rules": rules,
         "funnel": [
@@ -274,8 +274,8 @@ def _metrics(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _describe(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
-    """A rule as the run has it, and `elsewhere`: its threshold for the sources and languages that have rules of their own."""
+def describe_rule(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
+    """A rule as the run has it, and `elsewhere`: what it asks of the sources and languages that have rules of their own."""
     found = {place: next((j for j in book.judgements(*place) if j.bit == bit), None) for place in book.places()}
     here = found[None, None]
     any_of = here or next(j for j in found.values() if j)
@@ -286,6 +286,7 @@ def _describe(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
             "language": language,
             "preset": j.rule.preset if j else None,
             "threshold": j.rule.threshold if j else None,
+            "cuts": dict(j.rule.cuts) if j else {},
             "drops": bool(j and j.drops and j.rule.is_on),
         }
         for (source, language), j in found.items()

@@ -35,7 +35,7 @@ def contamination_section(run: Run) -> Section | None:
     note = (
         "Items found: those with an n-gram in some document. Too short: items in many texts by chance, not looked for. "
         f"{plural(found.number('ignored_ngrams'), 'n-gram')} of many documents were taken for phrases of the language. "
-        "hits.jsonl of the artifact lists every item with its document and place."
+        "hits.jsonl of the artifact lists every item with its document and place; `textmill hits` shows the texts of both."
     )
     pieces: list[Markup | None] = [
         table("Found by suite", ("suite", "items", "items found", "of items", "documents", "too short"), rows, note),

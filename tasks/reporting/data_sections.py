@@ -239,34 +239,97 @@ def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
         name = rule.text("name") or f"rule {i + 1}"
         hit = hits.get(name, Facts({}))
         every, first = hit.number("dropped"), hit.number("dropped_first")
-        is_off = rule.value("threshold") is None
+        is_off = not any(_bounds(place) for place in (rule, *rule.rows("elsewhere")))
         if every is None and rule.value("drops") is False and not is_off:
             every, first = _hits_of_all(quality, i), 0.0
             observed += 1
         numbered = [tag("span", f"{i + 1}", class_="index"), code(name)]
         hit_cells = ("–", "–") if is_off else (amount(every, largest), count(first))
-        rows.append((numbered, rule.text("preset") or "–", _criterion(rule), *hit_cells))
+        criterion = join([_criterion(rule, is_off), _other_bounds(rule)])
+        rows.append((numbered, rule.text("preset") or "–", criterion, *hit_cells))
     note = (
         "Hits: documents the rule would drop on its own. First: documents for which it is the first rule broken, in this order; "
         "these add up to all documents dropped. A rule with many hits and few firsts repeats what earlier rules found."
     )
     if observed:
         note += f" {plural(observed, 'rule')} only observed: hits counted, nothing dropped."
-    return table("Rules", ("rule", "preset", "keeps documents with", "hits", "first"), rows, note, left=3)
+    columns = ("rule", "preset", "keeps documents with", "hits", "first")
+    return join([table("Rules", columns, rows, note, left=3), _rules_of_places(rules)])
 
 
-def _criterion(rule: Facts) -> Markup:
-    """What a document must satisfy, e.g. `num_words ≥ 50`; a rule without a threshold is switched off."""
+def _bounds(place: Facts) -> bool:
+    """Whether a rule, or an entry of its `elsewhere`, holds some document against a number."""
+    return place.value("threshold") is not None or bool(place.group("cuts"))
+
+
+def _criterion(rule: Facts, is_off: bool) -> Markup:
+    """What a document must satisfy, e.g. `num_words ≥ 50`; a rule without any bound is switched off."""
+    if rule.value("threshold") is None:
+        return join([code(rule.text("feature") or NOT_MEASURED), tag("span", "off", class_="aside") if is_off else None])
+    scope = rule.text("applies_to") or "all"
+    criterion = _bound(rule, rule.value("threshold"))
+    return criterion if scope == "all" else join([criterion, tag("span", f"{scope} only", class_="aside")])
+
+
+def _bound(rule: Facts, threshold: object) -> Markup:
     sign = {"min": "≥", "low": "≥", "below": "≥", "max": "≤", "high": "≤", "above": "≤"}.get(
         rule.text("side") or "", rule.text("side")
     )
-    threshold = rule.number("threshold")
-    if rule.value("threshold") is None:
-        return join([code(rule.text("feature") or NOT_MEASURED), tag("span", "off", class_="aside")])
-    limit = f"{threshold:,.6g}" if threshold is not None else rule.text("threshold")
-    criterion = code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
-    scope = rule.text("applies_to") or "all"
-    return criterion if scope == "all" else join([criterion, tag("span", f"{scope} only", class_="aside")])
+    limit = f"{n:,.6g}" if (n := number(threshold)) is not None else str(threshold)
+    return code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
+
+
+def _other_bounds(rule: Facts) -> Markup | None:
+    """By what other numbers differ from the one of the run."""
+    axes = ["language"] if rule.group("cuts") else []
+    for place in _places(rule):
+        axes += [axis for axis in ("language", "source") if place.value(axis) is not None]
+        axes += ["language"] if place.group("cuts") else []
+    return tag("span", "by " + " and ".join(sorted(set(axes))), class_="aside") if axes else None
+
+
+def _places(rule: Facts) -> list[Facts]:
+    """The entries of `elsewhere` that say something: a source without a say leaves a language the rule it has everywhere."""
+
+    def asks(place: Facts) -> tuple[object, ...]:
+        return (place.value("threshold"), place.group("cuts"), place.value("drops"))
+
+    found = {(place.value("source"), place.value("language")): place for place in rule.rows("elsewhere")}
+    return [
+        place
+        for (source, language), place in found.items()
+        if None in (source, language)
+        or (source, None) in found
+        or (None, language) not in found
+        or asks(place) != asks(found[None, language])
+    ]
+
+
+def _rules_of_places(rules: Sequence[Facts]) -> Markup | None:
+    """What rules ask of languages and sources where that is not what they ask of the others."""
+    rows: list[tuple[object, ...]] = []
+    for rule in rules:
+        name = code(rule.text("name") or NOT_MEASURED)
+        for place in (rule, *_places(rule)):
+            source, language, threshold = (place.value(what) for what in ("source", "language", "threshold"))
+            labels = [foreign(str(label)) if label is not None else "all" for label in (source, language)]
+            if place is not rule and (threshold is not None or not _bounds(place)):
+                rows.append((name, *labels, _bound(rule, threshold) if threshold is not None else "off", _role(place)))
+            rows += [
+                (name, labels[0], foreign(label), _bound(rule, cut), _role(place))
+                for label, cut in place.group("cuts").items()
+                if language in (None, label)
+            ]
+    if not rows:
+        return None
+    note = "Where a language or a source has a number of its own, it stands in place of the one in the table above."
+    columns = ("rule", "source", "language", "keeps documents with", "")
+    return folded(f"{plural(len(rows), 'threshold')} by language and source", table(None, columns, rows, note, left=5))
+
+
+def _role(place: Facts) -> str:
+    """Said of a rule that has a bound for a place and drops nothing there."""
+    return "recorded only" if place.value("drops") is False and _bounds(place) else ""
 
 
 def _hits_of_all(quality: Facts, rule: int) -> float | None:

@@ -12,16 +12,20 @@ import pyarrow as pa
 import pytest
 
 from flows import cli
+from flows.questions import describe_dedup
 from flows.records import RunRecord, write_record
 from tasks.artifact import Artifact
+from tasks.contamination import ContaminationConfig, find_contamination
 from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, write_table
 from tasks.explain import find_documents
 from tasks.keys import key_config
 from tasks.mixture import MixtureConfig
 from tasks.quality import QualityConfig, filter_quality
+from tasks.quality_rules import Limit, RuleOverlay
 from tasks.scores import ScoresConfig, score_documents
 from tasks.store import Node, Store, now
+from tasks.suites import SuiteConfig
 from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
 
 TEXTS = {
@@ -30,8 +34,13 @@ TEXTS = {
     "short": "Too few words of\x1b[31m text here.",
     "emptied": "All of this that the people have to be with is cut " + " ".join(f"cut{i}" for i in range(50)) + ".",
     "unmixed": "Das hier ist the text of another language that we have " + " ".join(f"wort{i}" for i in range(99)) + ".",
+    "again": "The people of the town had all that is to be read with a run " + " ".join(f"again{i}" for i in range(50)) + ".",
     "other": "And one more document that is to be read with the rest " + " ".join(f"more{i}" for i in range(45)) + ".",
 }
+RULES = QualityConfig(
+    limits={"num_lines": Limit(max_by_language={"de": 0.5}, drops=False)},
+    by_language={"zh": RuleOverlay(limits={"num_lines": Limit(max=9.0, max_by_language={"en": 0.25})})},
+)
 LISTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
 Ask = Callable[..., dict[str, Any]]
@@ -52,8 +61,10 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         [("language", pa.string(), kinds), ("score", pa.float32(), [0.875] * len(names))],
     )
     scores = score_documents(ingested, language, empty_dir(folder / "scores"), ScoresConfig())
-    quality = filter_quality(ingested, language, scores, empty_dir(folder / "quality"), QualityConfig())
-    survivor = {"copy": "good"}
+    quality = filter_quality(ingested, language, scores, empty_dir(folder / "quality"), RULES)
+    survivor = {"copy": "good", "again": "earlier"}
+    ids["earlier"] = b"earlier document"
+    reasons = {"copy": "NEAR_DUPLICATE", "again": "NEAR_DUPLICATE"}
     cuts = [[{"start": 0, "end": len(TEXTS[n]), "reason": "REPEATED_LINE"}] if n == "emptied" else [] for n in names]
     dedup = make_sidecar(
         ingested,
@@ -63,19 +74,21 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             ("cluster_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
             ("family_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
             ("cluster_size", pa.int32(), [None if n == "short" else 2 if n in ("good", "copy") else 1 for n in names]),
-            ("kept", pa.bool_(), [n not in ("short", "copy") for n in names]),
-            ("reason", pa.string(), ["NEAR_DUPLICATE" if n == "copy" else None for n in names]),
+            ("kept", pa.bool_(), [n != "short" and n not in reasons for n in names]),
+            ("reason", pa.string(), [reasons.get(n) for n in names]),
             ("cuts", LISTS, cuts),
         ],
     )
     pair = {"a": pa.array([ids["good"]], ID), "b": pa.array([ids["copy"]], ID), "jaccard": [0.9375], "removed": [True]}
     write_table(pa.table(pair), dedup.path / "pairs.parquet")
+    pair |= {"a": pa.array([ids["earlier"]], ID), "b": pa.array([ids["again"]], ID), "jaccard": [0.90625]}
+    write_table(pa.table(pair), dedup.path / "earlier_pairs.parquet")
     spans = [[{"start": 4, "end": 10, "type": "NAME", "replacement": "<NAME>"}] if n == "good" else [] for n in names]
     pii = make_sidecar(ingested, "pii", folder / "pii", [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * len(names))])
-    clean = [("kept", pa.bool_(), [True] * len(names)), ("reason", pa.string(), [None] * len(names))]
-    contamination = make_sidecar(
-        ingested, "contamination", folder / "contamination", [*clean, ("num_hits", pa.int32(), [0] * len(names))]
-    )
+    asks = {"id": "q1", "question": "Do people\x1b have a river to be with, and that is not all?", "answer": "Yes"}
+    suite = SuiteConfig(write_jsonl(folder / "quiz.jsonl", [asks]), answer="answer")
+    looking = ContaminationConfig(suites={"quiz": suite}, action="report", ngram_units=8)
+    contamination = find_contamination(ingested, empty_dir(folder / "contamination"), looking)
     made = {
         "ingest": ingested,
         "language": language,
@@ -89,7 +102,7 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     made["scores"] = scores
     store = Store(folder / "store")
     for stage, artifact in made.items():
-        settings = key_config(QualityConfig()) if stage == "quality" else {}
+        settings = key_config(RULES) if stage == "quality" else {}
         node = Node(stage, f"{stage}key", f"{stage}parts", {}, json.loads(json.dumps(settings, default=dataclasses.asdict)))
         store.publish(node, publishable(artifact, store.work_dir(stage, node.key)), 1.0, 1.0, now())
     keys = {stage: f"{stage}key" for stage in made}
@@ -110,7 +123,8 @@ def ask(ids: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Ask:
         capsys.readouterr()
         code = cli.main([*arguments, f"store={ids['store']}"])
         out, err = capsys.readouterr()
-        return {"code": code, "out": out, "err": err, "json": json.loads(out) if "--json" in arguments and code == 0 else None}
+        lines = [json.loads(line) for line in out.splitlines()] if "--json" in arguments else []
+        return {"code": code, "out": out, "err": err, "lines": lines, "json": lines[0] if lines else None}
 
     return run
 
@@ -133,6 +147,41 @@ def test_a_duplicate_is_explained_by_its_survivor_and_their_likeness(ask: Ask, i
     assert "removed for this" in ask("explain", "good")["out"]
 
 
+def test_a_duplicate_of_an_earlier_run_is_explained_by_its_pair(ask: Ask) -> None:
+    out, earlier = ask("explain", "again")["out"], b"earlier document".hex()
+    assert f"survivor {earlier}\n" in out and f"{earlier}   Jaccard 0.906   removed for it, of an earlier run" in out
+    assert "equal text" not in out
+    assert "equal text" in _describe("EXACT_DUPLICATE") and "same URL" in _describe("SAME_URL")
+
+
+def _describe(reason: str) -> str:
+    dedup = {"cluster_size": 2, "kept": False, "reason": reason, "family": "f", "survivor": "s", "evidence": [], "cuts": []}
+    return "\n".join(describe_dedup(dedup, "d"))
+
+
+def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(ask: Ask, ids: dict[str, str]) -> None:
+    out = ask("explain", "good")["out"]
+    assert "quiz, item q1 (number 1):" in out and "asks      Do people\ufffd have a river" in out and "answer    Yes" in out
+    assert "has       have a river to be with, and that is   (bytes " in out
+    [hit] = ask("explain", "good", "--json")["json"]["contamination"]["hits"]
+    assert TEXTS["good"].encode()[slice(*hit["spans"][0])].decode() == hit["texts"][0]
+
+
+def test_hits_lists_all_items_in_text_and_in_json_lines(ask: Ask, ids: dict[str, str]) -> None:
+    out = ask("hits")["out"]
+    assert out.endswith("2 hit(s) of evaluation items in documents of run 20260101-000000-abcdef\n")
+    assert f"document  {ids['good']}   source_id good" in out and "\x1b" not in out
+    lines = ask("hits", "--json", "run=20260101-000000-abcdef")["lines"]
+    assert [line["source_id"] for line in lines] == ["good", "copy"] and all("Do people" in line["question"] for line in lines)
+
+
+def test_a_threshold_of_a_language_is_the_one_that_is_shown(ask: Ask) -> None:
+    found = ask("explain", "unmixed", "--json")["json"]["quality"]["broken"]
+    rule = next(rule for rule in found if rule["rule"] == "NUM_LINES_OVER_MAX")
+    assert (rule["value"], rule["threshold"]) == (1, 0.5)
+    assert "num_lines 1, wanted ≤ 0.5   (recorded only)" in ask("explain", "unmixed")["out"]
+
+
 def test_a_kept_document_is_explained_by_its_split_repeats_and_spans(ask: Ask) -> None:
     found = ask("explain", "good", "--json")["json"]
     assert found["now"]["kept"] and found["now"]["split"] in ("train", "validation") and found["now"]["repeats"] == 1
@@ -148,7 +197,7 @@ def test_what_the_documents_stage_dropped_says_why(ask: Ask) -> None:
 
 def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, str]) -> None:
     found = ask("replay", "quality.thresholds.TOO_FEW_WORDS=5", "quality.thresholds.TOO_FEW_STOP_WORDS=0", "--json")["json"]
-    assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (5, 6, 1)
+    assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (6, 7, 1)
     assert found["newly_kept"] == [[ids["short"], "TOO_FEW_WORDS"]]
     out = ask("replay", "quality.thresholds.TOO_FEW_WORDS=61")["out"]
     assert "documents would go" in out and "TOO_FEW_WORDS" in out and "would come back" in out
@@ -182,6 +231,7 @@ def test_an_id_may_have_any_sign_in_it(
         (["explain", "good", "--yaml"], "--yaml is not an option"),
         (["explain", "good", "run=20260101"], "run=20260101 names no run"),
         (["explain", "good", "copy"], "explain needs one id"),
+        (["hits", "good"], "hits takes no good"),
         (["replay"], "replay needs settings of quality"),
         (["replay", "quality.thresholds.TOO_FEW=3"], "TOO_FEW, which is no rule"),
     ],

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
-from tasks.artifact import Artifact, check_accounting
+from tasks.artifact import Artifact, ArtifactMismatch, check_accounting
 from tasks.contamination import ContaminationConfig, find_contamination, merged_spans, scrubbed_excerpt
+from tasks.contamination_hits import hits_of, list_hits
 from tasks.documentset import read_table
 from tasks.keys import canonical_json, key_config
 from tasks.parts import PartRunner, serial, thread_executor
@@ -58,9 +59,33 @@ def test_a_document_that_holds_a_question_goes_and_its_place_is_told(tmp_path: P
     [hit] = hits
     [[start, stop]] = hit.pop("spans")
     assert text.encode()[start:stop].decode() == QUESTION.rstrip("?")
-    assert hit == {"suite": "rivers", "item": "q1", "document": f"{1:032x}", "item_frac": 1.0, "with_answer": False}
+    known = {"suite": "rivers", "item": "q1", "number": 1, "document": f"{1:032x}", "item_frac": 1.0, "with_answer": False}
+    assert hit == known
     assert artifact.counters["dropped"] == {"CONTAMINATED": 1}
     assert artifact.metrics["suites"] == {"rivers": {"items": 1, "too_short": 0, "hit_items": 1, "hit_documents": 1}}
+
+
+def test_every_hit_is_listed_with_the_text_of_the_item_and_of_the_document(tmp_path: Path) -> None:
+    """Items of one name are told apart, documents in any part are found, and the suite's file is not needed any more."""
+    other = "How many rivers of the world are longer than the one that flows through Vienna and Budapest?"
+    shouted, both = f"{CLEAN} {QUESTION.upper()} {CLEAN}", f"{other} {CLEAN} {QUESTION}"
+    parts = [[CLEAN], [CLEAN, shouted], [CLEAN], [both]]
+    items = [item("What is this?", name="q"), item(QUESTION, ANSWER, "q"), item(other, name="q")]
+    artifact, _, hits = find(tmp_path, parts, items)
+    (tmp_path / "run-0" / "suite.jsonl").unlink()
+    ingest = Artifact(tmp_path / "run-0" / "ingest", "ingest")
+    listed = list(list_hits(ingest, artifact))
+    assert [{name: hit[name] for name in hits[0]} for hit in listed] == hits
+    asked = QUESTION.rstrip("?")
+    assert [(hit["number"], hit["question"], hit["answers"], hit["texts"]) for hit in listed] == [
+        (2, QUESTION, [ANSWER], [asked.upper()]),
+        (2, QUESTION, [ANSWER], [asked]),
+        (3, other, [], [other.rstrip("?")]),
+    ]
+    document = listed[-1]["document"]
+    assert hits_of(artifact, document, both) == [{k: v for k, v in h.items() if k != "source_id"} for h in listed[1:]]
+    with pytest.raises(ArtifactMismatch, match="which ingest does not have"):
+        list(list_hits(documents_artifact(tmp_path / "others", [[CLEAN]]), artifact))
 
 
 @pytest.mark.parametrize(

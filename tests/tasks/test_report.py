@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, build
 from tasks.artifact import Artifact
+from tasks.quality import QualityConfig, describe_rule
 from tasks.report import REPORT_FILE, ReportConfig, write_report
 from tasks.reporting.quantities import NARROW, NOT_MEASURED, compact, count, fixed, percent, significant, size
 from tasks.reporting.text_sections import legible_token
@@ -286,6 +287,64 @@ def test_a_rule_without_a_threshold_is_shown_as_off(tmp_path: Path) -> None:
     name = rules[0]["name"].replace("_", "_ ")
     assert re.search(rf"{name} {rules[0]['preset']} {rules[0]['feature'].replace('_', '_ ')} off – –", text)
     assert "only observed" not in text, "a rule that is off observes nothing"
+
+
+BY_PLACE = [
+    (
+        {"limits": {"perplexity": {"max_by_language": {"en": 340.0, "de": 370.0}}}},
+        ["PERPLEXITY_ OVER_ MAX limits perplexity by language 4,000 3,900", "MAX all de perplexity ≤ 370"],
+    ),
+    (
+        {"by_language": {"zh": {"limits": {"num_words": {"min": 70}}}}},
+        ["NUM_ WORDS_ UNDER_ MIN limits num_ words by language 4,000 3,900", "all zh num_ words ≥ 70"],
+    ),
+    (
+        {
+            "limits": {"num_words": {"min": 50}},
+            "by_source": {"mail": {"limits": {"num_words": {"min": 9, "min_by_language": {"fr": 7}}}}},
+            "by_language": {"de": {"limits": {"num_words": {"min": 40, "drops": False}}}},
+        },
+        [
+            "num_ words ≥ 50 by language and source 4,000 3,900",
+            "MIN mail all num_ words ≥ 9",
+            "MIN mail fr num_ words ≥ 7",
+            "MIN all de num_ words ≥ 40 recorded only",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "shown"), BY_PLACE)
+def test_a_rule_with_thresholds_by_language_or_source_is_shown_with_its_hits(
+    asked: dict[str, Any], shown: list[str], tmp_path: Path
+) -> None:
+    book = build(QualityConfig, {"presets": [], "record": [], **asked}).rule_book()
+    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
+    quality = {
+        "rules": rules,
+        "funnel": [{"rule": rules[0]["name"], "dropped": 4000, "dropped_first": 3900}],
+        "overlap": [[4000]],
+        "score_rules": {},
+    }
+    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", **quality), tmp_path)).text
+    assert [one for one in shown if one not in text] == []
+
+
+def test_a_place_where_a_rule_is_off_is_shown(tmp_path: Path) -> None:
+    asked = {"presets": ["gopher"], "record": [], "by_source": {"mail": {"thresholds": {"TOO_FEW_WORDS": None}}}}
+    book = build(QualityConfig, asked).rule_book()
+    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
+    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
+    assert "TOO_ FEW_ WORDS mail all off" in text and "1 threshold by language and source" in text
+
+
+def test_a_source_without_a_say_does_not_repeat_the_thresholds_of_languages(tmp_path: Path) -> None:
+    asked = {"by_language": {"zh": {"thresholds": {"LONG_WORDS": 5}}}, "by_source": {"mail": {"thresholds": {"SHORT_WORDS": 2}}}}
+    book = build(QualityConfig, asked).rule_book()
+    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
+    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
+    assert "LONG_ WORDS all zh mean_" in text and "LONG_ WORDS mail" not in text
+    assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh mean_" in text
 
 
 @pytest.mark.parametrize("named", [{"web": {"documents": 9, "bytes": 90}}, {}])
