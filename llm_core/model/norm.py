@@ -6,6 +6,9 @@ behind a norm makes a copy.
 
 from __future__ import annotations
 
+import contextlib
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,6 +23,11 @@ def make_norm(config: ModelConfig) -> nn.Module:
     return RMSNorm(config.dim, config.norm_eps)
 
 
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    # Meta tensors, by which models are counted, have none that could be turned off.
+    return contextlib.nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
 class RMSNorm(nn.Module):
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -28,12 +36,12 @@ class RMSNorm(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         # Kernels want weights in the dtype of the input; under FSDP they come so.
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with _without_autocast(x_BTD.device):
             return F.rms_norm(x_BTD, self.weight.shape, self.weight.to(x_BTD.dtype), self.eps)
 
 
 class LayerNorm(nn.LayerNorm):
     def forward(self, x_BTD: Tensor) -> Tensor:
         weight, bias = self.weight.to(x_BTD.dtype), self.bias.to(x_BTD.dtype)
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with _without_autocast(x_BTD.device):
             return F.layer_norm(x_BTD, self.normalized_shape, weight, bias, self.eps)
