@@ -4,7 +4,8 @@ Classifiers over words and word bigrams choose pre-training text in DCLM (Li et 
 random web text, the best 10 % kept). For two classes fastText's model (Joulin et al. 2016) is a linear function of the mean
 of n-gram vectors; here the same function is fitted as what it is, a logistic regression on hashed n-grams
 (`tasks.kernels.linear_ngrams`): convex, the same bytes each time, and an order of magnitude faster (decision 0010).
-Trained fastText models can be given and are applied as they are.
+Trained fastText models can be given and are applied as they are: those with plain softmax by `tasks.kernels.softmax_classes`,
+others by fastText itself, three times as slow and holding the GIL.
 
 Nothing is scored by a model that has seen it: texts fall into `folds` by a hash, model f learns from the other folds and scores
 fold f, and texts equal but for case, punctuation and white space stay together. So the score of a training text is its held-out
@@ -17,14 +18,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.documentset import text_buffers
+from tasks.fasttext_files import SOFTMAX, FastTextModel, read_model
 from tasks.named_labels import IS_CONDITION
 from tasks.unit_rows import UnitRows
 
@@ -129,12 +133,31 @@ def text_line(text: str, config: ClassifierConfig) -> str:
     return " ".join(prefix.replace("__label__", "__label __").replace("</s>", "< /s>").split())
 
 
+def classify_texts(texts: pa.ChunkedArray | pa.Array, model_file: Path, config: ClassifierConfig) -> np.ndarray:
+    """float32 probability of the label of a given fastText model for the prefix of each text, NaN for one without words.
+
+    Raises ConfigError for a label the model lacks, and for a damaged model.
+    """
+    model = _load_softmax(model_file)
+    if model is None:
+        return classify_lines([text_line(text, config) for text in texts.to_pylist()], model_file, config.label)
+    from tasks.kernels.chars import char_classes
+    from tasks.kernels.softmax_classes import class_probabilities
+
+    _check_label(config.label, model.labels, model_file)
+    scores = np.full(len(texts), np.nan, np.float32)
+    tables = model.words, model.lengths, model.grams, model.rows, model.outputs
+    label = model.labels.index(config.label)
+    blank = class_probabilities(*text_buffers(texts), config.prefix_bytes, char_classes(), *tables, label, scores)
+    if np.isnan(scores).sum() > blank:
+        raise ConfigError(f"model_path ({model_file}) gives NaN: its training went wrong; train the model again")
+    return scores
+
+
 def classify_lines(lines: Sequence[str], model_file: Path, label: str) -> np.ndarray:
-    """float32 probability of `label` for each line, NaN for an empty one. Raises ConfigError for a label the model lacks."""
+    """What `classify_texts` finds, by fastText itself, for models of other kinds."""
     predict, labels = _load_fasttext(model_file)
-    if label not in labels:
-        shown = ", ".join(sorted(labels)[:10])
-        raise ConfigError(f"label ({label}) is no label of {model_file.name}; it has {shown}")
+    _check_label(label, labels, model_file)
     scores = np.full(len(lines), np.nan, np.float32)
     for i, line in enumerate(lines):
         if line:
@@ -144,6 +167,12 @@ def classify_lines(lines: Sequence[str], model_file: Path, label: str) -> np.nda
     return scores
 
 
+def _check_label(label: str, labels: Collection[str], model_file: Path) -> None:
+    if label not in labels:
+        shown = ", ".join(sorted(labels)[:10])
+        raise ConfigError(f"label ({label}) is no label of {model_file.name}; it has {shown}")
+
+
 @functools.lru_cache(maxsize=32)
 def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, Any]]:
     from safetensors import safe_open
@@ -151,6 +180,14 @@ def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, Any]]:
     with safe_open(model_file, "numpy") as tensors:
         about = json.loads(tensors.metadata()["textmill"])
         return tensors.get_tensor("weights"), float(tensors.get_tensor("bias")[0]), about
+
+
+@functools.lru_cache(maxsize=4)
+def _load_softmax(model_file: Path) -> FastTextModel | None:
+    try:
+        return read_model(model_file, SOFTMAX)
+    except (ValueError, IndexError) as error:
+        raise ConfigError(f"model_path ({model_file}) is damaged: {error}; fetch the model again") from error
 
 
 @functools.lru_cache(maxsize=4)

@@ -43,7 +43,8 @@ from tasks.documentset import (
     text_buffers,
     write_table,
 )
-from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_labels, read_tree
+from tasks.fasttext_files import read_labels
+from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
 from tasks.keys import digest
 from tasks.language_labels import LID176_LABELS, UNDETERMINED
 from tasks.parts import Part, RunParts, serial

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, check_accounting, digest_file, link_file
-from tasks.classifier import ClassifierConfig, classify, classify_lines, text_line
+from tasks.classifier import ClassifierConfig, classify, classify_texts
 from tasks.documentset import (
     ID,
     SIDECAR_FILE,
@@ -152,7 +152,7 @@ def score_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
         files: ModelFiles = part.payload["models"].get(name, [])
         if name in config.classifiers:
             classifier = config.classifiers[name]
-            values = _classifier_scores(texts, rows_of(classifier.prefix_bytes), files, classifier)
+            values = _classifier_scores(texts, rows_of, files, classifier)
         else:
             perplexity = config.perplexities[name]
             values = _perplexity_scores(texts, languages, rows_of(perplexity.prefix_bytes), files, perplexity)
@@ -190,10 +190,13 @@ def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
     return counts
 
 
-def _classifier_scores(texts: pa.ChunkedArray, rows: UnitRows, files: ModelFiles, config: ClassifierConfig) -> np.ndarray:
+def _classifier_scores(
+    texts: pa.ChunkedArray, rows_of: Callable[[int], UnitRows], files: ModelFiles, config: ClassifierConfig
+) -> np.ndarray:
     if config.model_path is not None:
         [[_, _, file]] = files
-        return classify_lines([text_line(text, config) for text in texts.to_pylist()], Path(file), config.label)
+        return classify_texts(texts, Path(file), config)
+    rows = rows_of(config.prefix_bytes)
     scores = np.full(len(rows), np.nan, np.float32)
     folds = rows.keys(config.seed) % np.uint64(config.folds)
     for _, fold, file in files:

@@ -17,12 +17,15 @@ import numpy as np
 from numba import njit, uint8
 
 from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
+from tasks.kernels.interning import load_word, store_word
 
 KEY_BYTES = 16
 _SCRATCH_BYTES = 1 << 18
 _LAST_LOOKED_UP = 0x20000
 _COMPATIBILITY_HAN = 0x2F800  # these decompose; the Han between fold to themselves
-_CONTEXTUAL = 0xFFFFFFFF
+_CONTEXTUAL, _DOUBLE_S = 0xFFFFFFFF, 0xFFFFFFFE
+_ONES, _BLANKS = np.uint64(0x0101010101010101), np.uint64(0x2020202020202020)
+_HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[bytes | None]:
@@ -51,19 +54,20 @@ def fold_text(text: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def exact_forms() -> np.ndarray:
-    """What each code point folds to, uint32: a blank for white space, `_CONTEXTUAL` where one character may not do."""
+    """What each code point folds to, uint32: a blank for white space, `_DOUBLE_S`, `_CONTEXTUAL` where others decide too."""
     forms = fold_table().copy()
     contextual = np.zeros(NUM_CODE_POINTS, bool)
     contextual[_COMPATIBILITY_HAN:] = True
     contextual[0x1100:0x1200] = True  # conjoining Jamo
     for code_point in range(_LAST_LOOKED_UP):
         char = chr(code_point)
-        if len(char.casefold()) != 1 or unicodedata.category(char)[0] in "MC" or not unicodedata.is_normalized("NFC", char):
+        if len(char.casefold()) != 1 or unicodedata.category(char)[0] == "M" or not unicodedata.is_normalized("NFC", char):
             contextual[code_point] = not char.isspace()
         pieces = unicodedata.decomposition(char).split()
         if len(pieces) == 2 and not pieces[0].startswith("<"):
             contextual[int(pieces[1], 16)] = True  # joins the character before it
     forms[contextual | contextual[forms]] = _CONTEXTUAL
+    forms[[ord("ß"), ord("ẞ")]] = _DOUBLE_S  # else nearly all of German took the slow way
     forms[char_classes() == SPACE] = 0x20
     forms.setflags(write=False)
     return forms
@@ -92,16 +96,40 @@ def _fold_rows(buf, begins, rows, first, forms, out, places):  # type: ignore[no
     return rows.size
 
 
+@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _bytes_from(word, first, last):  # type: ignore[no-untyped-def]
+    """The high bits of those bytes of eight of ASCII that are from `first` to `last`: sums of seven-bit bytes do not carry."""
+    return (word + np.uint64(0x80 - first) * _ONES) & ~(word + np.uint64(0x7F - last) * _ONES) & _HIGH_BITS
+
+
 @njit(cache=True, nogil=True)
 def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-def]
     """Write the folded text to `out` from `start` on and return where it ends, or -1 where a character is contextual.
 
-    Every character is written; a blank after a blank is written over.
+    Every character is written; a blank after a blank is written over. Eight of ASCII go at once where no blank follows a blank.
     """
     size = start
     before = np.int64(0x20)  # blanks at the beginning go
-    pos = begin
+    pos, next_word = begin, begin
     while pos < end:
+        if pos >= next_word and pos + 8 <= end:
+            word = load_word(buf, pos)
+            if word & _HIGH_BITS:
+                next_word = pos + 8
+            else:
+                blanks = _bytes_from(word, 0x09, 0x0D) | _bytes_from(word, 0x1C, 0x20)
+                doubled = (blanks & (blanks << np.uint64(8))) | (blanks & np.uint64(0x80 if before == 0x20 else 0))
+                if not doubled:
+                    of_blanks = (blanks >> np.uint64(7)) * np.uint64(0xFF)
+                    lowered = word | (_bytes_from(word, 0x41, 0x5A) >> np.uint64(2))
+                    store_word(out, size, (lowered & ~of_blanks) | (_BLANKS & of_blanks))
+                    pos, size = pos + 8, size + 8
+                    before = np.int64(0x20 if blanks >> np.uint64(63) else 0)
+                    continue
+                if blanks == _HIGH_BITS and before == 0x20:  # deep indentation
+                    pos += 8
+                    continue
+                next_word = pos + 8
         c = np.int64(buf[pos])
         after = pos + 1
         if c >= 0x80:
@@ -116,6 +144,10 @@ def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-
         if c == _CONTEXTUAL:
             return -1
         before = c
+        if c == _DOUBLE_S:
+            out[size] = out[size + 1] = 0x73
+            size += 2
+            continue
         if c < 0x800:
             out[size] = 0xC0 | (c >> 6)
             size += 1

@@ -48,6 +48,19 @@ def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
     return types.uint64(buf, types.int64), generate
 
 
+@intrinsic
+def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
+    """Write a number as the eight bytes at buf[pos]; nothing is checked, and `pos` needs no alignment."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        builder.store(arguments[2], place).align = 1
+        return context.get_dummy_value()
+
+    return types.void(buf, types.int64, types.uint64), generate
+
+
 @njit(cache=True, nogil=True)
 def make_table(num_items):  # type: ignore[no-untyped-def]
     """An empty table for up to `num_items` of one generation; generation 0 is "never filled"."""

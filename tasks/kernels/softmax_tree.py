@@ -19,13 +19,13 @@ from numba import njit
 
 from tasks.kernels import inner
 from tasks.kernels.chars import NUM_CODE_POINTS, char_classes, decode
+from tasks.kernels.fasttext_rows import FNV_SEED, find_rows, find_word, fnv, is_label
 
 SPACE_BIT, LETTER_BIT, MARK_BIT = 1, 2, 4
 SEEN_LETTER, SEEN_END, CORRECTED = 1, 2, 4
 """Bits of `facts`: a letter was read, the text held fastText's end of line, the best label was not of the text's script."""
 
 _inline = njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-_FNV_SEED, _FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
 _CAPITAL_SIGMA, _SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
 _DOTTED_I = 0x130
 _NO_LEAF = -1
@@ -79,33 +79,6 @@ def _put(out, size, char):  # type: ignore[no-untyped-def]
     return size + 4
 
 
-@_inline
-def _fnv(value, byte):  # type: ignore[no-untyped-def]
-    # fastText hashes signed bytes: those from 0x80 on set the upper bits too. Numba widens what is not cast at every step.
-    wide = np.uint32(byte) | (np.uint32(0xFFFFFF00) if byte >= 0x80 else np.uint32(0))
-    return np.uint32(np.uint32(value ^ wide) * _FNV_PRIME)
-
-
-@inner
-def _find_word(word, size, value, slots, word_bytes, word_ends):  # type: ignore[no-untyped-def]
-    """Number of the word in word[1:size - 1] (`<` and `>` around it), -1 where the model has none."""
-    mask = slots.size - 1
-    slot = np.int64(value) & mask
-    while slots[slot] >= 0:
-        number = np.int64(slots[slot])
-        first = word_ends[number - 1] if number else 0
-        if word_ends[number] - first == size - 2:
-            same = True
-            for i in range(size - 2):
-                if word_bytes[first + i] != word[i + 1]:
-                    same = False
-                    break
-            if same:
-                return number
-        slot = (slot + 1) & mask
-    return np.int64(-1)
-
-
 @inner
 def _add_rows(totals, at, rows, which, count):  # type: ignore[no-untyped-def]
     """totals[at] becomes the sum of these rows."""
@@ -115,39 +88,6 @@ def _add_rows(totals, at, rows, which, count):  # type: ignore[no-untyped-def]
         row = which[i]
         for k in range(totals.shape[1]):
             totals[at, k] += rows[row, k]
-
-
-@inner
-def _find_rows(word, size, lengths, there, places, num_words, which, count):  # type: ignore[no-untyped-def]
-    """Append the rows of all n-grams of word[:size], `lengths` = (shortest, longest, buckets); returns how many there are now."""
-    # A product and a correction, exact for 32 bits, in place of a division per n-gram.
-    buckets, per_bucket = lengths[2], 1.0 / lengths[2]
-    for i in range(size):
-        if word[i] & 0xC0 == 0x80:
-            continue
-        value, j = _FNV_SEED, i
-        for n in range(1, lengths[1] + 1):
-            if j >= size:
-                break
-            value = _fnv(value, word[j])
-            j += 1
-            while j < size and word[j] & 0xC0 == 0x80:
-                value = _fnv(value, word[j])
-                j += 1
-            if n >= lengths[0] and not (n == 1 and (i == 0 or j == size)):
-                place = np.int64(value) - np.int64(np.float64(value) * per_bucket) * buckets
-                if place < 0:
-                    place += buckets
-                elif place >= buckets:
-                    place -= buckets
-                # Most n-grams were pruned; their bits fit a near cache, their rows do not.
-                if there.size == 0:
-                    which[count] = num_words + place
-                    count += 1
-                elif there[place >> 3] >> (place & 7) & 1:
-                    which[count] = num_words + np.int64(places[place])
-                    count += 1
-    return count
 
 
 @inner
@@ -187,30 +127,17 @@ def _lowered(buf, char, pos, end, before, kinds, lowers):  # type: ignore[no-unt
     return np.int64(lowers[char])
 
 
-_LABEL = np.frombuffer(b"__label__", np.uint8)
-
-
-@inner
-def _is_label(word, size):  # type: ignore[no-untyped-def]
-    if size < _LABEL.size + 2:
-        return False
-    alike = 0
-    for i in range(_LABEL.size):
-        alike += word[i + 1] == _LABEL[i]
-    return alike == _LABEL.size
-
-
 @inner
 def _read_word(word, size, value, lengths, there, places, num_words, slots, word_bytes, word_ends, which):  # type: ignore[no-untyped-def]
     """Write the rows of word[:size] and of its n-grams into `which`; returns how many."""
-    number = _find_word(word, size, value, slots, word_bytes, word_ends)
+    number = find_word(word, np.int64(1), size - 1, value, slots, word_bytes, word_ends)
     count = 0
     if number >= 0:
         which[0] = number
         count = 1
-    elif _is_label(word, size):  # fastText takes it for a label of the text and does not read it
+    elif is_label(word, np.int64(1), size - 1):  # fastText takes it for a label of the text and does not read it
         return 0
-    return _find_rows(word, size, lengths, there, places, num_words, which, count)
+    return find_rows(word, size, lengths, there, places, num_words, which, count)
 
 
 @inner
@@ -288,9 +215,9 @@ def best_labels(buf, offsets, scripts, tables, words, lengths, grams, rows, tree
             if kind & SPACE_BIT and size > 1:
                 word[size] = 0x3E
                 size += 1
-                value = _FNV_SEED
+                value = FNV_SEED
                 for i in range(1, size - 1):
-                    value = _fnv(value, word[i])
+                    value = fnv(value, word[i])
                 at, known = _remember(word, size, value, kept_words, kept_sizes)
                 if not known:
                     num_rows = _read_word(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tasks.documentset import text_buffers
 from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
 from tasks.kernels.softmax_tree import CORRECTED
 from tasks.language import LanguageConfig, label_texts
+from tests.tasks.fasttext_models import stock, write_model
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
 MODEL = LanguageConfig().input_files()["lid_model"]
@@ -32,13 +32,6 @@ def lid176() -> SoftmaxTree:
     tree = read_tree(MODEL)
     assert tree is not None
     return tree
-
-
-@functools.cache
-def stock(path: Path) -> Callable[..., list[tuple[float, str]]]:
-    import fasttext
-
-    return fasttext.load_model(str(path)).f.predict
 
 
 def read(tree: SoftmaxTree, texts: Sequence[str], allowed: Any = None) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -76,40 +69,6 @@ def test_a_label_that_is_not_allowed_gives_way_to_the_best_that_is() -> None:
         best = [(p, name) for p, name in ranked if allowed[tree.labels.index(name)]][:1] or [(0.0, "")]
         assert (label, pytest.approx(score, abs=2e-5)) == (best[0][1], min(best[0][0], 1))
         assert bool(fact & CORRECTED) == (ranked[0][1] != label)
-
-
-def write_model(file: Path, *, quantised: bool = False, norms: bool = False, pruned: bool = False, **settings: int) -> Path:
-    """A model of random numbers in the format of fastText 0.9, version 12."""
-    rng = np.random.default_rng(len(file.name))
-    chosen = {"dim": 6, "ngrams": 1, "loss": 1, "buckets": 500, "minn": 1, "maxn": 3, **settings}
-    dim, buckets = chosen["dim"], chosen["buckets"]
-    words, labels = ["</s>", "abc", "éa", "de"], ["__label__x", "__label__y", "__label__z"]
-    ints = [dim, 5, 5, 1, 5, chosen["ngrams"], chosen["loss"], 3, buckets, chosen["minn"], chosen["maxn"], 100]
-    out = [struct.pack("<2i12id", 793712314, 12, *ints, 1e-4)]
-    places = rng.choice(buckets, 40, replace=False).tolist() if pruned else []
-    out.append(struct.pack("<3i2q", len(words) + len(labels), len(words), len(labels), 999, len(places) if pruned else -1))
-    for number, word in enumerate([*words, *labels]):
-        out.append(word.encode() + struct.pack("<xqb", 100 - 10 * number, number >= len(words)))
-    out += [struct.pack("<2i", place, row) for row, place in enumerate(places)]
-
-    def centroids(width: int, part: int) -> bytes:
-        parts = -(-width // part)
-        return (
-            struct.pack("<4i", width, parts, part, width - part * (parts - 1))
-            + rng.normal(size=width * 256).astype("<f4").tobytes()
-        )
-
-    def matrix(rows: int, quantised: bool) -> bytes:
-        if not quantised:
-            return struct.pack("<2q", rows, dim) + rng.normal(size=(rows, dim)).astype("<f4").tobytes()
-        codes = rng.integers(0, 256, rows * -(-dim // 4)).astype("u1").tobytes()
-        data = struct.pack("<?2qi", norms, rows, dim, len(codes)) + codes + centroids(dim, 4)
-        return data + (rng.integers(0, 256, rows).astype("u1").tobytes() + centroids(1, 1) if norms else b"")
-
-    rows = len(words) + (len(places) if pruned else buckets)
-    out += [struct.pack("<?", quantised), matrix(rows, quantised), struct.pack("<?", norms), matrix(len(labels), norms)]
-    file.write_bytes(b"".join(out))
-    return file
 
 
 @pytest.mark.parametrize(

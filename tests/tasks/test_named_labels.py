@@ -9,7 +9,7 @@ import pytest
 
 from flows.config import compose
 from llm_core.config import ConfigError
-from tasks.fasttext_tree import read_labels
+from tasks.fasttext_files import read_labels
 from tasks.language import LanguageConfig
 from tasks.language_labels import LID176_LABELS
 from tasks.selection import compared_values

@@ -21,7 +21,12 @@ def keys(*texts: str) -> list[bytes | None]:
 @settings(deadline=None, max_examples=100)
 @given(
     st.lists(
-        st.text(max_size=30) | st.text(st.sampled_from("aA \t\n\x1f\u2003ÀßȺΣςé\u0301漢🄰ﬁ한\u1161"), max_size=30), max_size=4
+        st.text(max_size=30)
+        | st.text(st.sampled_from("aA \t\n\x1f\u2003ÀßȺΣςé\u0301漢🄰ﬁ한\u1161"), max_size=30)
+        | st.lists(
+            st.sampled_from(["@AZ[`az{", "a", "word ", " ", "\n" + 9 * " ", "\x08\t\r\x0e", "\x1b\x1c \x1f!", "\x7f", "é"])
+        ).map("".join),
+        max_size=4,
     )
 )
 def test_compiled_keys_are_hashes_of_the_folded_text(texts: list[str]) -> None:
