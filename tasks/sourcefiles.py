@@ -2,17 +2,18 @@
 
 A source is a list of files, folders and globs, here or at an address. Each file is named by its path relative to the source
 root, so that moving the folder changes nothing; the root is the folder that all *entries* have in common, never derived from
-the files found, so that a source that grows keeps its names. Hidden files and formats without a reader are left
-out of folders and globs. A file that is listed twice, or reached by two links, is read once.
+the files found, so that a source that grows keeps its names. Hidden files and formats without a reader are left out of
+folders and globs, the latter by name. A file that is listed twice, or reached by two links, is read once.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from llm_core.config import ConfigError
 from tasks.readers.formats import format_of, known_formats
@@ -21,10 +22,18 @@ from tasks.remotefiles import base_of, fetch, is_remote, list_remote
 FETCHES_AT_ONCE = 8
 
 
-def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str = "source") -> dict[str, Path]:
-    """{path relative to the root: file}, in name order. Raises ConfigError for what is missing or unreadable.
+class Listing(NamedTuple):
+    """{path relative to the root: file}, in name order, and the names of files that folders and globs have without a reader."""
 
-    cache: where files from elsewhere are kept. where: the group of settings that a message names.
+    files: Mapping[str, Path]
+    left_out: Sequence[str]
+
+
+def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str = "source", form: str | None = None) -> Listing:
+    """The files of a source. Raises ConfigError for what is missing or unreadable.
+
+    cache: where files from elsewhere are kept. where: the group of settings that a message names. form: the ending that names
+    without a known one are taken to have.
     """
     if not paths:
         raise ConfigError(
@@ -33,27 +42,33 @@ def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str 
         )
     remote = [path for path in paths if is_remote(path)]
     if not remote:
-        return _list_local(paths, root, where)
+        return _list_local(paths, root, where, form)
     if len(remote) < len(paths) or root is not None:
         here = next((path for path in paths if not is_remote(path)), f"root={root}")
         raise ConfigError(f"{where}.paths: {remote[0]} and {here} have no root in common; make two of source.sources of them")
     top = Path(os.path.commonpath([base_of(path) for path in remote]))
-    found = {file.place.relative_to(top).as_posix(): file for path in remote for file in list_remote(path, where)}
+    listed = [list_remote(path, where, form) for path in remote]
+    found = {file.place.relative_to(top).as_posix(): file for files, _ in listed for file in files}
+    left_out = {place.relative_to(top).as_posix() for _, places in listed for place in places} - found.keys()
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         fetches = {relative: pool.submit(fetch, found[relative], cache, where) for relative in sorted(found)}
         try:
-            return {relative: future.result() for relative, future in fetches.items()}
+            return Listing({relative: future.result() for relative, future in fetches.items()}, sorted(left_out))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _list_local(paths: Sequence[str], root: Path | None, where: str) -> dict[str, Path]:
+def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str | None) -> Listing:
     bases = [_base(path) for path in paths]
     top = Path(os.path.abspath(root)) if root else Path(os.path.commonpath(bases))
     named: dict[str, Path] = {}
+    left_out: set[Path] = set()
     for path in paths:
-        for file in _expand(path, where):
+        for file, is_read in _expand(path, where, form):
+            if not is_read:
+                left_out.add(file)
+                continue
             try:
                 relative = file.relative_to(top).as_posix()
                 relative.encode("utf-8")
@@ -67,35 +82,39 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str) -> dict[str
     once: dict[Path, str] = {}
     for relative in sorted(named):
         once.setdefault(named[relative].resolve(), relative)
-    return {relative: named[relative] for relative in sorted(once.values())}
+    names = (os.path.relpath(file, top).encode("utf-8", "backslashreplace").decode() for file in left_out - set(named.values()))
+    return Listing({relative: named[relative] for relative in sorted(once.values())}, sorted(names))
 
 
-def _expand(path: str, where: str) -> Iterator[Path]:
+def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, bool]]:
+    """The files of an entry, and whether they are read."""
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.is_file():
-        if format_of(place.name) is None:
-            raise ConfigError(f"{where}.paths: {path} has no reader; formats are {known_formats()}")
-        yield place
+        if format_of(place.name, form) is None:
+            raise ConfigError(
+                f"{where}.paths: {path} has no reader; say what it is with {where}.format; formats are {known_formats()}"
+            )
+        yield place, True
     elif place.is_dir():
         found = (Path(folder) / name for folder, _, names in os.walk(place) for name in names)
         # A lone .json in a folder describes the data more often than it holds some.
-        yield from (file for file in _readable(found) if file.suffix.lower() != ".json")
+        yield from ((file, is_read and file.suffix.lower() != ".json") for file, is_read in _visible(found, form))
     elif glob.has_magic(path):
         # Sorting is the caller's: names, not the order of a directory, decide.
         matches = [Path(p) for p in glob.glob(str(place), recursive=True)]
         if not matches:
             raise ConfigError(f"{where}.paths: {path} matches no file; globs are relative to {Path.cwd()}")
         for one in matches:
-            yield from _expand(str(one), where) if one.is_dir() else _readable([one])
+            yield from _expand(str(one), where, form) if one.is_dir() else _visible([one], form)
     else:
         raise ConfigError(f"{where}.paths: {path} does not exist; paths are relative to {Path.cwd()}")
 
 
-def _readable(files: Iterable[Path]) -> Iterator[Path]:
+def _visible(files: Iterable[Path], form: str | None) -> Iterator[tuple[Path, bool]]:
     for file in files:
         hidden = any(part.startswith(".") for part in file.parts[-2:])
-        if file.is_file() and not hidden and format_of(file.name) is not None:
-            yield file
+        if file.is_file() and not hidden:
+            yield file, format_of(file.name, form) is not None
 
 
 def _base(path: str) -> str:
