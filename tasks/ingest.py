@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.artifact import Artifact, check_accounting, digest_file, link_file
@@ -28,13 +29,17 @@ from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.readers import Columns, Dropped, Fault, Item, Record, Skipped, read_streams
 from tasks.sandbox import Sandbox
+from tasks.sourcefiles import Listing
 from tasks.sources import SourceConfig, input_name
 from tasks.stage import StageFailure
 from tasks.tally import Tally, add_to_tally, largest
 
+logger = logging.getLogger("tasks.ingest")
+
 QUARANTINE_FILE = "quarantine.jsonl"
 MAX_EXAMPLES = 10
 MAX_NAMED_FAULTS = 3
+MAX_NAMED_FILES = 3
 
 
 def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) -> Artifact:
@@ -43,7 +48,9 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     Raises ConfigError for missing paths, StageFailure where there is nothing to read or nothing is left.
     Deterministic for equal contents and relative names, whatever the order of files or the number of workers.
     """
-    parts = list_parts(config)
+    listings = config.listings()
+    left_out = _left_out(config, listings)
+    parts = list_parts(config, listings)
     results = run_parts(ingest_file, parts, config, out_dir)
     _merge(results, out_dir)
     counters = sum_counters([result.counters for result in results])
@@ -52,11 +59,13 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
         "licenses": {k: v["documents"] for k, v in largest(counters.pop("licenses")).items()},
         "length_histogram": _histogram(counters.pop("length_bits")),
         "quarantine_examples": _examples(out_dir / QUARANTINE_FILE, MAX_EXAMPLES),
+        "files_left_out": left_out,
     }
     check_accounting("ingest", counters)
     if not counters["kept"]:
         raise StageFailure(nothing_left(", ".join(config.inputs), len(parts), counters))
-    return Artifact(out_dir, "ingest", counters | {"files": len(parts)}, metrics)
+    counters |= {"files": len(parts), "files_left_out": sum(left_out["by_ending"].values())}
+    return Artifact(out_dir, "ingest", counters, metrics)
 
 
 def require_budget(artifact: Artifact, config: SourceConfig) -> None:
@@ -76,10 +85,10 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
     )
 
 
-def list_parts(config: SourceConfig) -> list[Part]:
+def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = None) -> list[Part]:
     """One part per file. Raises StageFailure where a source has none."""
     parts = []
-    for source, files in config.source_files().items():
+    for source, (files, _) in (listings or config.listings()).items():
         # One of several sources brings its own settings, so that another one beside it changes nothing here.
         settings = key_config(config.inputs[source]) if config.sources else {}
         if not files:
@@ -103,7 +112,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
     ):
         rows = RowReader(source, one, config.html, sandbox)
-        for name, items in read_streams(Path(part.payload["path"]), part.payload["relative"], columns):
+        for name, items in read_streams(Path(part.payload["path"]), part.payload["relative"], columns, one.layout):
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             for item in items:
@@ -126,6 +135,22 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                     counts.dropped[outcome.reason if isinstance(outcome, Dropped) else str(outcome)] += 1
     writer.close()
     return counts.counters()
+
+
+def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str, Any]:
+    """Files that have no reader, by ending, and the first of them; said aloud too. They are in no key: nothing reads them."""
+    names = [input_name(source, name, bool(config.sources)) for source, (_, some) in listings.items() for name in some]
+    endings = Counter(PurePosixPath(name).suffix.lower() or "(none)" for name in names)
+    if names:
+        kinds = ", ".join(f"{ending} {count:,}" for ending, count in endings.most_common(5))
+        shown = ", ".join(names[:MAX_NAMED_FILES]) + (" …" if len(names) > MAX_NAMED_FILES else "")
+        logger.warning(
+            "%s files have no reader and are left out (%s): %s; say what they are with source.format, or name .json by a glob",
+            f"{len(names):,}",
+            kinds,
+            shown,
+        )
+    return {"by_ending": dict(sorted(endings.items())), "examples": names[:MAX_EXAMPLES]}
 
 
 class FileCounts:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from llm_core.config import ConfigError
 
 
-def read_entries(path: Path, where: str) -> list[str]:
+def read_entries(path: Path, where: str, undecodable: Literal["strict", "surrogateescape"] = "strict") -> list[str]:
     """The entries of a file, without white space at their ends. `where` is the setting that names it.
 
-    Raises ConfigError where it is no file, or not UTF-8.
+    Raises ConfigError where it is no file, or not UTF-8, unless such bytes are asked for as surrogates.
     """
     check_list_files(where, (path,))
     try:
-        text = path.read_text("utf-8-sig")
+        text = path.read_text("utf-8-sig", undecodable)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} ({path}) is not UTF-8 at byte {error.start}; convert it with iconv") from error
     return [line for raw in text.split("\n") if (line := raw.strip()) and not line.startswith("#")]

@@ -15,6 +15,7 @@ Leaves out: removal of single lines.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,9 @@ from tasks.score_labels import DIMENSIONS, LABELS_FOLDER
 from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
 from tasks.stage import StageFailure
 from tasks.tally import OTHER, largest
-from tasks.url_rules import UrlRules, count_urls, find_urls, url_files, url_rules
+from tasks.url_rules import UrlRules, check_url_files, count_urls, find_urls, odd_entries, url_files, url_rules
+
+logger = logging.getLogger("tasks.quality")
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class QualityConfig:
         files = keyword_files(self.keywords) | url_files(self.urls)
         for name, path in files.items():
             check_list_files(f"quality.{name}", (path,))
+        check_url_files(self.urls)
         return files
 
 
@@ -134,6 +138,10 @@ def filter_quality(
         )
         for p in parts
     ]
+    odd = odd_entries(config.urls, lists)
+    if odd:
+        shown = ", ".join(f"{name.removeprefix('urls/folders/')} {count:,}" for name, count in sorted(odd.items())[:5])
+        logger.warning("quality.urls.folders: %s entries mean nothing and are passed over: %s", f"{sum(odd.values()):,}", shown)
     results = run_parts(_judge_part, parts, config, out_dir)
     link_sidecars(results, out_dir)
     totals = sum_counters([result.counters for result in results])
@@ -147,7 +155,7 @@ def filter_quality(
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
     metrics = _metrics(config.rule_book(), totals) | {name: totals[name] for name in ("urls", "keywords") if name in totals}
-    return Artifact(out_dir, "quality", counters, metrics)
+    return Artifact(out_dir, "quality", counters, metrics | ({"odd_list_entries": odd} if config.urls.folders else {}))
 
 
 def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[str, Any]:

@@ -71,8 +71,11 @@ def base_of(address: str) -> PurePosixPath:
     return PurePosixPath(*steps[:magic])
 
 
-def list_remote(address: str, where: str) -> list[RemoteFile]:
-    """The readable files that an address, a folder (ending in /) or a glob names. Raises ConfigError."""
+def list_remote(address: str, where: str, form: str | None = None) -> tuple[list[RemoteFile], list[PurePosixPath]]:
+    """The readable files that an address, a folder (ending in /) or a glob names, and the places of others. Raises ConfigError.
+
+    form: the ending that names without a known one are taken to have.
+    """
     system = _file_system(address, where)
     scheme = address.partition("://")[0]
 
@@ -86,12 +89,15 @@ def list_remote(address: str, where: str) -> list[RemoteFile]:
 
     found = _patiently(look, address, where)
     named = [name if "://" in name else f"{scheme}://{name}" for name in found]
-    if named == [address] and format_of(_place(address).name) is None:
-        raise ConfigError(f"{where}.paths: {address} has no reader; formats are {known_formats()}")
-    files = [RemoteFile(name, _place(name)) for name in named if format_of(_place(name).name)]
-    if not files:
+    if named == [address] and format_of(_place(address).name, form) is None:
+        raise ConfigError(
+            f"{where}.paths: {address} has no reader; say what it is with {where}.format; formats are {known_formats()}"
+        )
+    files = [RemoteFile(name, _place(name)) for name in named]
+    read = [file for file in files if format_of(file.place.name, form)]
+    if not read:
         raise ConfigError(f"{where}.paths: {address} names no file with a reader; formats are {known_formats()}")
-    return files
+    return read, [file.place for file in files if file not in read and not file.place.name.startswith(".")]
 
 
 def fetch(file: RemoteFile, cache: Path, where: str) -> Path:

@@ -2,9 +2,10 @@
 
 A source is a list of files, folders and globs, here or at an address. Each file is named by its path relative to the source
 root, so that moving the folder changes nothing; the root is the folder that all *entries* have in common, never derived from
-the files found, so that a source that grows keeps its names. Formats without a reader are left out of folders and globs, and
-so is what is hidden below a folder; one that is named itself may be hidden. Links to folders are followed, but for those back
-to a folder above. A file that is listed twice, or reached by two links, is read once, under its shortest name that is no link.
+the files found, so that a source that grows keeps its names. Formats without a reader are left out of folders and globs, by
+name; so is what is hidden below a folder, but one that is named itself may be hidden. Links to folders are followed, but for
+those back to a folder above. A file that is listed twice, or reached by two links, is read once, under its shortest name that is
+no link.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from llm_core.config import ConfigError
 from tasks.readers.formats import format_of, known_formats
@@ -23,10 +25,18 @@ from tasks.remotefiles import base_of, fetch, is_remote, list_remote
 FETCHES_AT_ONCE = 8
 
 
-def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str = "source") -> dict[str, Path]:
-    """{path relative to the root: file}, in name order. Raises ConfigError for what is missing or unreadable.
+class Listing(NamedTuple):
+    """{path relative to the root: file}, in name order, and the names of files that folders and globs have without a reader."""
 
-    cache: where files from elsewhere are kept. where: the group of settings that a message names.
+    files: Mapping[str, Path]
+    left_out: Sequence[str]
+
+
+def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str = "source", form: str | None = None) -> Listing:
+    """The files of a source. Raises ConfigError for what is missing or unreadable.
+
+    cache: where files from elsewhere are kept. where: the group of settings that a message names. form: the ending that names
+    without a known one are taken to have.
     """
     if not paths:
         raise ConfigError(
@@ -35,27 +45,33 @@ def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str 
         )
     remote = [path for path in paths if is_remote(path)]
     if not remote:
-        return _list_local(paths, root, where)
+        return _list_local(paths, root, where, form)
     if len(remote) < len(paths) or root is not None:
         here = next((path for path in paths if not is_remote(path)), f"root={root}")
         raise ConfigError(f"{where}.paths: {remote[0]} and {here} have no root in common; make two of source.sources of them")
     top = Path(os.path.commonpath([base_of(path) for path in remote]))
-    found = {file.place.relative_to(top).as_posix(): file for path in remote for file in list_remote(path, where)}
+    listed = [list_remote(path, where, form) for path in remote]
+    found = {file.place.relative_to(top).as_posix(): file for files, _ in listed for file in files}
+    left_out = {place.relative_to(top).as_posix() for _, places in listed for place in places} - found.keys()
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         fetches = {relative: pool.submit(fetch, found[relative], cache, where) for relative in sorted(found)}
         try:
-            return {relative: future.result() for relative, future in fetches.items()}
+            return Listing({relative: future.result() for relative, future in fetches.items()}, sorted(left_out))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _list_local(paths: Sequence[str], root: Path | None, where: str) -> dict[str, Path]:
+def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str | None) -> Listing:
     bases = [_base(path) for path in paths]
     top = Path(os.path.abspath(root)) if root else Path(os.path.commonpath(bases))
     named: dict[str, Path] = {}
+    left_out: set[Path] = set()
     for path in paths:
-        for file in _expand(path, where):
+        for file, is_read in _expand(path, where, form):
+            if not is_read:
+                left_out.add(file)
+                continue
             try:
                 relative = file.relative_to(top).as_posix()
                 relative.encode("utf-8")
@@ -70,25 +86,30 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str) -> dict[str
     once: dict[Path, str] = {}
     for relative in sorted(named, key=lambda name: (real[name] != real_top / name, name.count("/"), name)):
         once.setdefault(real[relative], relative)
-    return {relative: named[relative] for relative in sorted(once.values())}
+    names = (os.path.relpath(file, top).encode("utf-8", "backslashreplace").decode() for file in left_out - set(named.values()))
+    return Listing({relative: named[relative] for relative in sorted(once.values())}, sorted(names))
 
 
-def _expand(path: str, where: str) -> Iterator[Path]:
+def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, bool]]:
+    """The files of an entry, and whether they are read."""
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.is_file():
-        if format_of(place.name) is None:
-            raise ConfigError(f"{where}.paths: {path} has no reader; formats are {known_formats()}")
-        yield place
+        if format_of(place.name, form) is None:
+            raise ConfigError(
+                f"{where}.paths: {path} has no reader; say what it is with {where}.format; formats are {known_formats()}"
+            )
+        yield place, True
     elif place.is_dir():
         # A lone .json in a folder describes the data more often than it holds some.
-        yield from (file for file in _readable(_below(place), where) if file.suffix.lower() != ".json")
+        found = _readable(_below(place), form, where)
+        yield from ((file, is_read and file.suffix.lower() != ".json") for file, is_read in found)
     elif glob.has_magic(path):
         # Sorting is the caller's: names, not the order of a directory, decide.
         matches = list(_any_depth(place)) if "**" in place.parts else [Path(p) for p in glob.glob(str(place))]
         if not matches:
             raise ConfigError(f"{where}.paths: {path} matches no file; globs are relative to {Path.cwd()}")
         for one in matches:
-            yield from _expand(str(one), where) if one.is_dir() else _readable([one], where)
+            yield from _expand(str(one), where, form) if one.is_dir() else _readable([one], form, where)
     else:
         raise ConfigError(f"{where}.paths: {path} does not exist; paths are relative to {Path.cwd()}")
 
@@ -135,14 +156,14 @@ def _fail(error: OSError) -> None:
     raise error
 
 
-def _readable(files: Iterable[Path], where: str) -> Iterator[Path]:
+def _readable(files: Iterable[Path], form: str | None, where: str) -> Iterator[tuple[Path, bool]]:
+    """The files, and whether they have a reader."""
     for file in files:
-        if format_of(file.name) is None:
-            continue
-        if file.is_symlink() and not file.exists():
+        is_read = format_of(file.name, form) is not None
+        if is_read and file.is_symlink() and not file.exists():
             raise ConfigError(f"{where}.paths: {file} is a link to nothing; mend it or take it away")
         if file.is_file():
-            yield file
+            yield file, is_read
 
 
 def _base(path: str) -> str:

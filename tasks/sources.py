@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
-from tasks.sourcefiles import list_files
+from tasks.readers.formats import Layout, format_of, known_formats
+from tasks.sourcefiles import Listing, list_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,12 @@ class InputConfig:
     relative names enter the key."""
     root: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Folder that files are named from; null: what all paths have in common."""
+    format: str | None = None
+    """Ending by which files without a known one are read: jsonl for part-00000, csv.gz …; null leaves them out of folders."""
+    delimiter: str | None = None
+    """Between the fields of CSV and TSV files; null: a comma, and a tab."""
+    quote: str | None = None
+    """Around fields of such files that may hold delimiters and line ends; null: \" in CSV, none in TSV; '' for none."""
     text_column: str = "text"
     text_kind: Literal["plain", "html"] = "plain"
     """html: the text column of tables and JSON lines holds pages, of which the main content is taken."""
@@ -42,6 +49,17 @@ class InputConfig:
     def __post_init__(self) -> None:
         if self.text_column in self.mapped_columns()[1:]:
             raise ConfigError(f"text_column ({self.text_column}) is mapped twice; give each column one meaning, or null")
+        if self.format is not None and format_of(f"x.{self.format}") is None:
+            raise ConfigError(f"format ({self.format}) has no reader; write an ending without its dot: {known_formats()}")
+        for name, sign in (("delimiter", self.delimiter), ("quote", self.quote or None)):
+            if sign is not None and (len(sign) != 1 or sign in "\r\n\0"):
+                raise ConfigError(f"{name} ({sign!r}) must be one character and no line end, e.g. {name}=';'")
+        if self.delimiter is not None and self.delimiter == self.quote:
+            raise ConfigError(f"delimiter and quote ({self.quote!r}) must differ; leave one of them out for the usual one")
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.format, self.delimiter, self.quote)
 
     def mapped_columns(self) -> tuple[str | None, ...]:
         """Columns with a meaning of their own; all others become metadata."""
@@ -111,10 +129,10 @@ class SourceConfig(InputConfig):
         """What documents can say they are from; None where a column of the records says it."""
         return None if any(one.source_column for one in self.inputs.values()) else frozenset(self.inputs)
 
-    def source_files(self) -> dict[str, dict[str, Path]]:
-        """{name of the source: {path relative to its root: file}}; what is not here is fetched."""
+    def listings(self) -> dict[str, Listing]:
+        """{name of the source: its files}; what is not here is fetched."""
         return {
-            name: list_files(one.paths, one.root, self.cache, f"source.sources.{name}" if self.sources else "source")
+            name: list_files(one.paths, one.root, self.cache, f"source.sources.{name}" if self.sources else "source", one.format)
             for name, one in self.inputs.items()
         }
 
@@ -122,8 +140,8 @@ class SourceConfig(InputConfig):
         """{unique name: file} of everything that is read; with several sources the name begins with that of its source."""
         return {
             input_name(name, relative, bool(self.sources)): path
-            for name, files in self.source_files().items()
-            for relative, path in files.items()
+            for name, listing in self.listings().items()
+            for relative, path in listing.files.items()
         }
 
 

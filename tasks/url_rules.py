@@ -4,7 +4,8 @@ Blocklists come from the configuration, from files (one entry per line, `#` comm
 University of Toulouse (UT1: `CATEGORY/domains`, `CATEGORY/urls`), the blocklist of RefinedWeb and FineWeb. A listed domain stands
 for itself and everything under it, never above the registrable domain of the public suffix list: `example.co.uk` hits
 `a.example.co.uk`, and an entry `co.uk` is an error. A listed URL stands for itself and everything under its path. Lists of
-allowed domains and URLs win over all.
+allowed domains and URLs win over all. One's own entries are checked before a run begins; in folders, which others keep and which
+have odd lines among millions (`a b.com`, `com.ve`, `localhost`, bytes that are no UTF-8), those are passed over and counted.
 
 Compared are hosts in lower case and punycode (IDNA), without user, port and trailing dot, and URLs without scheme, `www.`,
 fragment and final slash. Keywords are pieces of letters and digits of the URL, escapes undone, in any case.
@@ -17,7 +18,8 @@ URL_LISTED, URL_KEYWORD. Cost: entries are looked up by hash, hosts once for eac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import NOT_IN_KEY, ConfigError, nearest
-from tasks.listfiles import check_list_files, read_entries
+from tasks.listfiles import read_entries
 from tasks.quality_presets import Rule
 from tasks.urls import normal_escapes
 
@@ -84,6 +86,9 @@ class UrlRules:
     def __post_init__(self) -> None:
         if self.categories and not self.folders:
             raise ConfigError("categories choose among those of folders, and there are none; give folders=[…]")
+        for setting, read in _READ.items():
+            for entry in getattr(self, setting, ()):
+                read(entry, f"quality.urls.{setting}")
 
     @property
     def finds(self) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ def url_rules(rules: UrlRules) -> list[tuple[Rule, bool]]:
 def url_files(rules: UrlRules) -> dict[str, Path]:
     """{place in the configuration: file}. Raises ConfigError on folders and categories that are not there."""
     files: dict[str, Path] = {}
-    for setting in ("domain_files", "url_files", "keyword_files", "allow_domain_files"):
+    for setting in _FILES:
         files |= {f"urls/{setting}/{i}": path for i, path in enumerate(getattr(rules, setting))}
     categories: set[str] = set()
     for i, folder in enumerate(rules.folders):
@@ -121,6 +126,19 @@ def url_files(rules: UrlRules) -> dict[str, Path]:
             hint = nearest(category, sorted(categories))
             raise ConfigError(f"quality.urls.categories names {category}, which no folder has; {hint}")
     return files
+
+
+def check_url_files(rules: UrlRules) -> None:
+    """Raise ConfigError for an entry that means nothing in a file of one's own, as reading it would."""
+    for setting in _FILES:
+        for i, path in enumerate(getattr(rules, setting)):
+            stat = path.stat()
+            _entries_of(path, setting, f"quality.urls/{setting}/{i}", (stat.st_size, stat.st_mtime_ns))
+
+
+def odd_entries(rules: UrlRules, files_digest: str) -> dict[str, int]:
+    """{file of a folder: entries that mean nothing}, without files that have none."""
+    return dict(_read_lists(rules, files_digest).odd) if rules.folders else {}
 
 
 def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict[str, np.ndarray]:
@@ -155,6 +173,7 @@ class _Lists:
     keywords: frozenset[str]
     allow_domains: frozenset[str]
     allow_urls: frozenset[str]
+    odd: Mapping[str, int]
 
     def judge(self, url: str, hosts: dict[str, tuple[bool, bool]]) -> tuple[int, int, int]:
         """Hits of domain, URL and keyword. `hosts` remembers (blocked, allowed) of each host."""
@@ -223,37 +242,36 @@ def _public_suffixes() -> PublicSuffixList:
 
 @lru_cache(maxsize=2)
 def _read_lists(rules: UrlRules, files_digest: str) -> _Lists:
-    suffixes = _public_suffixes()
-    files = url_files(rules)
-
-    def entries(setting: str, inline: Sequence[str], *kinds: str) -> Iterable[tuple[str, str]]:
-        yield from ((f"quality.urls.{setting}", entry) for entry in inline)
-        for name, path in files.items():
-            if any(name.startswith(f"urls/{kind}/") for kind in kinds) or (
-                name.startswith("urls/folders/") and name.endswith(f"/{setting}")
-            ):
-                check_list_files(f"quality.{name}", (path,))
-                yield from ((f"quality.{name} ({path})", entry) for entry in read_entries(path, f"quality.{name}"))
-
-    return _Lists(
-        suffixes,
-        frozenset(_domain(e, where, suffixes) for where, e in entries("domains", rules.domains, "domain_files")),
-        frozenset(_place(e, where) for where, e in entries("urls", rules.urls, "url_files")),
-        frozenset(_keyword(e, where) for where, e in entries("keywords", rules.keywords, "keyword_files")),
-        frozenset(
-            _domain(e, where, suffixes) for where, e in entries("allow_domains", rules.allow_domains, "allow_domain_files")
-        ),
-        frozenset(_place(e, where) for where, e in entries("allow_urls", rules.allow_urls)),
-    )
+    files, odd = url_files(rules), Counter[str]()
+    lists: dict[str, set[str]] = {setting: {read(e, setting) for e in getattr(rules, setting)} for setting, read in _READ.items()}
+    for name, path in files.items():
+        _, kind, *_, last = name.split("/")
+        if kind != "folders":
+            lists[_FILES[kind]] |= _entries_of(path, kind, f"quality.{name}", files_digest)
+            continue
+        for entry in read_entries(path, f"quality.{name}", "surrogateescape"):
+            try:
+                lists[last].add(_READ[last](entry, name))
+            except ConfigError:
+                odd[name] += 1
+    domains, urls, keywords, allow_domains, allow_urls = (frozenset(lists[setting]) for setting in _READ)
+    return _Lists(_public_suffixes(), domains, urls, keywords, allow_domains, allow_urls, odd)
 
 
-def _domain(entry: str, where: str, suffixes: PublicSuffixList) -> str:
+@lru_cache(maxsize=16)
+def _entries_of(path: Path, setting: str, where: str, version: Any) -> frozenset[str]:
+    """The entries of a file of one's own. `version`: of its content, so that it is read again when it has changed."""
+    read = _READ[_FILES[setting]]
+    return frozenset(read(entry, f"{where} ({path})") for entry in read_entries(path, where))
+
+
+def _domain(entry: str, where: str) -> str:
     host = normal_host(entry.strip().removeprefix("*.").lstrip("."))
-    if not host or any(char in host for char in "/:@ ") or ".." in host:
+    if not host or any(char in host for char in "/:@ ") or ".." in host or not host.isprintable():
         raise ConfigError(
             f"{where} holds {entry!r}, which is no domain; write it like example.com, and addresses of pages under urls"
         )
-    if not host.replace(".", "").isdigit() and suffixes.is_public(host):
+    if not host.replace(".", "").isdigit() and _public_suffixes().is_public(host):
         raise ConfigError(
             f"{where} holds {entry!r}, a public suffix under which anybody has a domain; list the domains under it that are meant"
         )
@@ -262,7 +280,7 @@ def _domain(entry: str, where: str, suffixes: PublicSuffixList) -> str:
 
 def _place(entry: str, where: str) -> str:
     split = split_url(entry)
-    if split is None:
+    if split is None or not entry.isprintable():
         raise ConfigError(f"{where} holds {entry!r}, which is no URL; write it like example.com/path")
     host, rest = split
     if not rest.strip("/"):
@@ -275,3 +293,15 @@ def _keyword(entry: str, where: str) -> str:
     if not _PIECES.fullmatch(word):
         raise ConfigError(f"{where} holds {entry!r}; a keyword of URLs is one word of letters and digits")
     return word
+
+
+_READ: Mapping[str, Callable[[str, str], str]] = {
+    "domains": _domain,
+    "urls": _place,
+    "keywords": _keyword,
+    "allow_domains": _domain,
+    "allow_urls": _place,
+}
+"""How an entry of a setting is read."""
+_FILES = {"domain_files": "domains", "url_files": "urls", "keyword_files": "keywords", "allow_domain_files": "allow_domains"}
+"""Settings that name files, and what those hold."""

@@ -8,12 +8,13 @@ is one block plus the longest record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from tasks.readers.archives import read_members
 from tasks.readers.arrowtables import read_arrow, read_parquet
-from tasks.readers.delimited import read_csv, read_tsv
-from tasks.readers.formats import ARCHIVES, format_of
+from tasks.readers.delimited import DELIMITED, read_delimited
+from tasks.readers.formats import ARCHIVES, BY_NAME, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonlines import read_json_lines
 from tasks.readers.warc import read_warc
@@ -23,23 +24,21 @@ READERS: Mapping[str, Reader] = {
     "jsonl": read_json_lines,
     "parquet": read_parquet,
     "arrow": read_arrow,
-    "csv": read_csv,
-    "tsv": read_tsv,
     "text": read_text,
     "html": read_html,
     "warc": read_warc,
 }
 
-__all__ = ["Columns", "Dropped", "Fault", "Item", "Record", "Skipped", "json_type", "read_streams"]
+__all__ = ["Columns", "Dropped", "Fault", "Item", "Layout", "Record", "Skipped", "json_type", "read_streams"]
 
 
-def read_streams(path: Path, relative: str, columns: Columns) -> Iterator[tuple[str, Iterator[Item]]]:
+def read_streams(path: Path, relative: str, columns: Columns, layout: Layout = BY_NAME) -> Iterator[tuple[str, Iterator[Item]]]:
     """(name, items) of the file, or of each member where it is an archive. Items must be taken before the next stream is."""
-    form = format_of(relative)
+    form = format_of(relative, layout.format)
     assert form is not None, f"{relative} was listed but has no reader"
     with path.open("rb") as stream:
         if form.kind not in ARCHIVES:
-            yield relative, READERS[form.kind](stream, form.compression, relative, columns)
+            yield relative, _reader(form.kind, layout)(stream, form.compression, relative, columns)
             return
         for member in read_members(stream, form.kind, form.compression):
             if isinstance(member, (Fault, Skipped)):
@@ -47,4 +46,12 @@ def read_streams(path: Path, relative: str, columns: Columns) -> Iterator[tuple[
             else:
                 name, member_form, member_stream = member
                 inner = f"{relative}!{name}"
-                yield inner, READERS[member_form.kind](member_stream, member_form.compression, inner, columns)
+                yield inner, _reader(member_form.kind, layout)(member_stream, member_form.compression, inner, columns)
+
+
+def _reader(kind: str, layout: Layout) -> Reader:
+    if kind not in DELIMITED:
+        return READERS[kind]
+    usual = DELIMITED[kind]
+    quote = usual.quote if layout.quote is None else layout.quote
+    return partial(read_delimited, layout=Layout(kind, layout.delimiter or usual.delimiter, quote))

@@ -1,28 +1,35 @@
-"""Comma and tab separated values (RFC 4180): the first row names the columns, every other row is a record.
+"""Comma and tab separated values: the first row names the columns, every other row is a record.
 
-Quoted fields may hold separators and line ends; blank lines are no rows. A row with another number of fields than the first is a
-fault. A quote that is never closed takes the rest of the file with it, as one fault. Memory is one block plus the longest row.
+In CSV (RFC 4180) quoted fields may hold separators and line ends. TSV (IANA text/tab-separated-values) has no quotes: a field
+that begins with one is text, not the beginning of a field that swallows rows. A source can say otherwise of both. Blank lines
+are no rows. A row with another number of fields than the first is a fault. A quote that is never closed takes the rest of
+the file with it, as one fault. Memory is one block plus the longest row.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from functools import partial
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO, Literal
 
-from tasks.readers.items import Columns, Fault, Item, Reader, Record
+from tasks.readers.formats import Layout
+from tasks.readers.items import Columns, Fault, Item, Record
 from tasks.readers.jsonlines import BOM, split_lines
 
 MAX_FIELD_CHARS = 1 << 30
 """Bounds what a quote that is never closed can hold; the library's own limit is 131,072."""
 
 
-def _read(stream: BinaryIO, compression: str, name: str, columns: Columns, delimiter: str) -> Iterator[Item]:
-    """Records at the byte offset of their first line."""
+DELIMITED: Mapping[str, Layout] = {"csv": Layout("csv", ",", '"'), "tsv": Layout("tsv", "\t", "")}
+"""What a format has where the source says nothing."""
+
+
+def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Columns, layout: Layout) -> Iterator[Item]:
+    """Records at the byte offset of their first line. `layout` has a delimiter, and a quote or an empty one."""
     csv.field_size_limit(MAX_FIELD_CHARS)
     lines = _Lines(stream, compression)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if layout.quote else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=layout.delimiter or ",", quotechar=layout.quote or None, quoting=quoting, strict=True)
     header: list[str] | None = None
     while True:
         number, offset = lines.number, lines.offset
@@ -48,10 +55,6 @@ def _read(stream: BinaryIO, compression: str, name: str, columns: Columns, delim
             yield Record(offset, number, offset, dict(zip(header, row, strict=True)))
     if lines.damage:
         yield Fault(lines.number, lines.offset, lines.damage)
-
-
-read_csv: Reader = partial(_read, delimiter=",")
-read_tsv: Reader = partial(_read, delimiter="\t")
 
 
 class _Lines:

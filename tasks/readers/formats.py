@@ -52,13 +52,30 @@ class Format(NamedTuple):
     compression: str
 
 
-def format_of(name: str) -> Format | None:
-    """The format of a file by its name; None for names without a reader."""
+class Layout(NamedTuple):
+    """What a source says of its files where their names do not."""
+
+    format: str | None = None
+    """An ending that files without a known one are read by."""
+    delimiter: str | None = None
+    """Between the fields of CSV and TSV; None: a comma and a tab."""
+    quote: str | None = None
+    """Around fields that may hold the delimiter and line ends; None: `"` in CSV and none in TSV; empty: none."""
+
+
+BY_NAME = Layout()
+
+
+def format_of(name: str, assumed: str | None = None) -> Format | None:
+    """The format of a file by its name, or by the ending `assumed` where its own says nothing; None where there is no reader."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes[-2:]]
     if suffixes and suffixes[-1] in SHORT_NAMES:
         suffixes[-1:] = SHORT_NAMES[suffixes[-1]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     kind = FORMATS.get(suffixes[-1]) if suffixes else None
+    if kind is None and assumed is not None:
+        as_if = format_of(f"x.{assumed}{compression}") or format_of(f"x.{assumed}")
+        kind, compression = (as_if.kind, compression or as_if.compression) if as_if else (None, "")
     if kind is None or (compression and kind in SEEKING):
         return None
     return Format(kind, compression)

@@ -101,14 +101,14 @@ def test_unchanged_file_is_fetched_once_and_a_changed_one_again(
     address, folder, handler = site
     caplog.set_level("INFO", "tasks.remotefiles")
     write_jsonl(folder / "a.jsonl", [{"text": "old"}])
-    (first,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
+    (first,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").files.values()
     asked = fetches(handler)
     assert asked == ["/a.jsonl"] and first.read_bytes() == (folder / "a.jsonl").read_bytes()
-    (again,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
+    (again,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").files.values()
     assert again == first and fetches(handler) == asked
     assert [record.getMessage() for record in caplog.records] == [f"fetching {address}/a.jsonl, 0.0 MB"]
     write_jsonl(folder / "a.jsonl", [{"text": "new"}])
-    (changed,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").values()
+    (changed,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").files.values()
     assert changed != first and "new" in changed.read_text() and len(fetches(handler)) == 2
 
 
@@ -117,12 +117,12 @@ def test_fetch_goes_on_where_it_was_cut_off(site: tuple[str, Path, type[Server]]
     (folder / "a.txt").write_bytes(bytes(range(256)) * 20)
     handler.failures[:] = [503] * 40
     with pytest.raises(ConfigError, match="HTTP status 503"):
-        list_files([f"{address}/a.txt"], None, tmp_path / "cache")
+        list_files([f"{address}/a.txt"], None, tmp_path / "cache").files
     handler.failures.clear()
     (part,) = (tmp_path / "cache").glob("*.part")
     part.write_bytes((folder / "a.txt").read_bytes()[:2500])
     handler.asked.clear()
-    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").files.values()
     assert file.read_bytes() == (folder / "a.txt").read_bytes()
     assert [line.split("=")[1] for line in handler.asked if "bytes=" in line] == ["2500-3499", "3500-4499", "4500-5119"]
     assert list((tmp_path / "cache").iterdir()) == [file]
@@ -132,7 +132,7 @@ def test_trouble_that_passes_is_waited_for(site: tuple[str, Path, type[Server]],
     address, folder, handler = site
     (folder / "a.txt").write_bytes(b"x" * 2500)
     handler.failures[:] = [500, 0]
-    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").files.values()
     assert file.stat().st_size == 2500
 
 
@@ -140,12 +140,12 @@ def test_server_without_ranges_is_read_too(site: tuple[str, Path, type[Server]],
     address, folder, handler = site
     handler.ranges = False
     (folder / "a.txt").write_bytes(bytes(range(256)) * 20)
-    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").files.values()
     assert file.read_bytes() == (folder / "a.txt").read_bytes()
     part = file.with_name(f"{file.name}.part")
     file.unlink()
     part.write_bytes((folder / "a.txt").read_bytes()[:2500])
-    (again,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").values()
+    (again,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").files.values()
     assert again == file and file.read_bytes() == (folder / "a.txt").read_bytes()
 
 
@@ -153,7 +153,7 @@ def test_names_are_relative_to_what_the_addresses_have_in_common(site: tuple[str
     address, folder, _ = site
     write_jsonl(folder / "x" / "a.jsonl", [{"text": "a"}])
     write_jsonl(folder / "y" / "a.jsonl", [{"text": "b"}])
-    names = list_files([f"{address}/y/a.jsonl", f"{address}/x/*.jsonl"], None, tmp_path / "cache")
+    names = list_files([f"{address}/y/a.jsonl", f"{address}/x/*.jsonl"], None, tmp_path / "cache").files
     assert list(names) == ["x/a.jsonl", "y/a.jsonl"]
 
 
@@ -221,11 +221,11 @@ def test_bucket_is_listed_fetched_and_kept(bucket: Any, tmp_path: Path, monkeypa
     data = {f"crawl/{i}/part.jsonl": b'{"text": "%d"}\n' % i * 100 for i in range(3)}
     for key, body in {**data, "crawl/readme.pdf": b"%PDF"}.items():
         bucket.put_object(Bucket="texts", Key=key, Body=body)
-    found = list_files(["s3://texts/crawl/*/*.jsonl"], None, tmp_path / "cache")
+    found = list_files(["s3://texts/crawl/*/*.jsonl"], None, tmp_path / "cache").files
     assert {name: file.read_bytes() for name, file in found.items()} == {k.removeprefix("crawl/"): v for k, v in data.items()}
-    assert list_files(["s3://texts/crawl/"], None, tmp_path / "cache") == found
+    assert list_files(["s3://texts/crawl/"], None, tmp_path / "cache").files == found
     bucket.put_object(Bucket="texts", Key="crawl/1/part.jsonl", Body=b'{"text": "new"}\n')
-    changed = list_files(["s3://texts/crawl/"], None, tmp_path / "cache")
+    changed = list_files(["s3://texts/crawl/"], None, tmp_path / "cache").files
     assert [name for name in found if found[name] != changed[name]] == ["1/part.jsonl"]
     assert changed["1/part.jsonl"].read_bytes() == b'{"text": "new"}\n'
 

@@ -83,6 +83,9 @@ def test_key_holds_the_mapping_of_every_source_and_no_path(two: dict[str, Any], 
         ({"max_bad_frac": 1.5}, "max_bad_frac (1.5)"),
         ({"html": {"timeout_s": 0}}, "source.html: timeout_s (0)"),
         ({"html": {"max_memory_bytes": 1}}, "max_memory_bytes (1)"),
+        ({"format": "docx"}, "format (docx) has no reader"),
+        ({"delimiter": ";;"}, "delimiter (';;') must be one character"),
+        ({"delimiter": '"', "quote": '"'}, "must differ"),
         ({"text_kind": "pdf"}, "text_kind (pdf) is not a choice"),
     ],
 )
@@ -201,6 +204,42 @@ def test_pages_of_a_source_are_read_in_processes_too(tmp_path: Path) -> None:
     config = SourceConfig(name="s", paths=(str(tmp_path / "in"),))
     artifact = ingest(empty_dir(tmp_path / "out"), config, PartRunner(make_executor=process_executor(2)))
     assert [r["text"][:15] for r in read_documents(artifact)] == ["Words of page 0", "Words of page 1"]
+
+
+def test_files_without_a_reader_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "in"
+    write_jsonl(folder / "a.jsonl", [{"text": "one"}])
+    for name in ("b.json", "c.jsonl.lz4", "d.docx", "part-00000", "sub/part-00001", ".hidden", "_ok/.crc"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b'{"text": "more"}\n')
+    caplog.set_level("WARNING", "tasks.ingest")
+    artifact = ingest(empty_dir(tmp_path / "out"), SourceConfig(name="s", paths=(str(folder),)))
+    assert artifact.counters["files"] == 1 and artifact.counters["files_left_out"] == 5
+    assert artifact.metrics["files_left_out"] == {
+        "by_ending": {"(none)": 2, ".docx": 1, ".json": 1, ".lz4": 1},
+        "examples": ["b.json", "c.jsonl.lz4", "d.docx", "part-00000", "sub/part-00001"],
+    }
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("5 files have no reader and are left out ((none) 2") and "source.format" in said
+    # One that another entry reads is not left out.
+    both = SourceConfig(name="s", paths=(str(folder), str(folder / "*.json")))
+    assert ingest(empty_dir(tmp_path / "both"), both).metrics["files_left_out"]["by_ending"] == {
+        "(none)": 2,
+        ".docx": 1,
+        ".lz4": 1,
+    }
+
+
+def test_files_whose_names_say_nothing_are_read_by_the_format_of_their_source(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"part-0000{number}").write_text(f'{{"text": "text {number}"}}\n', "utf-8")
+    config = SourceConfig(name="s", paths=(str(tmp_path / "in"),), format="jsonl")
+    artifact = ingest(empty_dir(tmp_path / "out"), config)
+    assert [r["text"] for r in read_documents(artifact)] == ["text 0", "text 1"]
+    assert artifact.counters["files_left_out"] == 0
+    with pytest.raises(ConfigError, match=r"part-00000 has no reader; say what it is with source\.format"):
+        SourceConfig(paths=(str(tmp_path / "in" / "part-00000"),)).input_files()
 
 
 def test_input_config_maps_a_column_once() -> None:

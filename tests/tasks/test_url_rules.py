@@ -17,7 +17,7 @@ from tasks.language import LanguageConfig, identify_languages
 from tasks.quality import QualityConfig, filter_quality
 from tasks.replay import replay_quality
 from tasks.scores import ScoresConfig, score_documents
-from tasks.url_rules import UrlRules, find_urls, url_files
+from tasks.url_rules import UrlRules, find_urls, odd_entries, url_files
 from tests.tasks.make_artifacts import empty_dir
 
 
@@ -146,6 +146,38 @@ def test_an_unknown_category_is_named(tmp_path: Path) -> None:
     (tmp_path / "adult" / "domains").write_text("one.com\n", "utf-8")
     with pytest.raises(ConfigError, match="did you mean adult"):
         url_files(build(UrlRules, {"folders": [str(tmp_path)], "categories": ["adlut"]}))
+
+
+def test_odd_lines_of_folders_are_passed_over_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "adult").mkdir()
+    odd = ["com.ve", "a b.com", "http://x.com/", "-", "localhost", "caf\udce9.com"]
+    (tmp_path / "adult" / "domains").write_text("\n".join(["good.com", *odd, "one.com"]), "utf-8", "surrogateescape")
+    (tmp_path / "adult" / "urls").write_text("host.com/\nhost.com\nx.com/a\n", "utf-8")
+    rules = {"folders": [str(tmp_path)]}
+    assert hits(["http://a.good.com", "http://one.com", "http://host.com", None], **rules) == [1, 1, 0, 0]
+    assert hits(["http://x.com/a/b", "http://host.com/b"], "url_listed", **rules) == [1, 0]
+    assert odd_entries(build(UrlRules, rules), "none") == {"urls/folders/0/adult/domains": 6, "urls/folders/0/adult/urls": 2}
+    assert odd_entries(build(UrlRules, {"domains": ["one.com"]}), "none") == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "line", "message"),
+    [
+        ("domain_files", "com.ve", "a public suffix"),
+        ("url_files", "host.com", "a whole host"),
+        ("keyword_files", "two words", "one word"),
+        ("allow_domain_files", "a b.com", "no domain"),
+    ],
+)
+def test_files_of_ones_own_are_checked_at_the_start(setting: str, line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "list.txt"
+    file.write_text({"url_files": "fine.com/x", "keyword_files": "fine"}.get(setting, "fine.com") + "\n", "utf-8")
+    config = build(QualityConfig, {"urls": {setting: [str(file)], "keywords": ["x"]}})
+    assert list(config.input_files().values()) == [file]
+    file.write_text(f"{line}\n", "utf-8")
+    with pytest.raises(ConfigError, match=message) as refused:
+        config.input_files()
+    assert str(file) in str(refused.value)
 
 
 def test_url_rules_drop_count_and_replay(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tasks.readers import Columns, Item, read_streams
+from tasks.readers import Columns, Item, Layout, read_streams
+from tasks.readers.formats import BY_NAME
 
 Records = Sequence[Mapping[str, str]]
 
@@ -30,6 +31,7 @@ RECORDS = [
     for i in range(24)
 ]
 COLUMNS = Columns("text", "id", "url", "added")
+QUOTED = Layout(quote='"')
 COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": lambda data: gzip.compress(data, mtime=0),
@@ -129,5 +131,7 @@ def every_format(records: Records = RECORDS) -> dict[str, bytes]:
     }
 
 
-def read_items(path: Path) -> list[Item]:
-    return [item for _, items in read_streams(path, path.name, COLUMNS) for item in items]
+def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
+    # The records have tabs and line ends, for which TSV has no place without quotes.
+    layout = QUOTED if path.name == "r.tsv" else layout
+    return [item for _, items in read_streams(path, path.name, COLUMNS, layout) for item in items]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.readers import Dropped, Fault, Item, Record, Skipped, read_streams
+from tasks.readers import Dropped, Fault, Item, Layout, Record, Skipped, read_streams
+from tasks.readers.formats import format_of
 from tests.tasks.readers.input_files import COLUMNS, COMPRESS, RECORDS, as_tar, as_zip, every_format, read_items
 
 FILES = every_format()
@@ -165,6 +166,38 @@ def test_bad_row_of_a_table_costs_itself(tmp_path: Path) -> None:
     ]
     positions = [i.position for i in items if isinstance(i, Record)]
     assert positions == [sum(len(r) + 2 for r in rows[:n]) for n in (3, 6, 8)]
+
+
+def test_a_quote_in_tab_separated_values_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b'id\ttext\n1\t"Hello, he said\n2\tsecond "x"\n3\t"third"\n4\tone\ttoo many\n5\t\n')
+    items = read_items(tmp_path / "a.tsv")
+    texts = [i.values["text"] for i in items if isinstance(i, Record)]
+    assert texts == ['"Hello, he said', 'second "x"', '"third"', ""]
+    assert [fault.line for fault in faults(items)] == [5]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "data"),
+    [
+        ("a.csv", Layout(delimiter=";"), b'id;text\n1;a,b\n2;"c;d"\n'),
+        ("a.tsv", Layout(quote="'"), b"id\ttext\n1\ta,b\n2\t'c;d'\n"),
+        ("a.csv", Layout(delimiter="|", quote=""), b"id|text\n1|a,b\n2|c;d\n"),
+        ("part-00000", Layout("csv", ";"), b'id;text\n1;a,b\n2;"c;d"\n'),
+        ("part-00000.gz", Layout("tsv"), COMPRESS[".gz"](b"id\ttext\n1\ta,b\n2\tc;d\n")),
+        ("part.00001", Layout("jsonl.zst"), COMPRESS[".zst"](b'{"id": "1", "text": "a,b"}\n{"id": "2", "text": "c;d"}')),
+    ],
+)
+def test_a_source_says_what_names_do_not(name: str, layout: Layout, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    items = read_items(tmp_path / name, layout)
+    assert [(i.values["id"], i.values["text"]) for i in items if isinstance(i, Record)] == [("1", "a,b"), ("2", "c;d")]
+    assert faults(items) == []
+
+
+def test_a_known_ending_wins_over_what_a_source_says() -> None:
+    assert format_of("a.csv", "jsonl") == ("csv", "") and format_of("a.tar.xz", "jsonl") == ("tar", ".xz")
+    assert format_of("a.parquet.gz", "jsonl") is None and format_of("part-0.gz", "parquet") is None
+    assert format_of("part-0", "parquet") == ("parquet", "") and format_of("part-0", "docx") is None
 
 
 def test_damaged_member_is_a_fault_and_the_others_are_read(tmp_path: Path) -> None:
