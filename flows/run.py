@@ -126,7 +126,7 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
     """The plan of a run. Imports neither torch nor an orchestrator, reads no document that it has seen before."""
     store = Store(config.store)
     try:
-        digests = InputDigests(store.root / ".inputs.json")
+        digests = InputDigests(store.digests_file)
         nodes = make_nodes(target, config.stages, digests, device_fingerprint())
     except FileNotFoundError as error:
         raise ConfigError(f"{error.filename} does not exist; name files that are there (a relative path starts here)") from error

@@ -87,11 +87,25 @@ def empty_index(config: DedupConfig) -> Index:
 
 
 def open_index(config: DedupConfig) -> Index:
-    """The index that the config names, or an empty one. Raises ConfigError where it was made in another way."""
+    """The index that the config names, or an empty one.
+
+    Raises ConfigError where it was made in another way, ArtifactMismatch where its files are damaged or do not belong together.
+    """
     if config.index is None:
         return empty_index(config)
     folder = config.index / "index"
     _check_scheme(folder / SCHEME_FILE, config)
+    try:
+        index = _read_index(folder)
+    except ArtifactMismatch:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise ArtifactMismatch(f"{folder} is damaged ({type(error).__name__}); make the index again") from error
+    _check_rows(index, empty_index(config), folder)
+    return index
+
+
+def _read_index(folder: Path) -> Index:
     documents, urls = read_table(_present(folder / DOCUMENTS_FILE)), read_table(_present(folder / URLS_FILE))
     signatures = _map(folder / SIGNATURES_FILE).column(0)
     sets = _map(folder / SHINGLES_FILE).column(0)
@@ -112,6 +126,23 @@ def open_index(config: DedupConfig) -> Index:
         sets.offsets.to_numpy(),
         np.stack([pieces.column(0).to_numpy(), pieces.column(1).to_numpy()], axis=1),
     )
+
+
+def _check_rows(index: Index, empty: Index, folder: Path) -> None:
+    """Raise ArtifactMismatch unless rows name rows and sketches are those of members: compiled loops look up without asking."""
+    arrays = [name for name, value in vars(empty).items() if isinstance(value, np.ndarray)]
+    alike = [(getattr(index, name), getattr(empty, name)) for name in arrays] + list(zip(index.bands, empty.bands, strict=False))
+    rows, members = len(index), len(index.members)
+    sketches = {len(index.signatures), len(index.shingle_begins) - 1, *map(len, index.bands)}
+    named = (index.survivor, index.family, index.url_row)
+    fits = (
+        all(found.dtype == wanted.dtype and found.shape[1:] == wanted.shape[1:] for found, wanted in alike)
+        and len(index.bands) == len(empty.bands)
+        and sketches == {members}
+        and len(index.url_key) == len(index.url_row)
+    )
+    if not fits or any(len(names) and not 0 <= names.min() <= names.max() < rows for names in named):
+        raise ArtifactMismatch(f"{folder} is damaged (its files are not of the same documents); make the index again")
 
 
 def write_index(folder: Path, index: Index, config: DedupConfig) -> None:
@@ -166,6 +197,8 @@ def _check_scheme(file: Path, config: DedupConfig) -> None:
         theirs = json.loads(_present(file).read_text("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ArtifactMismatch(f"{file} is not readable ({error}); make the index again") from error
+    if not isinstance(theirs, dict):
+        raise ArtifactMismatch(f"{file} holds no scheme; make the index again")
     if theirs.get("version") != VERSION:
         raise ArtifactMismatch(
             f"{file} has version {theirs.get('version')}, this release compares with {VERSION}: "
@@ -187,9 +220,12 @@ def _present(file: Path) -> Path:
 
 def _map(file: Path) -> pa.RecordBatch:
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(_present(file))))
-        return reader.get_batch(0)
-    except pa.ArrowInvalid as error:
+        batch = pa.ipc.open_file(pa.memory_map(str(_present(file)))).get_batch(0)
+        batch.validate(full=True)
+        return batch
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the file
         raise ArtifactMismatch(f"{file} is damaged ({error}); make the index again") from error
 
 

@@ -87,7 +87,10 @@ class RowReader:
             values = {name: value for name, value in details.items() if value is not None} | values
             repairs = (*repairs, "ENCODING") if page.repaired else repairs
         license_name = values.get("license")
-        meanings = [values.pop(column, None) for column in self._columns]
+        # Looked up before they are taken out: one column may be two things, as an address that is the id too.
+        meanings = [values.get(column) for column in self._columns]
+        for column in self._columns:
+            values.pop(column, None)
         for i, value in enumerate(meanings):
             if value is not None and type(value) is not str:
                 meanings[i] = _as_text(value)

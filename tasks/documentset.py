@@ -61,8 +61,8 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
     """A Parquet table with one chunk per column, so that kernels see one buffer. Raises ArtifactMismatch on a damaged file."""
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise  # the disk, not the file
         raise ArtifactMismatch(
             f"{path} is damaged ({str(error).splitlines()[0]}); remove the folder it is in, and run again"

@@ -95,14 +95,21 @@ def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = No
             paths = ", ".join(config.inputs[source].paths)
             raise StageFailure(f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz or .txt there")
         for relative, path in files.items():
+            stamp = _stamp(path)
             identity = {"file": relative, "content": digest_file(path), "source": source, "settings": settings}
-            payload = {"path": str(path), "source": source, "relative": relative}
+            payload = {"path": str(path), "source": source, "relative": relative, "stamp": stamp}
             parts.append(Part(input_name(source, relative, bool(config.sources)), digest(identity), payload))
     return sorted(parts, key=lambda part: part.name)
 
 
+def _stamp(path: Path) -> list[int]:
+    """What changes with a file."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
 def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, Any]:
-    """Read one file into tables of bounded size and a list of faults."""
+    """Read one file into tables of bounded size and a list of faults. Raises StageFailure where it changes meanwhile."""
     source, one = part.payload["source"], config.inputs[part.payload["source"]]
     columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column)
     counts = FileCounts()
@@ -134,6 +141,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                 else:
                     counts.dropped[outcome.reason if isinstance(outcome, Dropped) else str(outcome)] += 1
     writer.close()
+    if _stamp(Path(part.payload["path"])) != part.payload["stamp"]:
+        raise StageFailure(f"{part.name} changed while it was read; run again, what comes of other files is kept")
     return counts.counters()
 
 

@@ -55,10 +55,10 @@ def make_nodes(target: str, configs: StageConfigs, digests: InputDigests, device
             "libraries": library_versions(stage.libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})
-        inputs = digests.of(configs[name].input_files()) if stage.reads_inputs else {}
-        identity = own | {"parents": {p: nodes[p].key for p in stage.parents}, "inputs": inputs}
+        files = configs[name].input_files() if stage.reads_inputs else {}
+        identity = own | {"parents": {p: nodes[p].key for p in stage.parents}, "inputs": digests.of(files)}
         of_parts = own | {"config": key_config(configs[name], of_parts=True)}
-        nodes[name] = Node(name, digest(identity), digest(of_parts), identity, config)
+        nodes[name] = Node(name, digest(identity), digest(of_parts), identity, config, files)
     return nodes
 
 

@@ -16,7 +16,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ class Node:
     part_key: str
     identity: Mapping[str, Any]
     config: Mapping[str, Any]
+    input_files: Mapping[str, Path] = field(default_factory=dict)
+    """Where the inputs are whose digests the identity holds."""
 
 
 class Store:
@@ -51,6 +53,11 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
+
+    @property
+    def digests_file(self) -> Path:
+        """What is remembered of input files (`tasks.inputs`)."""
+        return self.root / ".inputs.json"
 
     def path(self, stage: str, key: str) -> Path:
         return self.root / stage / key

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact, ArtifactMismatch, digest_file
-from tasks.dedup_config import CutsConfig, DedupConfig
+from tasks.dedup_config import INDEX_FILES, CutsConfig, DedupConfig
+from tasks.dedup_index import Index, empty_index, open_index, write_index
 from tasks.stage import StageFailure
 from tests.tasks.dedup_runs import document_id, kept, near_pairs, run, words
 
@@ -50,6 +53,69 @@ def corpus(seed: int, count: int = 90) -> list[dict]:
             }
         )
     return documents
+
+
+@pytest.fixture(scope="module")
+def small_index(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DedupConfig]:
+    """An index of four documents, three of them with shingles, and the config to open it with."""
+    folder = tmp_path_factory.mktemp("index")
+    config = DedupConfig(index=folder)
+    rng, empty = np.random.default_rng(0), empty_index(config)
+    numbers = {name: np.array(values) for name, values in {"num_shingles": [3, 0, 2, 4], "survivor": [0, 1, 0, 3]}.items()}
+    index = replace(
+        empty,
+        **numbers,
+        ids=pa.array([bytes([i]) * 16 for i in range(4)], empty.ids.type),
+        exact_key=rng.integers(0, 2**63, (4, 2), np.uint64),
+        blank=np.zeros(4, bool),
+        family=np.array([0, 1, 0, 3]),
+        cluster_size=np.array([2, 1, 0, 1]),
+        url_key=rng.integers(0, 2**63, (2, 2), np.uint64),
+        url_row=np.array([0, 3]),
+        signatures=rng.integers(0, 2**32, (3, config.num_perms), np.uint32),
+        bands=[rng.integers(0, 2**63, 3, np.uint64) for _ in empty.bands],
+        shingles=np.arange(9, dtype=np.uint32),
+        shingle_begins=np.array([0, 3, 5, 9]),
+    )
+    write_index(folder / "index", index, config)
+    return folder, config
+
+
+def is_sound(index: Index) -> bool:
+    """Whether everything that compiled loops look up is there."""
+    begins = index.shingle_begins
+    named = np.concatenate([index.survivor, index.family, index.url_row])
+    return bool(
+        begins[0] >= 0
+        and begins[-1] <= len(index.shingles)
+        and (np.diff(begins) >= 0).all()
+        and named.min() >= 0
+        and named.max() < len(index)
+        and len(begins) - 1 == len(index.signatures) == len(index.members) == len(index.bands[0])
+    )
+
+
+@pytest.mark.parametrize("name", INDEX_FILES)
+def test_damaged_index_is_refused_or_still_names_only_what_is_there(
+    name: str, small_index: tuple[Path, DedupConfig], tmp_path: Path
+) -> None:
+    folder, config = small_index
+    shutil.copytree(folder / "index", tmp_path / "index")
+    config, file = replace(config, index=tmp_path), tmp_path / "index" / name
+    assert is_sound(open_index(config))
+    data, rng = file.read_bytes(), random.Random(name)
+    harms = [data[: len(data) * i // 8] for i in range(8)]
+    for _ in range(150):
+        harmed = bytearray(data)
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            harmed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        harms.append(bytes(harmed))
+    for harmed in [*harms, b"[]", b"null", b"{}"]:
+        file.write_bytes(harmed)
+        try:
+            assert is_sound(open_index(config))
+        except (ConfigError, ArtifactMismatch) as error:
+            assert "index" in str(error)
 
 
 def of(documents: list[dict], sources: str) -> list[dict]:

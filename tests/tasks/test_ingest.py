@@ -194,6 +194,12 @@ def test_columns_are_mapped_and_the_rest_is_sorted_metadata(tmp_path) -> None:
     assert artifact.metrics["by_source"] == {"made": {"documents": 1, "bytes": 7}, "x": {"documents": 1, "bytes": 1}}
 
 
+def test_column_with_two_meanings_has_both(tmp_path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "t", "url": "https://x.org/1", "more": 1}])
+    (row,) = read_documents(ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"], id_column="url", source_column="url"))
+    assert [row[name] for name in ("source_id", "url", "source")] == ["https://x.org/1"] * 3 and row["metadata"] == '{"more":1}'
+
+
 def test_include_and_exclude_compare_values_as_text(tmp_path) -> None:
     records = [{"text": "a", "ok": True, "n": 1}, {"text": "b", "ok": False, "n": 1}, {"text": "c", "n": 2}]
     write_jsonl(tmp_path / "a.jsonl", records)

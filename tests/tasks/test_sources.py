@@ -11,14 +11,15 @@ import pytest
 from llm_core.config import ConfigError, build, to_plain
 from tasks import ingest as stage
 from tasks.artifact import Artifact
+from tasks.execute import make_artifact
 from tasks.ingest import ingest, list_parts, require_budget
 from tasks.inputs import InputDigests
 from tasks.keys import canonical_json, key_config
 from tasks.parts import PartRunner, process_executor, thread_executor
-from tasks.plan import make_nodes
+from tasks.plan import make_nodes, make_plan
 from tasks.sources import HtmlConfig, InputConfig, SourceConfig
 from tasks.stage import StageFailure
-from tasks.store import Node
+from tasks.store import Node, Store
 from tests.tasks.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
 from tests.tasks.readers.input_files import http_response, warc_record
 
@@ -194,6 +195,47 @@ def test_faults_within_the_budget_are_accepted(tmp_path: Path, bad: int, budget:
 def test_budget_is_in_no_key() -> None:
     keys = [canonical_json(key_config(SourceConfig(name="s", max_bad_frac=frac))) for frac in (0.0, 1.0)]
     assert keys[0] == keys[1]
+
+
+def test_file_that_changes_while_it_is_read_is_kept_under_no_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [write_jsonl(tmp_path / "in" / name, [{"text": name}]) for name in ("a.jsonl", "b.jsonl")]
+    config = SourceConfig(name="s", paths=(str(tmp_path / "in"),))
+    read = stage.read_streams
+
+    def read_and_append(path: Path, *arguments: Any) -> Any:
+        if path == files[1]:
+            with path.open("a") as more:
+                more.write('{"text": "more"}\n')
+        return read(path, *arguments)
+
+    runner = PartRunner(parts_dir=tmp_path / "parts")
+    with monkeypatch.context() as patch, pytest.raises(StageFailure, match=r"b\.jsonl changed while it was read"):
+        patch.setattr(stage, "read_streams", read_and_append)
+        ingest(empty_dir(tmp_path / "o1"), config, runner)
+    assert [p.name for p in (tmp_path / "parts").glob("[!.]*")] == [list_parts(config)[0].digest]
+    assert len(read_documents(ingest(empty_dir(tmp_path / "o2"), config, runner))) == 3
+
+
+@pytest.mark.parametrize("harm", [lambda file: file.write_text('{"text": "other"}'), Path.unlink], ids=["changed", "gone"])
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+def test_input_that_changes_after_the_plan_gives_no_artifact_of_that_key(harm: Any, early: bool, tmp_path: Path) -> None:
+    store, file = Store(tmp_path / "store"), write_jsonl(tmp_path / "list" / "a.jsonl", [{"text": "a"}])
+    config = SourceConfig(name="s", paths=(str(write_jsonl(tmp_path / "b.jsonl", [{"text": "b"}])), str(file)))
+    (step,) = make_plan(store, make_nodes("ingest", {"ingest": config}, InputDigests(store.digests_file), ""), "ingest").steps
+
+    def harmed(*arguments: Any) -> Artifact:
+        if early:
+            harm(file)
+        made = ingest(*arguments)
+        if not early:
+            harm(file)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "ingest", harmed)
+        with pytest.raises((StageFailure, ConfigError), match=r"a\.jsonl (changed|was taken away|does not exist)"):
+            make_artifact(store, step, {}, config, PartRunner(), print)
+    assert store.find("ingest", step.node.key) is None
 
 
 @pytest.mark.slow
