@@ -49,7 +49,7 @@ class Question:
 
 def explain(arguments: list[str]) -> int:
     """What every stage found in one document, and where it is now."""
-    from tasks.explain import NEEDED, explain_document, find_documents
+    from tasks.explain import NEEDED, explain_document, find_documents, find_records
 
     question = _parse(arguments, ids=True)
     if len(question.words) != 1:
@@ -58,12 +58,17 @@ def explain(arguments: list[str]) -> int:
             "and an id that begins with - after --"
         )
     run = _past_run(question, NEEDED)
-    places = find_documents(run.artifacts["ingest"], question.words[0])
-    if not places:
-        what = f"{question.words[0]} is no document of run {run.record.run_id}"
+    ingest, asked = run.artifacts["ingest"], question.words[0]
+    places, records = find_documents(ingest, asked), find_records(ingest, asked)
+    if not places and not records:
+        what = f"{asked} is no document of run {run.record.run_id} and no record that it dropped"
         raise ConfigError(f"{what}; name its id or its source_id, or another run with run=ID")
-    found = explain_document(run.artifacts, places[0]) | {"run": run.record.run_id, "other_matches": len(places) - 1}
-    print(json.dumps(found, ensure_ascii=False, default=bytes.hex) if question.as_json else describe_document(found))
+    found: dict[str, Any] = {"run": run.record.run_id, "other_matches": len(places) + len(records) - 1}
+    found |= explain_document(run.artifacts, places[0]) if places else {"record": records[0]}
+    if question.as_json:
+        print(json.dumps(found, ensure_ascii=False, default=bytes.hex))
+    else:
+        print(describe_document(found) if places else describe_record(found))
     return 0
 
 
@@ -180,10 +185,28 @@ def describe_document(found: Mapping[str, Any]) -> str:
     spans = found["pii"]["spans"]
     lines.append(_line("pii", f"{len(spans)} span(s)", "" if found["pii"]["kept"] else "dropped"))
     lines += [f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]]
-    if found["other_matches"]:
-        lines.append(f"\n  {found['other_matches']} more document(s) have this source_id; name one by its own id")
+    lines += _other_matches(found)
     lines += ["", "  text begins", f"    {_on_a_line(found['excerpt'])}"]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def describe_record(found: Mapping[str, Any]) -> str:
+    """What is known of a record that became no document."""
+    record = found["record"]
+    lines = [
+        f"record {record['id'] or '–'}   run {found['run']}",
+        f"  {record['outcome']} by ingest: {record['reason']}",
+        "",
+        _line("source", record["source"], f"source_id {record['source_id'] or '–'}"),
+        _line("place", record["file"], f"line {_number(record['line'])}", f"byte {_number(record['byte_offset'])}"),
+        *_other_matches(found),
+    ]
+    return "\n".join(_printable(line).rstrip() for line in lines)
+
+
+def _other_matches(found: Mapping[str, Any]) -> list[str]:
+    others = found["other_matches"]
+    return [f"\n  {others} more document(s) or record(s) have this source_id; name one by its own id"] if others else []
 
 
 def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
@@ -223,8 +246,12 @@ def _describe_hit(hit: Mapping[str, Any], max_chars: int | None) -> list[str]:
 
 def _on_a_line(text: str, max_chars: int | None = None) -> str:
     """Text of the data as a terminal may show it."""
-    line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    line = _printable(" ".join(text.split()))
     return line if max_chars is None or len(line) <= max_chars else line[:max_chars] + " …"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:

@@ -99,6 +99,10 @@ class RowReader:
         license_name = license_name if isinstance(license_name, str) else None
         return Row(encoded, row_source or self._source, source_id, url, language, added_at, metadata, license_name, repairs)
 
+    def source_id(self, record: Record) -> str | None:
+        """The record's own id as a document has it; to be asked before `read` takes the values apart."""
+        return _as_text(record.values.get(self._config.id_column)) if self._config.id_column else None
+
     def _find_text(self, value: Any, record: Record) -> tuple[str, PageText | None] | Fault:
         if isinstance(value, bytes):
             if self._config.text_kind == "html":

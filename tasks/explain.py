@@ -1,14 +1,15 @@
 """What happened to this document? Every stage's measures, verdicts and evidence, and where the document is now.
 
 A document is named by its own id in hex or by the id its source gave it. Its row is looked up in each artifact of a run by place:
-sidecars have the rows of ingest. The beginning of the raw text is part of the answer, which is for the terminal of whoever has
-the data anyway; nothing here is logged or tracked.
+sidecars have the rows of ingest. Of a record that became no document there are reason and place. The beginning of the raw text,
+and the texts of evaluation items that stand in it, are part of the answer: it is for the terminal of whoever has the data anyway,
+and nothing here is logged or tracked.
 Cost: the narrow columns of the parts until the document is found, then one part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tasks.artifact import Artifact
 from tasks.contamination_hits import hits_of
 from tasks.documents import EMPTIED, MIXTURE
 from tasks.documentset import ID, read_table
+from tasks.droppedrecords import find_dropped
 from tasks.verdicts import JUDGES
 from tasks.visible import shows
 
@@ -40,18 +42,32 @@ class Place:
 
 def find_documents(ingest: Artifact, identifier: str) -> list[Place]:
     """Where the documents with this id, or this id of their source, stand."""
-    wanted = {"source_id": pa.scalar(identifier)}
-    if len(identifier) == 32 and all(c in "0123456789abcdef" for c in identifier.lower()):
-        # Sources name documents by such digests too; where both are there, ours is meant, which nobody else has.
-        wanted = {"id": pa.scalar(bytes.fromhex(identifier), ID)} | wanted
-    for column, value in wanted.items():
+    for column, wanted in _columns_of(identifier):
         places = []
         for file in ingest.files("documents/part-*.parquet"):
-            hits = pc.indices_nonzero(pc.fill_null(pc.equal(read_table(file, [column])[column], value), False))
+            hits = pc.indices_nonzero(pc.fill_null(pc.equal(read_table(file, [column])[column], wanted), False))
             places += [Place(file.name, row) for row in hits.to_pylist()]
         if places:
             return places
     return []
+
+
+def find_records(ingest: Artifact, identifier: str) -> list[dict[str, Any]]:
+    """What ingest says of records with this id, or this id of their source, that became no document; as JSON-able values."""
+    for column, wanted in _columns_of(identifier):
+        if records := find_dropped(ingest, column, wanted):
+            return [record | {"id": record["id"].hex() if record["id"] else None} for record in records]
+    return []
+
+
+def _columns_of(identifier: str) -> Iterator[tuple[str, pa.Scalar]]:
+    """The columns that an identifier is looked for in, and its value there, first ours, which nobody else has.
+
+    Sources name documents by such digests too.
+    """
+    if len(identifier) == 32 and all(c in "0123456789abcdef" for c in identifier.lower()):
+        yield "id", pa.scalar(bytes.fromhex(identifier), ID)
+    yield "source_id", pa.scalar(identifier)
 
 
 def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What is in the source? Every record becomes a document, a counted drop, or a quarantined fault.
 
 Columns in: those of the input, mapped by config. Columns out: `id, text, source, source_id, url, language, added_at,
-metadata` in `documents/part-*.parquet`; faults in `quarantine.jsonl` with file, line, byte offset and error.
+metadata` in `documents/part-*.parquet`; faults in `quarantine.jsonl` with file, line, byte offset and error; whatever became no
+document by its id in `dropped.parquet` (tasks.droppedrecords).
 `id` is 128-bit BLAKE2b of (source name, path relative to the source root, with the member of an archive, byte offset in the
 uncompressed stream or row number): it never depends on rank, order, compression or batch.
 
@@ -24,6 +25,7 @@ from tasks.artifact import Artifact, check_accounting, digest_file, link_file
 from tasks.documentrows import Row, RowReader
 from tasks.documentset import sum_counters
 from tasks.documentwriter import DocumentWriter
+from tasks.droppedrecords import DROPPED_FILE, DroppedRecords, merge_dropped
 from tasks.keys import digest, key_config
 from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
@@ -116,30 +118,38 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     writer = DocumentWriter(directory, config.max_text_bytes_per_file, counts.keep)
     with (
         (directory / QUARANTINE_FILE).open("w", encoding="utf-8") as quarantine,
+        DroppedRecords(directory / DROPPED_FILE) as dropped,
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
     ):
         rows = RowReader(source, one, config.html, sandbox)
         for name, items in read_streams(Path(part.payload["path"]), part.payload["relative"], columns, one.layout):
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
+            shown = input_name(source, name, bool(config.sources))
             for item in items:
                 outcome: Row | str | Item = item
+                record = item if isinstance(item, Record) else item.record if isinstance(item, Dropped) else None
+                own_id = rows.source_id(record) if record is not None else None
                 if isinstance(item, Record):
                     outcome = rows.read(item)
                     if isinstance(outcome, Row):
-                        document_id = identity.copy()
-                        document_id.update(b"%d" % item.position)
-                        writer.add(document_id.digest(), outcome)
+                        writer.add(_document_id(identity, item), outcome)
                         continue
+                if isinstance(outcome, Skipped):
+                    counts.skipped[outcome.kind] += 1
+                    continue
+                place: Fault | Record | None
                 if isinstance(outcome, Fault):
-                    shown = input_name(source, name, bool(config.sources))
                     entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
                     quarantine.write(json.dumps(entry, ensure_ascii=False) + "\n")
                     counts.quarantined[outcome.error.partition(":")[0]] += 1
-                elif isinstance(outcome, Skipped):
-                    counts.skipped[outcome.kind] += 1
+                    became, place = ("quarantined", outcome.error), outcome
                 else:
-                    counts.dropped[outcome.reason if isinstance(outcome, Dropped) else str(outcome)] += 1
+                    became, place = ("dropped", outcome.reason if isinstance(outcome, Dropped) else str(outcome)), record
+                    counts.dropped[became[1]] += 1
+                document_id = _document_id(identity, record) if record is not None else None
+                where = (place.line, place.byte_offset) if place is not None else (None, None)
+                dropped.add(document_id, source, own_id, *became, shown, *where)
     writer.close()
     if _stamp(Path(part.payload["path"])) != part.payload["stamp"]:
         raise StageFailure(f"{part.name} changed while it was read; run again, what comes of other files is kept")
@@ -160,6 +170,13 @@ def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str
             shown,
         )
     return {"by_ending": dict(sorted(endings.items())), "examples": names[:MAX_EXAMPLES]}
+
+
+def _document_id(identity: Any, record: Record) -> bytes:
+    """The id of a record; identity: a hash of what all ids of its stream share."""
+    hashed = identity.copy()
+    hashed.update(b"%d" % record.position)
+    return bytes(hashed.digest())
 
 
 class FileCounts:
@@ -216,12 +233,13 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any]) -> str:
 
 
 def _merge(results: Sequence[PartResult], out_dir: Path) -> None:
-    """Number the tables in order of (name of the file, place in it) and put the faults into one list."""
+    """Number the tables in order of (name of the file, place in it), and put the lists of what is no document together."""
+    merge_dropped([result.path / DROPPED_FILE for result in results], out_dir / DROPPED_FILE)
     number = 0
     with (out_dir / QUARANTINE_FILE).open("wb") as quarantine:
         for result in results:
             quarantine.write((result.path / QUARANTINE_FILE).read_bytes())
-            for table in sorted(result.path.glob("*.parquet")):
+            for table in sorted(result.path.glob("[0-9]*.parquet")):
                 link_file(table, out_dir / "documents" / f"part-{number:05d}.parquet")
                 number += 1
 

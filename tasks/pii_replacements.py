@@ -7,7 +7,7 @@ detector looks at.
 
 The key is read from an environment variable or a file and never kept; `key_id`, a digest of it, stands for it in configs and
 artifact keys. Digests of values are 32 bits of an HMAC under the key: enough to see that two spans hold the same. Without a key
-there are none: all numbers of a kind are few, and whoever tries them finds the one behind a plain digest (a US SSN in minutes).
+there are none: the numbers of a kind are few, and whoever tries them all finds the one behind a plain digest.
 """
 
 from __future__ import annotations

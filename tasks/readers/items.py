@@ -7,7 +7,7 @@ picture in a zip file) and is counted beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 
@@ -33,9 +33,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A record that its reader can tell to be no text."""
+    """A record that its reader can tell to be no text; `record` has its place and what is known of it beside a text."""
 
     reason: str
+    record: Record | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

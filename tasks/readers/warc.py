@@ -83,6 +83,7 @@ def _read_record(record: Any, body: bytes, number: int, columns: Columns) -> Ite
     media_type = media_type.strip().lower()
     details: dict[str, Any] = {"content_type": media_type, "warc_truncated": headers.get("WARC-Truncated")}
     position = record.stream_pos
+    bare = Record(position, number, position, columns.values(None, **known))
     if kind == "conversion":
         try:
             text: Any = body.decode("utf-8")
@@ -92,9 +93,9 @@ def _read_record(record: Any, body: bytes, number: int, columns: Columns) -> Ite
         if http is not None:
             details["http_status"] = http.status_code
             if not 200 <= (http.status_code or 0) < 300:
-                return Dropped("HTTP_ERROR")
+                return Dropped("HTTP_ERROR", bare)
         if media_type not in HTML_TYPES and media_type not in PLAIN_TYPES:
-            return Dropped("NOT_TEXT")
+            return Dropped("NOT_TEXT", bare)
         codings = _codings(http) if http is not None else ()
         if len(codings) > MAX_CODINGS:
             return Fault(number, position, f"broken HTTP: {len(codings)} layers of encoding")

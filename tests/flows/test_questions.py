@@ -51,6 +51,7 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A store with one run on record; the id of each document by its source id."""
     folder = tmp_path_factory.mktemp("past")
     records = [{"id": name, "text": text, "url": f"https://x.org/{name}"} for name, text in TEXTS.items()]
+    records += [{"id": "bla\x1bnk", "text": " "}, {"id": "good", "text": None}]
     ingested = ingest_files(folder, "ingest", [write_jsonl(folder / "in.jsonl", records)])
     names, ids = list(TEXTS), {row["source_id"]: row["id"] for row in read_documents(ingested)}
     kinds = ["de" if name == "unmixed" else "en" for name in names]
@@ -157,6 +158,16 @@ def test_a_duplicate_of_an_earlier_run_is_explained_by_its_pair(ask: Ask) -> Non
 def _describe(reason: str) -> str:
     dedup = {"cluster_size": 2, "kept": False, "reason": reason, "family": "f", "survivor": "s", "evidence": [], "cuts": []}
     return "\n".join(describe_dedup(dedup, "d"))
+
+
+def test_a_record_that_became_no_document_is_explained_by_its_reason_and_place(ask: Ask) -> None:
+    out = ask("explain", "bla\x1bnk")["out"]
+    assert "dropped by ingest: EMPTY" in out and f"in.jsonl   line {len(TEXTS) + 1}   byte " in out and "\x1b" not in out
+    found = ask("explain", "bla\x1bnk", "--json")["json"]
+    assert found["record"]["reason"] == "EMPTY" and found["other_matches"] == 0
+    assert ask("explain", found["record"]["id"], "--json")["json"] == found
+    assert ask("explain", "good", "--json")["json"]["other_matches"] == 1, "a document and a record in quarantine"
+    assert "1 more document(s) or record(s) have this source_id" in ask("explain", "good")["out"]
 
 
 def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(ask: Ask, ids: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,38 @@ def test_kept_plus_dropped_plus_quarantined_equals_read(tmp_path_factory, lines,
     assert artifact.counters["read"] == 1 + sum(bool(line.strip()) for line in lines)
     assert len(read_documents(artifact)) == artifact.counters["kept"]
     assert len(quarantine(artifact)) == artifact.counters["quarantined"]
+    rows = pq.read_table(artifact.file("dropped.parquet")).to_pylist()
+    lost = [(row["line"], row["byte_offset"], row["reason"]) for row in rows if row["outcome"] == "quarantined"]
+    assert lost == [(fault["line"], fault["byte_offset"], fault["error"]) for fault in quarantine(artifact)]
+    reasons = Counter(row["reason"] for row in rows if row["outcome"] == "dropped")
+    assert reasons == Counter({reason: n for reason, n in artifact.counters["dropped"].items() if n})
     for row in read_documents(artifact):
         assert "\0" not in row["text"] and "\r\n" not in row["text"] and row["text"].strip()
         orjson.loads(row["metadata"])
+
+
+def test_what_became_no_document_is_kept_by_its_id_and_place_and_without_its_text(tmp_path) -> None:
+    records = [
+        {"id": "kept", "text": "secret words"},
+        {"id": 7, "text": " "},
+        {"id": "no", "kind": "bad", "text": "secret words"},
+    ]
+    records += [{"id": "odd", "text": ["secret words"]}]
+    records += [{"text": None}, {"id": "kept", "text": "secret words too"}]
+    write_jsonl(tmp_path / "a.jsonl", records)
+    everything = ingest_files(tmp_path, "all", [tmp_path / "a.jsonl"])
+    artifact = ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"], exclude={"kind": ("bad",)})
+    rows = pq.read_table(artifact.file("dropped.parquet")).to_pylist()
+    assert [(row["source_id"], row["outcome"], row["reason"]) for row in rows] == [
+        ("7", "dropped", "EMPTY"),
+        ("no", "dropped", "EXCLUDED"),
+        ("odd", "quarantined", "wrong type: column text is a list, not text"),
+        (None, "quarantined", "column text is null"),
+    ]
+    assert [(row["source"], row["file"], row["line"]) for row in rows] == [("made", "a.jsonl", line) for line in (2, 3, 4, 5)]
+    was = next(row["id"] for row in read_documents(everything) if row["source_id"] == "no")
+    assert rows[1]["id"] == was, "a record has the id that it has as a document"
+    assert b"secret" not in artifact.file("dropped.parquet").read_bytes()
 
 
 def test_each_fault_costs_its_line_and_says_where(tmp_path) -> None:

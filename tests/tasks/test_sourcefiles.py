@@ -12,7 +12,7 @@ from tasks.sourcefiles import list_files
 
 
 def names(*paths: Path | str) -> list[str]:
-    return list(list_files([str(path) for path in paths], None, Path("unused")))
+    return list(list_files([str(path) for path in paths], None, Path("unused")).files)
 
 
 @pytest.fixture

@@ -74,6 +74,13 @@ def test_what_is_no_page_is_dropped_or_quarantined_for_a_reason(record: bytes, o
     assert read(tmp_path, record) == [outcome]
 
 
+def test_a_page_that_is_dropped_has_its_id_and_place(tmp_path: Path) -> None:
+    first = page()
+    _, dropped = read(tmp_path, first, page(status="404 Not Found"))
+    assert isinstance(dropped, Dropped) and dropped.record is not None and dropped.record.values["id"] == "urn:uuid:1"
+    assert (dropped.record.position, dropped.record.line) == (len(first), 2)
+
+
 def test_plain_text_resources_and_types_without_a_header_are_records(tmp_path: Path) -> None:
     items = read(
         tmp_path,
