@@ -1,8 +1,9 @@
 """The command line: `textmill <flow> [hydra overrides]`.
 
-What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143; a defect is a
-traceback and 1. The configuration is composed, checked and found good before Hydra's own application is entered, which
-serves `-m`, `--cfg`, `--info`, `--help` and tab completion only. The last line of a run on stdout is one JSON object.
+What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143, or 75 (try again)
+where training was asked to stop and saved; a defect is a traceback and 1. The configuration is composed, checked and
+found good before Hydra's own application is entered, which serves `-m`, `--cfg`, `--info`, `--help` and tab completion
+only. The last line of a run on stdout is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from flows.sweeps import open_sweep
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch
 from tasks.keys import digest
-from tasks.stage import StageFailure
+from tasks.stage import StageFailure, StageInterrupted
 
 _WITH_VALUE = ("-c", "--cfg", "-i", "--info", "-p", "--package", "-sc", "--shell-completion")
 _SWITCHES = (*_WITH_VALUE, "-m", "--multirun", "-r", "--resolve", "-h", "--help", "--hydra-help")
@@ -290,6 +291,8 @@ def _complain(error: object) -> int:
 def _complain_of_stop(error: BaseException) -> int:
     said = one_line(error)
     print(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}", file=sys.stderr)
+    if isinstance(error, StageInterrupted):  # what queues and launchers take for: start it again
+        return os.EX_TEMPFAIL
     return 130 if isinstance(error, KeyboardInterrupt) else 143
 
 

@@ -72,12 +72,32 @@ def to_plain(value: Any) -> Any:
     return value
 
 
+def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
+    """The part of a config dataclass that decides a result, and so belongs in its key, as plain values.
+
+    of_parts: without what parts have in their own digests, so that it can grow and leave finished parts good.
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        if field.metadata.get("in_key", True) and not (of_parts and not field.metadata.get("in_part_key", True)):
+            values[field.name] = _key_value(getattr(config, field.name))
+    return values
+
+
 def nearest(word: str, known: list[str]) -> str:
     """A hint that names the closest known words, or lists them when none is close."""
     close = difflib.get_close_matches(word, known, n=2, cutoff=0.55)
     if close:
         return "did you mean " + " or ".join(close) + "?"
     return "known: " + ", ".join(sorted(known))
+
+
+def _key_value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return key_config(value)
+    if isinstance(value, Mapping):
+        return {name: _key_value(one) for name, one in value.items()}
+    return [_key_value(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 @functools.cache

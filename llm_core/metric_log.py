@@ -1,8 +1,11 @@
-"""What a run writes while it goes: `metrics.jsonl` (pure numbers of training), `timing.jsonl`, `events.jsonl`, `status.json`.
+"""What a run writes while it goes: `metrics.jsonl`, `timing.jsonl`, `status.json`.
 
-`metrics.jsonl` has one line per step and one per validation, and holds nothing of the clock, so that a run that was
-killed and resumed leaves the same bytes as one that was not. Lines past the checkpoint a run resumes from are cut off.
-`events.jsonl` tells what happened to a run and is no part of training: when, at which step, what. Nothing is ever cut off it.
+`metrics.jsonl` has one row per step and one per validation. They hold nothing of the clock, so that a run that was killed and
+resumed leaves the same bytes of them as one that was not; those past the checkpoint a run resumes from are cut off.
+
+Between them stand events, rows with an `event`. Those of training (a skipped step, a rollback) are the same whenever it is
+done again. Those of the run (`at`, `event`, `step`, `what`) are not: that it was stopped or went on, that a checkpoint was
+damaged, that a process was slow. They are never cut off, and a run that nothing happened to has none.
 """
 
 from __future__ import annotations
@@ -17,27 +20,37 @@ from llm_core.config import ConfigError
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
-EVENTS_FILE = "events.jsonl"
 STATUS_FILE = "status.json"
 PROFILE_FOLDER = "profile"
 
 
 class MetricLog:
-    """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request."""
+    """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request.
 
-    def __init__(self, path: Path, resumed_step: int) -> None:
+    rows: those of training; events of the run are in the file alone. resumed_step: later rows are cut off; None: none are yet.
+    """
+
+    def __init__(self, path: Path, resumed_step: int | None = None) -> None:
         self._path = path
         self._open(resumed_step)
 
-    def _open(self, step: int) -> None:
-        self.rows = [row for row in read_rows(self._path) if row["step"] <= step]
+    def _open(self, step: int | None) -> None:
+        kept = [row for row in read_rows(self._path) if step is None or row["step"] <= step or is_of_run(row)]
+        self.rows = training_rows(kept)
         temporary = self._path.with_name(f".{self._path.name}.tmp")
-        temporary.write_text("".join(_line(row) for row in self.rows), "utf-8")
+        temporary.write_text("".join(_line(row) for row in kept), "utf-8")
         os.replace(temporary, self._path)
         self._stream = self._path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
+        self._append(row)
+
+    def tell(self, event: str, step: int, what: str) -> None:
+        """Something happened to the run that is no part of training."""
+        self._append({"at": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, "step": step, "what": what})
+
+    def _append(self, row: dict[str, Any]) -> None:
         self._stream.write(_line(row))
         self._stream.flush()
 
@@ -53,16 +66,14 @@ class MetricLog:
         self._stream.close()
 
 
-class EventLog:
-    """Appends events to a JSON-lines file, made when the first comes."""
+def is_of_run(row: dict[str, Any]) -> bool:
+    """Whether a row tells what happened to the run, rather than what training did."""
+    return "at" in row
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def write(self, event: str, step: int, what: str) -> None:
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(_line({"at": at, "event": event, "step": step, "what": what}))
+def training_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without the events of the run: the same however often it was stopped."""
+    return [row for row in rows if not is_of_run(row)]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -24,20 +24,20 @@ from types import FrameType
 import numpy as np
 
 from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.checkpoint.made_with import made_with
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
 from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
 from llm_core.metric_log import (
-    EVENTS_FILE,
     METRICS_FILE,
     PROFILE_FOLDER,
     STATUS_FILE,
     TIMING_FILE,
-    EventLog,
     MetricLog,
     read_rows,
+    training_rows,
     write_status,
 )
 from llm_core.optim.build import build_optimizer
@@ -113,17 +113,20 @@ def run(config: RunConfig, workdir: Path) -> str:
         shards = open_shards(config.shards, "train")
         if config.train.data.verify_shards and ranks.is_first:
             shards.verify()
+        validation_shards = open_shards(config.shards, "validation")
         loader = build_loader(config, shards, ranks)
         facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
         peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
         facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
+        metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
+        report, identity = metrics.tell if metrics else None, made_with(config, shards, validation_shards)
         with (
             Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
-            open_checkpoints(config, workdir, ranks) as saved,
-            Checkpoints(workdir / "points", ranks) as points,
+            Checkpoints(workdir / "checkpoints", ranks, *checkpointing(config, ranks), report, identity) as saved,
+            Checkpoints(workdir / "points", ranks, report=report, made_with=identity) as points,
         ):
-            trainer, start = build_trainer(config, workdir, batches, ranks, saved, stop, peak_flops)
+            trainer, start = build_trainer(config, workdir, batches, validation_shards, ranks, saved, metrics, stop, peak_flops)
             trainer.sources = loader.sources.names if loader.sources else ()
             if config.optim.guard.rollback_skips:
                 trainer.rollback = Rollback(config.optim.guard, points)
@@ -154,31 +157,30 @@ def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader
     return Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.data_rank, ranks.data_world, train.data)
 
 
-def open_checkpoints(config: RunConfig, workdir: Path, ranks: Ranks) -> Checkpoints:
+def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
+    """How many of the newest checkpoints stay, whether the best does too, and whether training goes on while one is written."""
     train = config.train
     in_background = train.checkpoint_in_background
     if in_background is None:
         # State is on disk because memory has no room for it, so it has none for a copy.
         in_background = ranks.device.type == "cuda" and config.optim.state_in != "disk"
-    events = EventLog(workdir / EVENTS_FILE)
-    return Checkpoints(
-        workdir / "checkpoints", ranks, train.keep_checkpoints, train.keep_best_checkpoint, in_background, events.write
-    )
+    return train.keep_checkpoints, train.keep_best_checkpoint, in_background
 
 
 def build_trainer(
     config: RunConfig,
     workdir: Path,
     batches: Batches,
+    validation_shards: TokenShards,
     ranks: Ranks,
     checkpoints: Checkpoints,
+    metrics: MetricLog | None,
     stop: StopFlag,
     peak_flops: float,
 ) -> tuple[Trainer, int]:
     """A trainer with its parts made, filled from the newest checkpoint, and the step it stands at."""
     train = config.train
     bytes_per_token = padded_bytes_per_token(config)
-    validation_shards = open_shards(config.shards, "validation")
     mask_documents = train.data.mask_documents
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
@@ -191,7 +193,10 @@ def build_trainer(
         )
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))
-    logs = [MetricLog(workdir / name, start) if ranks.is_first else None for name in (METRICS_FILE, TIMING_FILE)]
+    if metrics:
+        metrics.cut(start)
+        if 0 < start < train.num_steps:
+            metrics.tell("resumed", start, f"goes on from the checkpoint of step {start}, on {ranks.world} processes")
     trainer = Trainer(
         layout=layout,
         optimizer=optimizer,
@@ -200,8 +205,8 @@ def build_trainer(
         config=config,
         ranks=ranks,
         checkpoints=checkpoints,
-        metrics=logs[0],
-        timing=logs[1],
+        metrics=metrics,
+        timing=MetricLog(workdir / TIMING_FILE, start) if ranks.is_first else None,
         should_stop=stop,
         peak_flops=peak_flops,
     )
@@ -258,7 +263,7 @@ def is_first_rank() -> bool:
 
 
 def last_step(workdir: Path) -> int:
-    rows = read_rows(workdir / METRICS_FILE)
+    rows = training_rows(read_rows(workdir / METRICS_FILE))
     return int(rows[-1]["step"]) if rows else 0
 
 

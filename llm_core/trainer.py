@@ -69,7 +69,7 @@ class Trainer:
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.clock = StepClock(self.config, self.ranks, self.peak_flops, self.checkpoints.report)
+        self.clock = StepClock(self.config, self.ranks, self.peak_flops, self.metrics.tell if self.metrics else None)
         self._stops = Vote(self.ranks)
 
     def run(self, start: int) -> None:
@@ -104,7 +104,10 @@ class Trainer:
                 self._save(step)
             if stop:
                 self._finish()
-                raise Preempted(f"stopped at step {step} of {train.num_steps}")
+                stopped = f"stopped at step {step} of {train.num_steps}"
+                if self.metrics:
+                    self.metrics.tell("preempted", step, f"{stopped} and saved, as asked by a signal")
+                raise Preempted(stopped)
         self._finish()
 
     def _finish(self) -> None:

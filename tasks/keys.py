@@ -8,7 +8,6 @@ stay out: config fields marked with `field(metadata=NOT_IN_KEY)` are left out of
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -17,6 +16,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from llm_core.config import key_config as key_config
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_PARTY = ("tasks", "llm_core")
@@ -30,26 +31,6 @@ def canonical_json(value: Any) -> str:
 def digest(value: Any) -> str:
     """64-bit BLAKE2b of the canonical JSON of `value`, in hex."""
     return hashlib.blake2b(canonical_json(value).encode(), digest_size=8).hexdigest()
-
-
-def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
-    """The part of a config dataclass that belongs in a key, as plain values.
-
-    of_parts: without what parts have in their own digests, so that it can grow and leave finished parts good.
-    """
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        if field.metadata.get("in_key", True) and not (of_parts and not field.metadata.get("in_part_key", True)):
-            values[field.name] = _key_value(getattr(config, field.name))
-    return values
-
-
-def _key_value(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return key_config(value)
-    if isinstance(value, Mapping):
-        return {name: _key_value(one) for name, one in value.items()}
-    return [_key_value(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def code_digest(modules: Iterable[str], root: Path = ROOT) -> str:

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from tasks.keys import ROOT, digest, key_config
 from tasks.parts import RunParts, scratch_dir, serial
 from tasks.progress import TrainingProgress
 from tasks.stage import StageFailure, StageInterrupted
-from tasks.training_speed import series, speed, tokens_per_s
+from tasks.training_speed import Row, series, speed, tokens_per_s
 
 MODEL_FOLDER = "model"
 LOG_FILE = "trainer.log"
@@ -132,19 +133,28 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
         while trainer.poll() is None:
             progress(workdir)
             time.sleep(POLL_S)
-    except BaseException:
+    except BaseException as error:
         stop_session(trainer)
+        # SIGTERM, as whoever runs the stage has turned it into Python: a trainer that saved says so. Ctrl-C stays what it is.
+        if not isinstance(error, (Exception, KeyboardInterrupt)):
+            raise_if_preempted(run, workdir)
         raise
     progress(workdir)
+    raise_if_preempted(run, workdir)
+    status = read_status(workdir / STATUS_FILE)
+    if status.get("outcome") != "finished":
+        lines = log.read_text("utf-8", errors="replace").splitlines()[-15:]
+        reason = status.get("error") or f"the trainer ended with code {trainer.returncode}"
+        raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
+
+
+def raise_if_preempted(run: RunConfig, workdir: Path) -> None:
+    """Raise StageInterrupted where the trainer was asked to stop and saved, whatever its return code: torchrun has its own."""
     status = read_status(workdir / STATUS_FILE)
     if status.get("outcome") == "preempted":
         raise StageInterrupted(
             f"training stopped at step {status['step']} of {run.train.num_steps} and saved; run again to go on"
         )
-    if status.get("outcome") != "finished":
-        lines = log.read_text("utf-8", errors="replace").splitlines()[-15:]
-        reason = status.get("error") or f"the trainer ended with code {trainer.returncode}"
-        raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
 
 
 def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
@@ -200,6 +210,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         "training_flops_per_token": run.model.training_flops_per_token(run.train.seq_len),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
+        "events": dict(Counter(event_name(row) for row in rows if "event" in row)),
         "device": status["device"],
         "dtype": run.train.dtype,
         "packing": status["packing"],
@@ -207,6 +218,11 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
     }
     counters = {"tokens": run.train.num_steps * run.train.tokens_per_step, "steps": run.train.num_steps}
     return Artifact(out_dir, "train", counters, metrics)
+
+
+def event_name(row: Row) -> str:
+    """What to count an event as; of a skipped step with its reason, since the overflows of fp16 are in the order of things."""
+    return f"{row['event']}_{row['reason']}" if "reason" in row else str(row["event"])
 
 
 def _content(parent: Artifact) -> str:

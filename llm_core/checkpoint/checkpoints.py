@@ -26,7 +26,8 @@ from llm_core.checkpoint.folders import (
     temporary_of,
     write_progress,
 )
-from llm_core.checkpoint.reader import read_into
+from llm_core.checkpoint.made_with import MadeWith
+from llm_core.checkpoint.reader import CheckpointError, read_into
 from llm_core.checkpoint.state import collect_state, fill_copies
 from llm_core.checkpoint.writer import Writer, Written, gather_objects
 from llm_core.optim.optimizer import Optimizer
@@ -51,7 +52,8 @@ class Checkpoints:
     """Those of one run. Every rank has one and makes the same calls; leaving its context waits for the thread.
 
     keep_last: newest ones that stay. keep_best: also the one of the lowest validation loss.
-    report: told (event, step, what) of a checkpoint that was passed over, on the first rank.
+    report: told (event, step, what), on the first rank, of a checkpoint that is passed over or does not say what it is made with.
+    made_with: what decides the run; checkpoints say it, and those of another run are refused. None: they do not.
     """
 
     root: Path
@@ -60,6 +62,7 @@ class Checkpoints:
     keep_best: bool = False
     in_background: bool = False
     report: Callable[[str, int, str], None] | None = None
+    made_with: MadeWith | None = None
     _pending: _Pending | None = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="checkpoint"))
 
@@ -109,7 +112,7 @@ class Checkpoints:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where there is none.
 
         newest: the last step that may be loaded. Checkpoints of later steps than the loaded one are removed.
-        Raises CheckpointError where a sound one is of another model or optimizer.
+        Raises CheckpointError where a sound one is of another run, by its settings and data or by its tensors.
         """
         self.finish()
         bad: list[tuple[int, str]] = []
@@ -119,6 +122,7 @@ class Checkpoints:
                 continue
             damage = self._damage(step)
             if damage is None:
+                self._require_this_run(step)
                 state = collect_state(layout, optimizer)
                 read_into(state, folder_of(self.root, step), self.ranks)
                 fill_copies(layout, optimizer)
@@ -133,6 +137,22 @@ class Checkpoints:
         progress = read_progress(self.root, step)
         found = progress if isinstance(progress, str) else self._changed_file(step, progress)
         return next((one for one in gather_objects(found, self.ranks) if one), None)
+
+    def _require_this_run(self, step: int) -> None:
+        """Raise CheckpointError, on every rank, where a sound checkpoint was made with something else."""
+        progress = gather_objects(read_progress(self.root, step), self.ranks)[0]
+        assert isinstance(progress, Progress), progress
+        if self.made_with is None:
+            return
+        if progress.made_with is None:
+            if self.report and self.ranks.is_first:
+                what = "it does not say what it was made with, so that is not compared; from the next checkpoint on it is"
+                self.report("unknown_checkpoint", step, what)
+        elif difference := self.made_with.difference_to(progress.made_with, step):
+            raise CheckpointError(
+                f"checkpoint {folder_of(self.root, step)} is of another run: {difference}; give this run what that was made "
+                "with, or a work directory of its own"
+            )
 
     def _changed_file(self, step: int, progress: Progress) -> str | None:
         folder = folder_of(self.root, step)
@@ -157,7 +177,8 @@ class Checkpoints:
     def _put_in_force(self, pending: _Pending, parts: list[Written]) -> None:
         temporary, final = temporary_of(self.root, pending.step), folder_of(self.root, pending.step)
         files = self._writer.write_index(temporary, parts)
-        write_progress(temporary, self.root, pending.step, pending.val_loss, files)
+        settings = dict(self.made_with.settings) if self.made_with else None
+        write_progress(temporary, self.root, Progress(pending.step, pending.val_loss, files, settings))
         remove(final)  # saved before, by a run that then went back
         os.rename(temporary, final)
         sync_folder(self.root)

@@ -1,14 +1,15 @@
 """Which checkpoint folders are there, which are whole, and which may go?
 
 `<root>/step-00000120/` holds files and `progress.json`: the step, its validation loss where it was measured there, the best
-checkpoint that is kept, and size and digest of every other file. A folder appears by renaming, so one that is there was
-whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests.
+checkpoint that is kept, what it was made with, and size and digest of every other file. A folder appears by renaming, so one
+that is there was whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests.
 
 A digest is BLAKE2b over BLAKE2b digests of pieces of `PIECE` bytes, so that several cores share a large file.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -34,6 +35,8 @@ class Progress:
     """Measured with these very weights; None: there was no validation at this step."""
     files: dict[str, tuple[int, str]]
     """Name → (bytes, digest)."""
+    made_with: dict[str, Any] | None = None
+    """Settings and data that decided it, as `llm_core.checkpoint.made_with` has them; None: it does not say."""
 
 
 def folder_of(root: Path, step: int) -> Path:
@@ -57,7 +60,10 @@ def read_progress(root: Path, step: int) -> Progress | str:
     try:
         found = json.loads((folder / PROGRESS_FILE).read_text("utf-8"))
         files = {str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()}
-        progress = Progress(int(found["step"]), None if found["val_loss"] is None else float(found["val_loss"]), files)
+        val_loss, made_with = found["val_loss"], found.get("made_with")
+        progress = Progress(
+            int(found["step"]), None if val_loss is None else float(val_loss), files, made_with and dict(made_with)
+        )
         for name, (size, _) in files.items():
             if (actual := (folder / name).stat().st_size) != size:
                 return f"{name} has {actual} bytes of {size}"
@@ -68,10 +74,10 @@ def read_progress(root: Path, step: int) -> Progress | str:
     return progress if progress.step == step else f"{PROGRESS_FILE} is of step {progress.step}"
 
 
-def write_progress(folder: Path, root: Path, step: int, val_loss: float | None, files: dict[str, tuple[int, str]]) -> None:
+def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     """Say what a whole checkpoint holds, and sync it."""
-    best = best_step(root, {step: val_loss})
-    facts: dict[str, Any] = {"step": step, "val_loss": val_loss, "best": best, "files": files}
+    best = best_step(root, {progress.step: progress.val_loss})
+    facts: dict[str, Any] = dataclasses.asdict(progress) | {"best": best}
     with (folder / PROGRESS_FILE).open("w", encoding="utf-8") as stream:
         stream.write(json.dumps(facts, sort_keys=True, allow_nan=False))
         stream.flush()

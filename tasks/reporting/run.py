@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,6 +96,7 @@ class Run:
             self._warn_of_baselines(),
             self._warn_of_small_validation(),
             self._warn_of_overfitting(),
+            self._warn_of_events(),
             self._warn_of_quarantine(),
             self._warn_of_accounting(),
             *self._warn_of_tokenizer(),
@@ -134,6 +135,10 @@ class Run:
             return None
         return f"Validation loss rose from {fixed(min(losses))} to {fixed(losses[-1])} nats per token before training ended."
 
+    def _warn_of_events(self) -> str | None:
+        found = events_text(self.metrics("train"), leave_out=("preempted", "resumed", "skipped_step_loss_scale_overflow"))
+        return f"Not all of training went well: {found}; metrics.jsonl of the train artifact has the steps." if found else None
+
     def _warn_of_quarantine(self) -> str | None:
         quarantined = self.counters("ingest").number("quarantined")
         if not quarantined:
@@ -162,6 +167,12 @@ class Run:
         if unknown:
             found.append(f"{percent(unknown)} of validation tokens are unknown to the vocabulary.")
         return found
+
+
+def events_text(train: Facts, leave_out: Collection[str] = ()) -> str:
+    """How often each event happened in training, as `rollback × 1, slow rank × 3`; empty where none did."""
+    counts = {name: n for name, value in train.group("events").items() if name not in leave_out and (n := number(value))}
+    return ", ".join(f"{name.replace('_', ' ')} × {count(n)}" for name, n in sorted(counts.items()))
 
 
 def interval_text(facts: Facts, digits: int = 3) -> str:

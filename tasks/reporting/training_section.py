@@ -9,7 +9,7 @@ from tasks.reporting.evaluation_section import reference_legend, references_of
 from tasks.reporting.markup import Markup
 from tasks.reporting.page import Section, absent, facts, figure, legend
 from tasks.reporting.quantities import NOT_MEASURED, Facts, compact, count, duration, fixed, plural
-from tasks.reporting.run import Run
+from tasks.reporting.run import Run, events_text
 
 
 def training_section(run: Run) -> Section:
@@ -37,6 +37,7 @@ def _train_facts(run: Run, train: Facts) -> Markup:
         ("Wall time", duration(run.record("train").number("elapsed_s")), "of the whole stage, with start-up and validation"),
         ("Hardware", hardware or NOT_MEASURED, "device and type of the arithmetic"),
         ("Layout", _layout(train), "how the work was divided; other layouts agree within rounding"),
+        ("Events", events_text(train) or "none", "rows of metrics.jsonl beside steps and validations"),
     ]
     return facts(None, entries)
 

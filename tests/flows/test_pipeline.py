@@ -139,7 +139,7 @@ def test_defect_raises(stand_in_stages: list[str], run_cli: RunCli, monkeypatch:
         run_cli("run")
 
 
-@pytest.mark.parametrize(("trouble", "code"), [("ctrl-c", 130), ("sigterm", 143), ("interrupted", 143)])
+@pytest.mark.parametrize(("trouble", "code"), [("ctrl-c", 130), ("sigterm", 143), ("interrupted", 75)])
 def test_stopped_run_says_so_and_the_next_goes_on(
     trouble: str, code: int, stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

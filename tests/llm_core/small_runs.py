@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from llm_core.config import to_plain
-from llm_core.metric_log import MetricLog
+from llm_core.metric_log import MetricLog, is_of_run
 from llm_core.model.config import ModelConfig
+from llm_core.shards import digest_tokens
 from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 
 VOCAB_SIZE = 51
@@ -63,6 +64,7 @@ def write_token_shards(
             "tokenizer_digest": "none",
             "config_digest": "none",
             "num_tokens": str(num_documents * document_tokens),
+            "tokens_digest": digest_tokens(np.concatenate(documents)),
         }
         columns = {
             "tokens": pa.array(documents, pa.large_list(pa.uint16())),
@@ -104,8 +106,10 @@ def write_config(path: Path, config: RunConfig) -> Path:
 
 
 def result_bytes(workdir: Path) -> dict[str, bytes]:
-    """What a finished run leaves, by name."""
-    return {name: (workdir / name).read_bytes() for name in RESULT_FILES}
+    """What a finished run leaves, by name; of the metrics what training did, without what happened to the run."""
+    found = {name: (workdir / name).read_bytes() for name in RESULT_FILES}
+    lines = found["metrics.jsonl"].splitlines(keepends=True)
+    return found | {"metrics.jsonl": b"".join(line for line in lines if not is_of_run(json.loads(line)))}
 
 
 def signal_when(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:

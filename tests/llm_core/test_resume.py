@@ -66,6 +66,12 @@ def test_asked_to_stop_it_saves_and_the_resumed_run_matches_uninterrupted_run(
     run(config, tmp_path)
     assert read_status(tmp_path / "status.json")["outcome"] == "finished"
     assert result_bytes(tmp_path) == uninterrupted
+    assert happened(tmp_path) == [("preempted", status["step"]), ("resumed", status["step"])]
+
+
+def happened(workdir: Path) -> list[tuple[str, int]]:
+    """Events in the metrics, with the step that each is of."""
+    return [(row["event"], row["step"]) for row in read_rows(workdir / "metrics.jsonl") if "event" in row]
 
 
 def test_a_process_asked_to_stop_ends_with_the_code_for_try_again(
@@ -130,7 +136,7 @@ def test_fewer_steps_than_there_are_is_refused_and_a_full_disk_is_named_though_i
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
-    change_config(tmp_path, train__num_steps=4)
+    change_config(tmp_path, train__num_steps=4, optim__schedule="constant")
     main(arguments)
     change_config(tmp_path, train__num_steps=3)
     with pytest.raises(SystemExit, match="2"):
@@ -201,6 +207,8 @@ def test_torn_checkpoint_is_passed_over_for_the_one_before(
     assert int(older.name.removeprefix("step-")) < int(newest.name.removeprefix("step-"))
     assert result_bytes(tmp_path) == uninterrupted
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
+    torn, sound = (int(folder.name.removeprefix("step-")) for folder in (newest, older))
+    assert happened(tmp_path) == [("preempted", torn), ("damaged_checkpoint", torn), ("resumed", sound)]
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

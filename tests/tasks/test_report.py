@@ -256,6 +256,7 @@ def test_speed_is_withheld_when_the_cache_is_not_proved_right(tmp_path: Path) ->
         ("evaluate", {"gain_over_best_baseline": {"value": 0.1, "low": -0.1, "high": 0.3, "baseline": "bigram"}}, "not shown to"),
         ("evaluate", {"gain_over_best_baseline": None, "bigram_bpb": 1.7}, "not shown to be better than the bigram"),
         ("train", {"val_curve": [{"step": 0, "val_loss": 4.0}, {"step": 9, "val_loss": 4.2}]}, "Validation loss rose"),
+        ("train", {"events": {"resumed": 1, "slow_rank": 2}}, "Not all of training went well: slow rank × 2;"),
         ("tokenizer", {"round_trip_frac": 0.99999}, "Only 99.9"),
         ("tokenizer", {"unknown_frac": 0.02}, "unknown to the vocabulary"),
     ],

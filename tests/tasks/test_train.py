@@ -11,12 +11,12 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.metric_log import read_rows, read_status
-from llm_core.train_config import ParallelConfig
+from llm_core.train_config import ParallelConfig, RunConfig
 from tasks.artifact import Artifact
 from tasks.keys import ROOT, key_config
 from tasks.parts import scratch_dir
 from tasks.stage import StageFailure, StageInterrupted
-from tasks.train import TrainStageConfig, resolve, train_model
+from tasks.train import TrainStageConfig, resolve, run_trainer, train_model
 from tasks.training_speed import series, tokens_per_s
 from tests.llm_core.small_runs import MODEL, OPTIM, TRAIN, VOCAB_SIZE, write_bytes_per_token, write_token_shards
 
@@ -116,6 +116,33 @@ def test_a_trainer_asked_to_stop_interrupts_the_stage(
     monkeypatch.setattr("tasks.progress.TrainingProgress.show", stop_trainer)
     with pytest.raises(StageInterrupted, match=r"training stopped at step \d+ of 100000 and saved"):
         train_model(*parents, out_dir, LONG)
+
+
+class Terminated(BaseException):
+    """SIGTERM, as a flow turns it into Python."""
+
+
+# It ends with 1, as torchrun does.
+SAVING = """trap 'echo "{\\"outcome\\": \\"preempted\\", \\"step\\": 3}" > status.json; exit 1' TERM
+touch ready; while :; do sleep 0.02; done"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "told"), [(Terminated, StageInterrupted), (KeyboardInterrupt, KeyboardInterrupt), (KeyError, KeyError)]
+)
+def test_a_stage_stopped_by_a_signal_says_that_training_saved_and_a_defect_stays_one(
+    stop: type[BaseException], told: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tasks.train.trainer_command", lambda run, workdir: ["bash", "-c", SAVING])
+
+    def interrupt(work: Path) -> None:
+        if (work / "ready").exists():
+            raise stop
+
+    run = RunConfig(dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE), OPTIM, TRAIN, ParallelConfig(), tmp_path, tmp_path)
+    with pytest.raises(told):
+        run_trainer(run, tmp_path, interrupt)
 
 
 def trainer_of(work: Path) -> int:

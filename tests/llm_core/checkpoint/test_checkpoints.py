@@ -231,7 +231,7 @@ def test_the_last_few_are_kept_and_the_best_where_it_is_wanted(
     for step, loss in enumerate(losses):
         folder = folders.folder_of(root, step)
         folder.mkdir()
-        folders.write_progress(folder, root, step, loss, {})
+        folders.write_progress(folder, root, folders.Progress(step, loss, {}))
         prune(root, keep_last, keep_best)
         there = [*kept, step]
         best = min(((found, s) for s in there if (found := losses[s]) is not None), default=(0.0, None))[1]
