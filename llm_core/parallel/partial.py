@@ -30,7 +30,7 @@ from llm_core.precision import HALF_DTYPES
 # B rows · Q queries and K keys of a part · H heads · G key and value heads · R queries of a group's heads · D width of a head
 
 MAX_SCORES = 1 << 24
-"""Scores that PLAIN makes at a time, where one query of all heads has fewer; backward has two more tensors of as many numbers."""
+"""Scores that PLAIN makes at a time, or those of one query where they are more; backward has two more tensors of as many."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(PATTERNS, st.booleans(), HEADS, st.lists(st.integers(1, 11), unique=True, max_size=3), st.sampled_from([1, 60, 1 << 24]))
 def test_parts_over_any_split_of_the_keys_merge_to_the_whole(
     pattern: Pattern, has_documents: bool, heads: tuple[int, int], cuts: list[int], max_scores: int
@@ -128,7 +128,7 @@ def test_parts_over_any_split_of_the_keys_merge_to_the_whole(
     assert_same([mixed, dq, dk, dv], whole(inputs, mask))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(PATTERNS, st.booleans(), HEADS, st.integers(1, 4), st.booleans())
 def test_processes_around_a_ring_give_the_answer_of_one(
     pattern: Pattern, has_documents: bool, heads: tuple[int, int], size: int, balanced: bool
