@@ -24,8 +24,10 @@ def make_norm(config: ModelConfig) -> nn.Module:
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    # Meta tensors, by which models are counted, have none that could be turned off.
-    return contextlib.nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+    # Turning off what is off costs as much as a small norm; meta tensors, by which models are counted, cannot be asked.
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 class RMSNorm(nn.Module):
