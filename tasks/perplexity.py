@@ -126,7 +126,9 @@ def perplexities(log10_probs: np.ndarray, num_units: np.ndarray) -> np.ndarray:
 def require_kenlm() -> None:
     """Raise ConfigError unless KenLM can be imported."""
     if importlib.util.find_spec("kenlm") is None:
-        raise ConfigError("kenlm_models needs the package kenlm; `pip install kenlm`, or give reference to train a model here")
+        raise ConfigError(
+            "kenlm_models needs the package kenlm; pip install 'textmill[kenlm]', or give reference to train a model here"
+        )
 
 
 @functools.lru_cache(maxsize=8)

@@ -5,10 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import pytest
 
+from tasks import parts
 from tasks.keys import ROOT
 from tasks.parts import Part, PartRunner, process_executor, scratch_dir, serial, thread_executor
 
@@ -127,6 +131,34 @@ def test_workers_are_started_only_for_work_worth_their_start(start_s: float, ope
     runner = PartRunner(make_executor=make_executor, start_s=start_s)
     assert len(results(runner, tmp_path / "out", {"log": str(tmp_path / "log"), "sleep": 0.01})) == 7
     assert len(calls) == opened
+
+
+class CountingExecutor(ThreadPoolExecutor):
+    """Remembers how many calls were submitted and not finished, at most."""
+
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers)
+        self.unfinished, self.most, self._lock = 0, 0, Lock()
+
+    def submit(self, *call: Any, **named: Any) -> Any:
+        with self._lock:
+            self.unfinished += 1
+            self.most = max(self.most, self.unfinished)
+        future = super().submit(*call, **named)
+        future.add_done_callback(self._count_done)
+        return future
+
+    def _count_done(self, _: Any) -> None:
+        with self._lock:
+            self.unfinished -= 1
+
+
+def test_no_more_parts_than_the_bound_are_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "MAX_IN_FLIGHT", 3)
+    executor = CountingExecutor(2)
+    runner = PartRunner(make_executor=lambda: executor)
+    assert results(runner, tmp_path / "out", {"log": str(tmp_path / "log")}) == [(f"p{i}", str(i * i), i) for i in range(7)]
+    assert 2 <= executor.most <= 3
 
 
 def test_progress_counts_every_part_once(tmp_path: Path) -> None:
