@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.inputs import load_once
 from tasks.unit_rows import UnitRows
 
 MIN_TEXTS = 10
@@ -152,7 +153,7 @@ def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, Any]]:
         return tensors.get_tensor("weights"), float(tensors.get_tensor("bias")[0]), about
 
 
-@functools.lru_cache(maxsize=4)
+@load_once(4)
 def _load_fasttext(model_file: Path) -> tuple[Any, frozenset[str]]:
     import fasttext
 

@@ -44,6 +44,7 @@ from tasks.documentset import (
     write_table,
 )
 from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
+from tasks.inputs import load_once
 from tasks.keys import digest
 from tasks.language_labels import UNDETERMINED
 from tasks.parts import Part, RunParts, serial
@@ -196,7 +197,7 @@ def _name(label: str) -> str:
     return label.removeprefix("__label__")
 
 
-@functools.lru_cache(maxsize=2)
+@load_once(2)
 def _load_tree(model: Path) -> SoftmaxTree | None:
     try:
         return read_tree(model)
@@ -204,11 +205,16 @@ def _load_tree(model: Path) -> SoftmaxTree | None:
         raise ConfigError(f"language.model_path ({model}) is damaged: {error}; fetch the model again") from error
 
 
-@functools.lru_cache(maxsize=2)
+@load_once(2)
 def _load_predict(model: Path) -> Any:
     import fasttext
 
-    return fasttext.load_model(str(model)).f.predict
+    try:
+        predict = fasttext.load_model(str(model)).f.predict
+        predict("a\n", 1, 0.0, "strict")  # refused by models of words without labels
+    except ValueError as error:
+        raise ConfigError(f"language.model_path ({model}) is not a fastText model of languages ({error})") from error
+    return predict
 
 
 def _packaged_model() -> Path | None:
