@@ -228,6 +228,10 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
     if match := re.search(r"Could not (?:override|delete from config) ?\S* ?'([^']+)'", message):
         key = match.group(1)
         return ConfigError(f"{key} is not a known setting; groups: {', '.join(groups(conf_dir))}")
+    if match := re.match(r"Error merging override \+*(\S+)", message):
+        return ConfigError(
+            f"{match.group(1)} has a value of another kind; give a mapping '{{a: b}}' for a mapping, a list '[a]' for a list"
+        )
     if match := re.match(r"Multiple values for (\w+)", message):
         return ConfigError(f"{match.group(1)} has a choice already; write {match.group(1)}=choice without +")
     given = ", ".join(o.input_line or "" for o in overrides)

@@ -29,6 +29,7 @@ import pyarrow as pa
 from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.documentset import text_buffers
 from tasks.fasttext_files import SOFTMAX, FastTextModel, read_model
+from tasks.inputs import load_once
 from tasks.named_labels import IS_CONDITION
 from tasks.unit_rows import UnitRows
 
@@ -182,7 +183,7 @@ def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, Any]]:
         return tensors.get_tensor("weights"), float(tensors.get_tensor("bias")[0]), about
 
 
-@functools.lru_cache(maxsize=4)
+@load_once(4)
 def _load_softmax(model_file: Path) -> FastTextModel | None:
     try:
         return read_model(model_file, SOFTMAX)
@@ -190,7 +191,7 @@ def _load_softmax(model_file: Path) -> FastTextModel | None:
         raise ConfigError(f"model_path ({model_file}) is damaged: {error}; fetch the model again") from error
 
 
-@functools.lru_cache(maxsize=4)
+@load_once(4)
 def _load_fasttext(model_file: Path) -> tuple[Any, frozenset[str]]:
     import fasttext
 

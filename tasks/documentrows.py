@@ -100,8 +100,9 @@ class RowReader:
         return Row(encoded, row_source or self._source, source_id, url, language, added_at, metadata, license_name, repairs)
 
     def source_id(self, record: Record) -> str | None:
-        """The record's own id as a document has it; to be asked before `read` takes the values apart."""
-        return _as_text(record.values.get(self._config.id_column)) if self._config.id_column else None
+        """The record's own id as a document has it, None if nested too deeply; asked for before `read` takes the values apart."""
+        value = record.values.get(self._config.id_column) if self._config.id_column else None
+        return None if too_deep({"id": value}) else _as_text(value)
 
     def _find_text(self, value: Any, record: Record) -> tuple[str, PageText | None] | Fault:
         if isinstance(value, bytes):

@@ -26,6 +26,7 @@ from tasks.documentrows import Row, RowReader
 from tasks.documentset import sum_counters
 from tasks.documentwriter import DocumentWriter
 from tasks.droppedrecords import DROPPED_FILE, DroppedRecords, merge_dropped
+from tasks.inputs import file_stamp
 from tasks.keys import digest, key_config
 from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
@@ -97,17 +98,11 @@ def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = No
             paths = ", ".join(config.inputs[source].paths)
             raise StageFailure(f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz or .txt there")
         for relative, path in files.items():
-            stamp = _stamp(path)
+            stamp = file_stamp(path)
             identity = {"file": relative, "content": digest_file(path), "source": source, "settings": settings}
             payload = {"path": str(path), "source": source, "relative": relative, "stamp": stamp}
             parts.append(Part(input_name(source, relative, bool(config.sources)), digest(identity), payload))
     return sorted(parts, key=lambda part: part.name)
-
-
-def _stamp(path: Path) -> list[int]:
-    """What changes with a file."""
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns]
 
 
 def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, Any]:
@@ -151,7 +146,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                 where = (place.line, place.byte_offset) if place is not None else (None, None)
                 dropped.add(document_id, source, own_id, *became, shown, *where)
     writer.close()
-    if _stamp(Path(part.payload["path"])) != part.payload["stamp"]:
+    if file_stamp(Path(part.payload["path"])) != part.payload["stamp"]:
         raise StageFailure(f"{part.name} changed while it was read; run again, what comes of other files is kept")
     return counts.counters()
 

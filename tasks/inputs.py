@@ -1,17 +1,45 @@
-"""Content digests of input files, remembered by size and modification time.
+"""What is in input files, remembered by size and modification time: content digests, and models that are loaded once.
 
 Raw inputs are large and rarely change; reading them all to find that nothing changed would make a cached
-run slow. The memory is a JSON file in the store and may be deleted at any time.
+run slow. The memory of digests is a JSON file in the store and may be deleted at any time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from tasks.artifact import digest_file, write_json
+
+T = TypeVar("T")
+
+
+def file_stamp(path: Path) -> list[int]:
+    """Size and time of the last change, in ns: a file with the same ones is taken for the same."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def load_once(most: int) -> Callable[[Callable[[Path], T]], Callable[[Path], T]]:
+    """Keeps what was loaded of the `most` last files, as lru_cache does, but loads a file again that has changed: a process may
+    outlive the model it has once read, and results are stored under the content of the file that is there."""
+
+    def decorate(load: Callable[[Path], T]) -> Callable[[Path], T]:
+        @functools.lru_cache(maxsize=most)
+        def loaded(path: Path, stamp: tuple[int, ...]) -> T:
+            return load(path)
+
+        @functools.wraps(load)
+        def look(path: Path) -> T:
+            return loaded(path, tuple(file_stamp(path)))
+
+        return look
+
+    return decorate
 
 
 class InputDigests:
@@ -28,10 +56,10 @@ class InputDigests:
         """{name: content digest}. Raises FileNotFoundError that names the missing path."""
         result, changed = {}, False
         for name, path in sorted(files.items()):
-            stat = path.stat()
+            stamp = file_stamp(path)
             seen = self._known.get(str(path.resolve()))
-            if seen is None or seen[:2] != [stat.st_size, stat.st_mtime_ns]:
-                seen = [stat.st_size, stat.st_mtime_ns, digest_file(path)]
+            if seen is None or seen[:2] != stamp:
+                seen = [*stamp, digest_file(path)]
                 self._known[str(path.resolve())] = seen
                 changed = True
             result[name] = str(seen[2])

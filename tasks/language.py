@@ -45,6 +45,7 @@ from tasks.documentset import (
 )
 from tasks.fasttext_files import read_labels
 from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
+from tasks.inputs import load_once
 from tasks.keys import digest
 from tasks.language_labels import LID176_LABELS, UNDETERMINED
 from tasks.parts import Part, RunParts, serial
@@ -203,7 +204,7 @@ def _name(label: str) -> str:
     return label.removeprefix("__label__")
 
 
-@functools.lru_cache(maxsize=2)
+@load_once(2)
 def _load_labels(model: Path) -> frozenset[str]:
     try:
         return frozenset(read_labels(model))
@@ -211,7 +212,7 @@ def _load_labels(model: Path) -> frozenset[str]:
         raise ConfigError(f"language.model_path ({model}): {error}; give a fastText model like lid.176.ftz") from error
 
 
-@functools.lru_cache(maxsize=2)
+@load_once(2)
 def _load_tree(model: Path) -> SoftmaxTree | None:
     try:
         return read_tree(model)
@@ -219,11 +220,16 @@ def _load_tree(model: Path) -> SoftmaxTree | None:
         raise ConfigError(f"language.model_path ({model}) is damaged: {error}; fetch the model again") from error
 
 
-@functools.lru_cache(maxsize=2)
+@load_once(2)
 def _load_predict(model: Path) -> Any:
     import fasttext
 
-    return fasttext.load_model(str(model)).f.predict
+    try:
+        predict = fasttext.load_model(str(model)).f.predict
+        predict("a\n", 1, 0.0, "strict")  # refused by models of words without labels
+    except ValueError as error:
+        raise ConfigError(f"language.model_path ({model}) is not a fastText model of languages ({error})") from error
+    return predict
 
 
 def _packaged_model() -> Path | None:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.inputs import load_once
 from tasks.language_labels import check_label
 from tasks.named_labels import IS_CONDITION, NAMES_LANGUAGES, NAMES_LANGUAGES_OR_ANY
 from tasks.unit_rows import UnitRows, spaced_units
@@ -138,7 +139,7 @@ def _load_ngrams(model_file: Path) -> Any:
     return NgramModel.load(model_file)
 
 
-@functools.lru_cache(maxsize=8)
+@load_once(8)
 def _load_kenlm(model_file: Path) -> Any:
     import kenlm
 

@@ -65,6 +65,7 @@ MISTAKES = {
     "everything validation": (["run", "documents.validation_frac=1"], ["validation_frac (1.0)", "0.05"]),
     "unknown launcher": (["run", "hydra/launcher=joblib"], ["hydra/launcher (joblib)"]),
     "bad keep": (["gc", "keep=all"], ["keep (all)"]),
+    "list for a mapping": (["run", "source.exclude=[a]"], ["source.exclude=[a]", "give a mapping '{a: b}' for a mapping"]),
     "number that is no digit": (["gc", "keep=²"], ["keep (²)"]),
 }
 

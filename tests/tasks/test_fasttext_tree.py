@@ -115,3 +115,10 @@ def test_a_damaged_model_is_refused_with_its_name(tmp_path: Path, keep: int) -> 
     (tmp_path / "cut.ftz").write_bytes(MODEL.read_bytes()[:keep])
     with pytest.raises(ConfigError, match=r"cut\.ftz.*damaged.*fetch"):
         label_texts(pa.array(["text"]), tmp_path / "cut.ftz", LanguageConfig())
+
+
+@pytest.mark.parametrize("data", [b"", b"no model at all" * 9])
+def test_a_file_that_is_no_model_is_refused_with_its_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "lid.bin").write_bytes(data)
+    with pytest.raises(ConfigError, match=r"lid\.bin\) is not a fastText model of languages"):
+        label_texts(pa.array(["text"]), tmp_path / "lid.bin", LanguageConfig())

@@ -1,0 +1,32 @@
+"""What is remembered of input files: as long as they are the same, and no longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tasks import classifier, language, perplexity
+from tasks.inputs import load_once
+
+
+def test_a_file_is_loaded_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+    loads = []
+
+    @load_once(2)
+    def load(path: Path) -> str:
+        loads.append(path.name)
+        return path.read_text()
+
+    files = [tmp_path / name for name in "abc"]
+    for file in files:
+        file.write_text("1")
+    assert [load(files[0]), load(files[0]), load(files[1])] == ["1", "1", "1"] and loads == ["a", "b"]
+    files[0].write_text("2")
+    os.utime(files[0], ns=(0, 1))
+    assert load(files[0]) == "2" and loads == ["a", "b", "a"]
+    assert load(files[2]) == "1" and load(files[1]) == "1" and loads == ["a", "b", "a", "c", "b"], "the least used one goes"
+
+
+def test_models_that_users_give_are_looked_at_again() -> None:
+    for load in (language._load_tree, language._load_predict, classifier._load_fasttext, perplexity._load_kenlm):
+        assert not hasattr(load, "cache_info"), "a cache by path alone takes the model that was there before"
