@@ -169,8 +169,7 @@ def describe_document(found: Mapping[str, Any]) -> str:
         ),
     ]
     for rule in quality["broken"][:MOST_ROWS]:
-        wanted = "≥" if rule["side"] == "min" else "≤"
-        measured = f"{rule['feature']} {_number(rule['value'])}, wanted {wanted} {_number(rule['threshold'])}"
+        measured = f"{rule['feature']} {_number(rule['value'])}, wanted {_wanted(rule)}"
         lines.append(f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}")
     lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
     if found.get("scores"):
@@ -278,8 +277,21 @@ def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
             pieces.append(table((axis, "now", "then", "change", "bytes"), rows))
     for name, words in (("newly_dropped", "would go"), ("newly_kept", "would come back")):
         if found[name]:
-            pieces.append(table((words, "rule"), [list(row) for row in found[name]]))
+            columns = (words, "source_id", "source", "language", "rule", "measured")
+            pieces.append(table(columns, [_sample(row) for row in found[name]]))
     return "\n\n".join(pieces)
+
+
+def _sample(row: Mapping[str, Any]) -> list[str]:
+    measured = f"{row['feature']} {_number(row['value'])}, wanted {_wanted(row)}"
+    return [
+        _printable(str(cell))
+        for cell in (row["id"], row["source_id"] or "–", row["source"], row["language"], row["rule"], measured)
+    ]
+
+
+def _wanted(rule: Mapping[str, Any]) -> str:
+    return f"{'≥' if rule['side'] == 'min' else '≤'} {_number(rule['threshold'])}"
 
 
 def _change(what: str, total: Mapping[str, int], name: str) -> list[str]:

@@ -70,6 +70,18 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
     return table.combine_chunks()
 
 
+def read_row(file: Path, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """One row of a file; only its row group is read. Raises ArtifactMismatch where there is none."""
+    with pq.ParquetFile(file) as parquet:
+        for group in range(parquet.num_row_groups):
+            num_rows = parquet.metadata.row_group(group).num_rows
+            if row < num_rows:
+                table = parquet.read_row_group(group, columns=list(columns) if columns else None, use_threads=False)
+                return table.slice(row, 1).to_pylist()[0]  # type: ignore[no-any-return]
+            row -= num_rows
+    raise ArtifactMismatch(f"{file} is {row + 1} row(s) short; the store is damaged, rebuild it with force=[ingest]")
+
+
 def write_table(table: pa.Table, path: Path, level: int = 3) -> None:
     """Parquet with settings that give the same bytes for the same table."""
     # Texts hardly repeat: looking for repeats in them costs a fifth of the time and gains nothing.

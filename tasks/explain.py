@@ -16,14 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.contamination_hits import hits_of
 from tasks.documents import EMPTIED, MIXTURE
-from tasks.documentset import ID, read_table
+from tasks.documentset import ID, read_row, read_table
 from tasks.droppedrecords import find_dropped
+from tasks.quality import rule_at, threshold_at
 from tasks.verdicts import JUDGES
 from tasks.visible import shows
 
@@ -72,9 +71,9 @@ def _columns_of(identifier: str) -> Iterator[tuple[str, pa.Scalar]]:
 
 def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[str, Any]:
     """All that a run knows of one document, as JSON-able values."""
-    row = _row(artifacts["ingest"].file(f"documents/{place.name}"), place.row)
+    row = read_row(artifacts["ingest"].file(f"documents/{place.name}"), place.row)
     text, document_id = row.pop("text"), row["id"]
-    label = _row(artifacts["language"].file(place.name), place.row)
+    label = read_row(artifacts["language"].file(place.name), place.row)
     explained: dict[str, Any] = {
         "document": {**row, "id": document_id.hex(), "bytes": len(text.encode()), "file": place.name, "row": place.row},
         "language": {"language": label["language"], "score": label.get("score")},
@@ -83,11 +82,11 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
     }
     for stage in ("scores", "contamination"):
         if stage in artifacts:
-            found = _row(artifacts[stage].file(place.name), place.row)
+            found = read_row(artifacts[stage].file(place.name), place.row)
             explained[stage] = {name: value for name, value in found.items() if name != "id"}
     if explained.get("contamination", {}).get("num_hits"):
         explained["contamination"]["hits"] = hits_of(artifacts["contamination"], document_id.hex(), text)
-    pii = _row(artifacts["pii"].file(place.name), place.row)
+    pii = read_row(artifacts["pii"].file(place.name), place.row)
     explained["pii"] = {
         "kept": pii.get("kept", True),
         "spans": [{k: s[k] for k in ("start", "end", "type")} for s in pii["spans"]],
@@ -99,23 +98,18 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
 
 def _quality(quality: Artifact, place: Place, source: str, language: str) -> dict[str, Any]:
     """Broken rules with value and threshold, those that drop first; then all features."""
-    row = _row(quality.file(place.name), place.row)
-    place_of_rules = (
-        source if source in quality.config.get("by_source", {}) else None,
-        language if language in quality.config.get("by_language", {}) else None,
-    )
+    row = read_row(quality.file(place.name), place.row)
     broken = []
     for rule in quality.metrics["rules"]:
         if row["verdict"] >> rule["bit"] & 1:
-            here = next((e for e in rule["elsewhere"] if (e["source"], e["language"]) == place_of_rules), rule)
             broken.append(
                 {
                     "rule": rule["name"],
-                    "preset": here["preset"],
+                    "preset": rule_at(rule, quality.config, source, language)["preset"],
                     "feature": rule["feature"],
                     "value": row[rule["feature"]],
                     "side": rule["side"],
-                    "threshold": (here.get("cuts") or {}).get(language, here["threshold"]),
+                    "threshold": threshold_at(rule, quality.config, source, language),
                     "drops": bool(row["drops"] >> rule["bit"] & 1),
                 }
             )
@@ -131,7 +125,7 @@ def _quality(quality: Artifact, place: Place, source: str, language: str) -> dic
 
 def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
     """Cluster, family and survivor, and every pair that speaks for them, with documents of this run and of earlier ones."""
-    row = _row(dedup.file(place.name), place.row)
+    row = read_row(dedup.file(place.name), place.row)
     evidence = _pairs(dedup.file("pairs.parquet"), document_id, earlier=False)
     for file in dedup.files("earlier_pairs.parquet"):  # only where the run compared with an index
         evidence += _pairs(file, document_id, earlier=True)
@@ -166,7 +160,7 @@ def _now(documents: Artifact, place: Place, document_id: bytes, text: str, expla
     ids = read_table(documents.file(place.name), ["id"])["id"]
     row = pc.index(ids, pa.scalar(document_id, ID)).as_py()
     if row >= 0:
-        kept = _row(documents.file(place.name), row)
+        kept = read_row(documents.file(place.name), row)
         return {
             "kept": True,
             "split": kept["split"],
@@ -182,14 +176,3 @@ def _now(documents: Artifact, place: Place, document_id: bytes, text: str, expla
         rest, position = rest + raw[position : cut["start"]], cut["end"]
     emptied = position > 0 and not shows((rest + raw[position:]).decode())
     return {"kept": False, "dropped_by": "documents", "reason": EMPTIED if emptied else MIXTURE}
-
-
-def _row(file: Path, row: int) -> dict[str, Any]:
-    """One row of a file; only its row group is read."""
-    with pq.ParquetFile(file) as parquet:
-        for group in range(parquet.num_row_groups):
-            num_rows = parquet.metadata.row_group(group).num_rows
-            if row < num_rows:
-                return parquet.read_row_group(group, use_threads=False).slice(row, 1).to_pylist()[0]  # type: ignore[no-any-return]
-            row -= num_rows
-    raise ConfigError(f"{file} has no row {row}; the store is damaged, rebuild it with force=[ingest]")

@@ -314,6 +314,25 @@ def describe_rule(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
     }
 
 
+def rule_at(rule: Mapping[str, Any], config: Mapping[str, Any], source: str, language: str) -> Mapping[str, Any]:
+    """What a rule of `metrics["rules"]` is to documents of a source and language: an entry of its `elsewhere`, or itself.
+
+    config: that of the run, whose `by_source` and `by_language` say who has rules of their own.
+    """
+    place = (
+        source if source in config.get("by_source", {}) else None,
+        language if language in config.get("by_language", {}) else None,
+    )
+    return next((entry for entry in rule["elsewhere"] if (entry["source"], entry["language"]) == place), rule)
+
+
+def threshold_at(rule: Mapping[str, Any], config: Mapping[str, Any], source: str, language: str) -> float | None:
+    """The number that a rule holds documents of a source and language against; see `rule_at`."""
+    here = rule_at(rule, config, source, language)
+    found: float | None = (here.get("cuts") or {}).get(language, here["threshold"])
+    return found
+
+
 def _largest(table: Mapping[str, Any]) -> dict[str, Any]:
     """The labels with most documents; the rest, and labels that are no names, as `(other)`."""
     shown = largest({label: {"documents": row["read"], "bytes": row["read"]} for label, row in table.items()})

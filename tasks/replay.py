@@ -2,7 +2,8 @@
 
 The sidecars of quality hold every feature of every document. One query over them (DuckDB, columns in place, all cores) gives
 each document the first rule of the new rule book that drops it, as `tasks.quality_rules.judge` would, and counts documents and
-bytes by the reason of the run and the new one, by source and language, with the ids of some that change.
+bytes by the reason of the run and the new one, by source and language, with some that change: which they are, the rule that
+decides, and what it measured. Their texts are not shown; `textmill explain ID` does.
 
 In: quality's sidecars (`id, num_bytes, drops, kept` and the features the new rules look at), `language`, and `source` of the
 documents. Cost: seconds for ten million documents, memory of the groups. Left out: what dedup would make of it.
@@ -14,15 +15,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import Artifact, ArtifactMismatch, digest_file
-from tasks.documentset import document_parts
+from tasks.documentset import document_parts, read_row
 from tasks.keys import key_config
-from tasks.quality import QualityConfig
+from tasks.quality import QualityConfig, threshold_at
 from tasks.quality_presets import Rule
 from tasks.quality_rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
 from tasks.score_limits import check_scores, resolve_limits
@@ -42,6 +44,22 @@ class Count:
     newly_kept: int = 0
 
 
+@dataclass(frozen=True)
+class Sample:
+    """A document whose verdict changes, and the first rule that drops it: the new one where it would go, else the old one."""
+
+    id: str
+    """In hex."""
+    source: str
+    source_id: str | None
+    language: str
+    rule: str
+    feature: str
+    value: float
+    side: str
+    threshold: float | None
+
+
 @dataclass
 class Replay:
     """How the verdict changes, in all and by label."""
@@ -51,10 +69,8 @@ class Replay:
     by_language: dict[str, Count] = field(default_factory=dict)
     reasons: dict[str, tuple[int, int]] = field(default_factory=dict)
     """{rule: documents dropped for it first, before and after}."""
-    newly_dropped: list[tuple[str, str]] = field(default_factory=list)
-    """(id in hex, the new reason) of some documents."""
-    newly_kept: list[tuple[str, str]] = field(default_factory=list)
-    """(id in hex, the old reason) of some documents."""
+    newly_dropped: list[Sample] = field(default_factory=list)
+    newly_kept: list[Sample] = field(default_factory=list)
 
 
 def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quality: Artifact, config: QualityConfig) -> Replay:
@@ -82,8 +98,36 @@ def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quali
     )
     with duckdb.connect() as connection:
         rows = connection.execute(query).fetchall()
-    names = [str(rule["name"]) for rule in quality.metrics["rules"]]
-    return _summarize(rows, names)
+    before = {str(rule["name"]): rule for rule in quality.metrics["rules"]}
+    result, dropped, kept = _summarize(rows, list(before))
+    for chosen in dropped:
+        rule = next(j.rule for j in book.judgements(chosen.source, chosen.language) if j.rule.name == chosen.reason)
+        threshold = dict(rule.cuts).get(chosen.language, rule.threshold)
+        result.newly_dropped.append(_sample(chosen, ingest, rule.feature, rule.side, threshold))
+    for chosen in kept:
+        old = before[chosen.reason]
+        threshold = threshold_at(old, quality.config, chosen.source, chosen.language)
+        result.newly_kept.append(_sample(chosen, ingest, old["feature"], old["side"], threshold))
+    return result
+
+
+class _Chosen(NamedTuple):
+    """A document that is shown, in the order of ids: the row of a quality sidecar, and why it goes or went."""
+
+    id: bytes
+    reason: str
+    source: str
+    language: str
+    file: str
+    row: int
+
+
+def _sample(chosen: _Chosen, ingest: Artifact, feature: str, side: str, threshold: float | None) -> Sample:
+    document = read_row(ingest.file(f"documents/{Path(chosen.file).name}"), chosen.row, ["id", "source_id"])
+    value = read_row(Path(chosen.file), chosen.row, ["id", feature])
+    assert document["id"] == value["id"] == chosen.id, "sidecars have the rows of the documents"
+    place = (chosen.source, document["source_id"], chosen.language)
+    return Sample(chosen.id.hex(), *place, chosen.reason, feature, value[feature], side, threshold)
 
 
 def _check_lists(quality: Artifact, config: QualityConfig) -> None:
@@ -112,19 +156,21 @@ def _contents(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[str], reason: str) -> str:
-    """Groups of (source, language, bit of the old reason or null, new reason or null, documents, bytes, smallest ids)."""
+    """Groups of (source, language, bit of the old reason or null, new reason or null, documents, bytes, smallest ids with their
+    file and row)."""
     # Rows of the three are the same documents in the same order: joined by position, with no table of ids in memory.
     return f"""
     WITH judged AS (
         SELECT d.source AS source, l.language AS language, q.id AS id, q.num_bytes AS num_bytes,
+            {{'id': q.id, 'file': q.filename, 'row': q.file_row_number}} AS place,
             CASE WHEN q.drops = 0 THEN NULL ELSE q.drops & ((~q.drops) + 1::UBIGINT) END AS old_bit,
             {reason} AS new_reason
-        FROM {_table(quality)} q
+        FROM {_table(quality, ", filename = true, file_row_number = true")} q
         POSITIONAL JOIN (SELECT language FROM {_table(language)}) l
         POSITIONAL JOIN (SELECT source FROM {_table(documents)}) d
     )
     SELECT source, language, old_bit, new_reason, count(*), sum(num_bytes),
-        min(id, {NUM_SAMPLES}) FILTER ((old_bit IS NULL) <> (new_reason IS NULL))
+        min_by(place, id, {NUM_SAMPLES}) FILTER ((old_bit IS NULL) <> (new_reason IS NULL))
     FROM judged GROUP BY ALL ORDER BY ALL
     """
 
@@ -177,11 +223,13 @@ def _threshold(rule: Rule) -> str:
     return f"(CASE l.language {branches} ELSE {threshold} END)"
 
 
-def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> Replay:
+def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[Replay, list[_Chosen], list[_Chosen]]:
+    """The counts, and some documents that would go and that would come back."""
     result = Replay()
     before: dict[str, int] = {}
     after: dict[str, int] = {}
-    dropped, kept = [], []
+    dropped: list[_Chosen] = []
+    kept: list[_Chosen] = []
     for source, language, old_bit, new_reason, documents, num_bytes, samples in rows:
         old_reason = None if old_bit is None else names[int(old_bit).bit_length() - 1]
         if old_reason is not None:
@@ -201,20 +249,19 @@ def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> Replay:
                 count.kept_after += documents
                 count.bytes_after += int(num_bytes)
                 count.newly_kept += documents if old_reason is not None else 0
-        if old_reason is None and new_reason is not None:
-            dropped += [(bytes(one).hex(), str(new_reason)) for one in samples]
-        elif old_reason is not None and new_reason is None:
-            kept += [(bytes(one).hex(), old_reason) for one in samples]
+        changed = kept if new_reason is None else dropped
+        reason = str(old_reason if new_reason is None else new_reason)
+        for one in samples or ():
+            changed.append(_Chosen(bytes(one["id"]), reason, str(source), str(language), one["file"], one["row"]))
     order = [*names, *sorted(set(after) - set(names))]
     result.reasons = {name: (before.get(name, 0), after.get(name, 0)) for name in order if name in before or name in after}
-    result.newly_dropped, result.newly_kept = sorted(dropped)[:NUM_SAMPLES], sorted(kept)[:NUM_SAMPLES]
-    return result
+    return result, sorted(dropped)[:NUM_SAMPLES], sorted(kept)[:NUM_SAMPLES]
 
 
-def _table(paths: Sequence[str]) -> str:
+def _table(paths: Sequence[str], options: str = "") -> str:
     """The rows of files and nothing else: DuckDB takes `language=de/` in a path for a column and `[1]` for a pattern."""
     literal = [re.sub(r"[\[*?]", r"[\g<0>]", path) for path in paths]
-    return f"read_parquet([{', '.join(map(_text, literal))}], hive_partitioning=false)"
+    return f"read_parquet([{', '.join(map(_text, literal))}], hive_partitioning = false{options})"
 
 
 def _text(value: str) -> str:

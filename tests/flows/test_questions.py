@@ -209,9 +209,23 @@ def test_what_the_documents_stage_dropped_says_why(ask: Ask) -> None:
 def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, str]) -> None:
     found = ask("replay", "quality.thresholds.TOO_FEW_WORDS=5", "quality.thresholds.TOO_FEW_STOP_WORDS=0", "--json")["json"]
     assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (6, 7, 1)
-    assert found["newly_kept"] == [[ids["short"], "TOO_FEW_WORDS"]]
+    [back] = found["newly_kept"]
+    assert back == {
+        "id": ids["short"],
+        "source": "made",
+        "source_id": "short",
+        "language": "en",
+        "rule": "TOO_FEW_WORDS",
+        "feature": "num_words",
+        "value": 7,
+        "side": "min",
+        "threshold": 50,
+    }
     out = ask("replay", "quality.thresholds.TOO_FEW_WORDS=61")["out"]
     assert "documents would go" in out and "TOO_FEW_WORDS" in out and "would come back" in out
+    assert "num_words 60, wanted ≥ 61" in out or "wanted ≥ 61" in out
+    for text in TEXTS.values():
+        assert text[:20] not in out, "a replay shows no text"
 
 
 def test_a_document_is_found_by_whatever_its_source_calls_it(tmp_path: Path) -> None:

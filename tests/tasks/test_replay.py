@@ -15,7 +15,7 @@ from tasks.documentset import read_table, write_table
 from tasks.quality import QualityConfig, filter_quality
 from tasks.replay import replay_quality
 from tasks.scores import ScoresConfig, score_documents
-from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, write_jsonl
+from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, read_documents, write_jsonl
 from tests.tasks.sample_documents import sample_texts
 
 CHANGES = [
@@ -24,6 +24,7 @@ CHANGES = [
     {"presets": ["c4_paper"], "record": []},
     {"limits": {"num_lines": {"min": 3, "max": 40}, "terminal_line_frac": {"min": 0.5, "languages": ["de"]}}},
     {"limits": {"num_words": {"min": 200, "drops": False}}},
+    {"presets": [], "record": [], "limits": {"num_words": {"max": 900, "max_by_language": {"zh": 60, "de": 90}}}},
     {
         "by_source": {"x'y": {"presets": ["fineweb2/de"]}},
         "by_language": {"zh": {"presets": [], "limits": {"num_words": {"min": 70}}}, "de": {"thresholds": {"TOO_FEW_WORDS": 90}}},
@@ -72,8 +73,13 @@ def test_replayed_rules_keep_what_a_run_with_them_keeps(parents, tmp_path, setti
         assert by_label == {
             label: (parents["quality"].metrics[axis][label]["kept"], row["kept"]) for label, row in done.metrics[axis].items()
         }
-    assert {bytes.fromhex(one) for one, _ in replay.newly_dropped} <= old.keys() - new.keys()
-    assert {bytes.fromhex(one) for one, _ in replay.newly_kept} <= new.keys() - old.keys()
+    assert {bytes.fromhex(one.id) for one in replay.newly_dropped} <= old.keys() - new.keys()
+    assert {bytes.fromhex(one.id) for one in replay.newly_kept} <= new.keys() - old.keys()
+    rows = {row["id"].hex(): row for row in read_documents(parents["quality"])}
+    labels = {row["id"].hex(): row["language"] for row in read_documents(parents["language"])}
+    for one in (*replay.newly_dropped, *replay.newly_kept):
+        assert one.value == rows[one.id][one.feature] and one.language == labels[one.id] and one.threshold is not None
+        assert one.value < one.threshold if one.side == "min" else one.value > one.threshold, "the rule that is shown is broken"
     assert len(replay.newly_dropped) == min(5, total.newly_dropped) and len(replay.newly_kept) == min(5, total.newly_kept)
     if not settings:
         assert total.newly_dropped == total.newly_kept == 0
