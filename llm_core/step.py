@@ -120,7 +120,7 @@ def accumulate_gradients(
     loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
     for begin in range(0, len(ids_BT), size):
         piece = slice(begin, begin + size)
-        with last_micro_batch(layout.model, begin + size >= len(ids_BT)):
+        with last_micro_batch(layout, begin + size >= len(ids_BT)):
             with cast():
                 nats, losses_BT = layout.model(
                     ids_BT[piece], targets_BT=targets_BT[piece], **{name: value[piece] for name, value in rows.items()}

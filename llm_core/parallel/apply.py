@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
+from torch import Tensor
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.float8 import apply_float8
@@ -100,7 +100,8 @@ def build_layout(
                 block.ffn.gated = gated
     pipeline = None
     if plan is not None:
-        replicas = [] if parallel.shards_weights else [_group(ranks, axis) for axis in ("dp", "cp")]
+        # Whoever holds the same layers and parts of them, whether it reads other sequences or other tokens of the same.
+        replicas = None if parallel.shards_weights or mesh is None or mesh.size(2) == 1 else mesh.get_group("dp_shard")
         pieces = parallel.tp if parallel.sequence_parallel else 1
         stream = stream_dtype(train.dtype)
         pipeline = Pipeline(plan, _group(ranks, "pp"), model, dict(parts), ranks.device, stream, pieces, replicas)
@@ -110,13 +111,18 @@ def build_layout(
     return Layout(model, pipeline, context, tensor, mesh, parallel.kind == "zero1")
 
 
-def last_micro_batch(model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-    """Around forward and backward of one micro batch: DDP adds up over ranks only once per step.
+def last_micro_batch(layout: Layout, is_last: bool) -> AbstractContextManager[None]:
+    """Around forward and backward of one micro batch: DDP, and HSDP between its groups, add up over ranks only once per step.
 
-    FSDP adds up every time, which costs traffic and keeps gradients sharded, as memory is why one shards.
+    Those who share weights add up every time, which costs traffic and keeps gradients sharded, as memory is why one shards.
     """
+    model = layout.model
     if isinstance(model, DistributedDataParallel) and not is_last:
         return model.no_sync()
+    if isinstance(model, FSDPModule):
+        # What waits for the other groups waits on the device, also of weights that rest in main memory to leave it room.
+        waits_where_it_rests = next(model.parameters()).device.type == layout.device.type
+        model.set_requires_all_reduce(is_last or not waits_where_it_rests)
     return contextlib.nullcontext()
 
 

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from llm_core.compat import foreach_norm
 from llm_core.model.transformer import HEAD
+from llm_core.parallel.buckets import sum_over
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local
 from llm_core.parallel.stages import has_copies
@@ -18,17 +19,12 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum the gradients of whole weights that each tensor-parallel process has from its own tokens or heads, in one exchange."""
+    """Sum the gradients of whole weights that each tensor-parallel process has from its own tokens or heads."""
     tensor = layout.tensor
     if tensor is None:
         return
     grads = [local(p.grad) for name, p in layout.bare.named_parameters() if tensor.is_partial(name) and p.grad is not None]
-    if not grads:
-        return
-    flat = torch.cat([grad.flatten() for grad in grads]).to(layout.device)
-    dist.all_reduce(flat, group=tensor.group)
-    for grad, summed in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
-        grad.copy_(summed.view_as(grad))
+    sum_over(grads, tensor.group, layout.device)
 
 
 def gradient_norm(layout: Layout) -> Tensor:

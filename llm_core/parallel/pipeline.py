@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from llm_core.compat import PipelineStage
 from llm_core.model.transformer import Transformer
+from llm_core.parallel.buckets import sum_over
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.fsdp import reshard
 from llm_core.parallel.stages import has_copies
@@ -49,7 +50,7 @@ class Pipeline:
     model: all that this process holds, by global names; parts: the same modules, a model for each of its stages.
     stream_dtype: of what stages hand on.
     stream_pieces: processes over which its tokens are cut, by sequence parallelism.
-    replicas: groups that hold the same weights and must sum their gradients; none where FSDP does.
+    replicas: the group that holds the same weights and must sum their gradients; None where FSDP does, or for one process.
     """
 
     plan: StagePlan
@@ -59,7 +60,7 @@ class Pipeline:
     device: torch.device
     stream_dtype: torch.dtype = torch.float32
     stream_pieces: int = 1
-    replicas: list[dist.ProcessGroup] = field(default_factory=list)
+    replicas: dist.ProcessGroup | None = None
     _count: Tensor = field(default_factory=lambda: torch.ones(()))
     _found: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Losses of micro batches, and what was handed on with them."""
@@ -107,9 +108,9 @@ class Pipeline:
             # The last ones: from torch 2.13 on, a schedule first tries how its stages fit together, with losses of their own.
             for losses_BT, sources_BT in self._found[-num_micro_batches:]:
                 by_source.add(losses_BT, sources_BT)
-        for group in self.replicas:
+        if self.replicas is not None:
             # DDP's hooks would not see the split backward of zero bubble.
-            _sum_gradients(list(self.model.parameters()), group)
+            sum_over([_local(p.grad) for p in self.model.parameters()], self.replicas, self.device)
         self._sum_copies()
         if not losses:
             return torch.zeros((), dtype=torch.float64, device=self.device)
@@ -172,12 +173,6 @@ class Pipeline:
         nats, losses_BT = out
         self._found.append((losses_BT.detach(), handed_on_BT))
         return nats / self._count
-
-
-def _sum_gradients(parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:
-    works = [dist.all_reduce(_local(p.grad), group=group, async_op=True) for p in parameters]
-    for work in works:
-        work.wait()
 
 
 def _local(grad: Tensor | None) -> Tensor:

@@ -9,13 +9,14 @@ Left out: sharded gradients, for which `zero2` goes through FSDP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from llm_core.compat import all_gather_single
+from llm_core.parallel.buckets import split_buckets
 from llm_core.parallel.tensor import part_of
 
 BUCKET = 1 << 24
@@ -25,7 +26,7 @@ BUCKET = 1 << 24
 @torch.no_grad()
 def share_rows(weights: Sequence[nn.Parameter], mesh: DeviceMesh) -> None:
     """After each process has updated its rows of the weights: give all rows to all. Every process must call it."""
-    for bucket in _buckets(weights):
+    for bucket in split_buckets(weights, BUCKET):
         gather_rows(bucket, mesh)
 
 
@@ -49,14 +50,3 @@ def gather_rows(weights: list[nn.Parameter], mesh: DeviceMesh) -> None:
         for p, buffer in zip(weights, theirs.split(lengths), strict=True):
             rows = rows_of(p, rank, size)
             rows.copy_(buffer[: rows.numel()].view_as(rows))
-
-
-def _buckets(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    bucket: list[nn.Parameter] = []
-    for weight in weights:
-        if bucket and sum(p.numel() for p in bucket) + weight.numel() > BUCKET:
-            yield bucket
-            bucket = []
-        bucket.append(weight)
-    if bucket:
-        yield bucket
