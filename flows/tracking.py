@@ -1,10 +1,10 @@
 """What MLflow is told about a run.
 
 One parent per pipeline run with the full configuration and the headline numbers, cached or not; one child per
-stage that was executed, with that stage's settings, counters, input artifacts as data sets and its
-`artifact.json`. A cached stage is a tag on the parent that names the child which made it. Files are the truth
-(`artifact.json`, `metrics.jsonl`); this module reads them when a stage has ended, so nothing here slows a step,
-and a tracker that fails costs one warning line, never the run.
+stage that was executed, with that stage's settings, counters, input artifacts as data sets, its
+`artifact.json` and, of analysis, its tables. A cached stage is a tag on the parent that names the child which
+made it. Files are the truth (`artifact.json`, `metrics.jsonl`); this module reads them when a stage has ended, so nothing
+here slows a step, and a tracker that fails costs one warning line, never the run.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from tasks.store import Node
 
 SWEEP_VARIABLE = "TEXTMILL_SWEEP_RUN_ID"
 """Environment variable that names the MLflow run under which the runs of a sweep are grouped."""
+
+STAGES_WITH_TABLES = ("analysis",)
+"""Stages whose tables MLflow is given beside their `artifact.json`: small ones, of counts by label, without a text."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ class MlflowTracker(Tracker):
                 _tell_series(log, child, artifact)
                 log.datasets(child, parents)
                 log.file(child, artifact.path / ARTIFACT_FILE)
+                for table in artifact.files("*.parquet") if node.stage in STAGES_WITH_TABLES else ():
+                    log.file(child, table)
                 if (artifact.path / PROFILE_FOLDER).exists():
                     log.folder(child, artifact.path / PROFILE_FOLDER)
                 log.end(child, "FINISHED", artifact.record["finished_at"])

@@ -8,9 +8,9 @@ units and documents. Samples are the documents with the smallest keyed hashes of
 every state, so that a state is compared with itself filtered and never with a larger sample.
 
 In: all data sidecars, the texts of the sample and of `documents`. Out: `scale.parquet` (state, source, language, documents,
-bytes, words, tokens_estimated), `features.parquet` (state, feature, low, high, documents), `domains.parquet` (state, domain,
-documents, bytes), `growth.parquet` (state, units, types). Two passes, linear; memory of one part, the sample and a row per
-label. Estimated tokens: 4/3 per word, one per letter of scripts without spaces; the tokenizer counts the real ones.
+bytes, words, tokens_estimated), `features.parquet` (state, language, feature, low, high, documents), `domains.parquet` (state,
+domain, documents, bytes), `growth.parquet` (state, units, types). Two passes, linear; memory of one part, the sample and a row
+per label. Estimated tokens: 4/3 per word, one per letter of scripts without spaces; the tokenizer counts the real ones.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from tasks.tally import largest
 
 TABLES = {
     "scale": ("state", "source", "language"),
-    "features": ("state", "feature", "low", "high"),
+    "features": ("state", "language", "feature", "low", "high"),
     "domains": ("state", "domain"),
 }
 """The columns that name a row; all others are summed over parts."""
 NUM_PERMS = 128
+MIN_CHANGED_DOCUMENTS, NUM_CHANGED = 100, 3
+"""Documents that a language must have kept so that what changed in it is told, and features that are told."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def analyse(
         "by_language": _by_label(tables["scale"], "language"),
         "domains": _domains(tables["domains"]),
         "histograms": _histograms(tables["features"]),
+        "changed_by_language": _changed_by_language(tables["features"]),
         "growth_curves": {state: [list(point) for point in growth[state].curve] for state in STATES},
         "cluster_law": asdict(law) if law else None,
         "vendi_documents": vendi_documents,
@@ -195,7 +198,8 @@ def _histograms(features: pa.Table) -> dict[str, Any]:
     """{feature: {low, high, states: {state: documents in each bin}}}, over the bins that any state uses."""
     found: dict[str, dict[tuple[float, float], dict[str, int]]] = {}
     for row in features.to_pylist():
-        found.setdefault(row["feature"], {}).setdefault((row["low"], row["high"]), {})[row["state"]] = row["documents"]
+        bins_of = found.setdefault(row["feature"], {}).setdefault((row["low"], row["high"]), {})
+        bins_of[row["state"]] = bins_of.get(row["state"], 0) + row["documents"]
     return {
         feature: {
             "low": [low for low, _ in sorted(bins)],
@@ -203,6 +207,29 @@ def _histograms(features: pa.Table) -> dict[str, Any]:
             "states": {state: [bins[edges].get(state, 0) for edges in sorted(bins)] for state in STATES},
         }
         for feature, bins in sorted(found.items())
+    }
+
+
+def _changed_by_language(features: pa.Table) -> dict[str, dict[str, float]]:
+    """{language: {feature: share of its documents that would have to change their bin}} between the first and the last state.
+
+    The features that changed most, of languages with documents enough that a share is no chance.
+    """
+    counts: dict[tuple[str, str], dict[str, dict[float, int]]] = {}
+    for row in features.to_pylist():
+        if row["state"] in (STATES[0], STATES[-1]):
+            of_state = counts.setdefault((row["language"], row["feature"]), {}).setdefault(row["state"], {})
+            of_state[row["low"]] = of_state.get(row["low"], 0) + row["documents"]
+    found: dict[str, dict[str, float]] = {}
+    for (language, feature), of in counts.items():
+        before, after = of.get(STATES[0], {}), of.get(STATES[-1], {})
+        read, kept = sum(before.values()), sum(after.values())
+        if kept >= MIN_CHANGED_DOCUMENTS:
+            moved = sum(abs(before.get(b, 0) / read - after.get(b, 0) / kept) for b in sorted({*before, *after})) / 2
+            found.setdefault(language, {})[feature] = moved
+    return {
+        language: dict(sorted(moved.items(), key=lambda item: (-item[1], item[0]))[:NUM_CHANGED])
+        for language, moved in sorted(found.items())
     }
 
 

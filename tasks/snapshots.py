@@ -74,6 +74,7 @@ def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[st
     words["documents"] = np.diff(hashed_units(texts, np.arange(len(texts)))[1])
     unsegmented = quality["unsegmented_frac"].to_numpy()
     domains = pa.array(registrable_domains(snapshot.documents["url"]), pa.string())
+    languages = np.array(snapshot.languages.to_pylist(), object)
     scale, by_domain, features, places = [], [], [], np.zeros((len(STATES), NUM_PLACES), np.int64)
     for i, (state, rows) in enumerate(snapshot.rows.items()):
         taken = pa.array(rows)
@@ -90,7 +91,7 @@ def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[st
         by_domain.append(
             _summed(state, {"domain": domains.take(taken)}, {name: amounts[name] for name in ("documents", "bytes")})
         )
-        features.append(_histograms(state, quality, rows))
+        features.append(_histograms(state, quality, rows, languages))
         # Sums of whole numbers below 2^53 are exact in float64.
         of_place = np.bincount((snapshot.hashes[rows] >> np.uint64(64 - PLACE_BITS)).astype(np.int64), words[state], NUM_PLACES)
         places[i] = of_place.astype(np.int64)
@@ -204,21 +205,24 @@ def _summed(state: str, labels: Mapping[str, Any], amounts: Mapping[str, np.ndar
     return pa.table(columns | {n: grouped[n] for n in labels} | {n: grouped[f"{n}_sum"] for n in amounts})
 
 
-def _histograms(state: str, quality: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Documents by bin of each feature; empty bins are left out."""
-    found: dict[str, list[Any]] = {"state": [], "feature": [], "low": [], "high": [], "documents": []}
+def _histograms(state: str, quality: pa.Table, rows: np.ndarray, languages: np.ndarray) -> pa.Table:
+    """Documents by language and bin of each feature; empty bins are left out."""
+    found: dict[str, list[Any]] = {"state": [], "language": [], "feature": [], "low": [], "high": [], "documents": []}
+    groups = {str(label): rows[languages[rows] == label] for label in sorted(set(languages[rows].tolist()))}
     for field in quality.schema:
         if field.name in NOT_FEATURES or not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
             continue
-        values = quality[field.name].to_numpy()[rows].astype(np.float64)
-        values = values[np.isfinite(values)]
+        values = quality[field.name].to_numpy().astype(np.float64)
         edges = (
             _fraction_edges if field.name.endswith("_frac") else _count_edges if pa.types.is_integer(field.type) else _ratio_edges
         )
-        for (low, high), count in edges(values).items():
-            for name, value in zip(found, (state, field.name, low, high, count), strict=True):
-                found[name].append(value)
-    kinds = {"state": pa.string(), "feature": pa.string(), "low": pa.float64(), "high": pa.float64(), "documents": pa.int64()}
+        for language, places in groups.items():
+            mine = values[places]
+            for (low, high), count in edges(mine[np.isfinite(mine)]).items():
+                for name, value in zip(found, (state, language, field.name, low, high, count), strict=True):
+                    found[name].append(value)
+    kinds = {"state": pa.string(), "language": pa.string(), "feature": pa.string()}
+    kinds |= {"low": pa.float64(), "high": pa.float64(), "documents": pa.int64()}
     return pa.table({name: pa.array(found[name], kind) for name, kind in kinds.items()})
 
 

@@ -15,6 +15,7 @@ from tasks.reporting.quantities import (
     count,
     fixed,
     number,
+    numbers,
     percent,
     plural,
     share,
@@ -53,6 +54,7 @@ def variety_section(run: Run) -> Section:
         _variety(analysis, states, shown, run),
         pair(_growth(analysis), _cluster_law(analysis)),
         _histograms(analysis),
+        _changed_by_language(analysis),
         _by_label(analysis, "source", shown),
         _by_label(analysis, "language", shown),
         _domains(analysis, last),
@@ -215,6 +217,22 @@ def _histogram(
         note,
         half=True,
     )
+
+
+def _changed_by_language(analysis: Facts) -> Markup | None:
+    """The features that changed most in each language, which the figures of all of them may hide."""
+    rows = []
+    for language, facts in analysis.items("changed_by_language"):
+        moved = numbers(facts.group())
+        for name in sorted(moved, key=lambda name: (-moved[name], name)):
+            rows.append((foreign(language), code(name), percent(moved[name])))
+    if not rows:
+        return None
+    note = (
+        "The share of a language’s documents that would have to move to another bin to make what was kept like what was read. "
+        "Of languages of which at least a hundred documents were kept; features.parquet of the artifact has all bins."
+    )
+    return folded("What filtering changed most, by language", table(None, ("language", "feature", "moved"), rows, note, left=2))
 
 
 def _by_label(analysis: Facts, axis: str, shown: Sequence[str]) -> Markup | None:

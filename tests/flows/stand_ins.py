@@ -80,6 +80,8 @@ def stand_in(name: str) -> Callable[..., Artifact]:
             (out_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
             (out_dir / "profile").mkdir()
             (out_dir / "profile/rank-0.md").write_text("| kind |\n")
+        if name in ("analysis", "quality"):
+            (out_dir / "scale.parquet").write_text("a table")
         if name == "report":
             (out_dir / "report.html").write_text("<html>report</html>")
         return Artifact(out_dir, name, COUNTERS.get(name, {}), METRICS.get(name, {}))

@@ -92,6 +92,12 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     assert children["ingest"].data.metrics["dropped/EMPTY"] == 1
     assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == ["artifact.json", "profile"]
     assert [f.path for f in tracked.client.list_artifacts(train.info.run_id, "profile")] == ["profile/rank-0.md"]
+    given = {
+        name: [f.path for f in tracked.client.list_artifacts(children[name].info.run_id)] for name in ("analysis", "quality")
+    }
+    assert given == {"analysis": ["artifact.json", "scale.parquet"], "quality": ["artifact.json"]}, (
+        "tables, but none of documents"
+    )
 
 
 @pytest.mark.usefixtures("stand_in_stages")

@@ -21,6 +21,7 @@ from tests.tasks.make_artifacts import empty_dir, ingest_files, make_sidecar, re
 
 NUM = 400
 WORDS = [f"word{i}" for i in range(500)]
+LAST_BULLETS = ("documents", "bullet_line_frac")
 
 
 def make_corpus(folder: Path, num_files: int) -> dict[str, Artifact]:
@@ -106,6 +107,13 @@ def test_labels_domains_and_histograms_are_counted_in_each_state(corpus, tmp_pat
     bullets = metrics["histograms"]["bullet_line_frac"]
     assert bullets["low"] == [0, 0.25, 0.5, 0.75]
     assert bullets["states"]["ingest"] == [100] * 4 and bullets["states"]["dedup"] == [0, 50, 100, 100]
+    changed = metrics["changed_by_language"]
+    assert {language: moved["bullet_line_frac"] for language, moved in changed.items()} == pytest.approx(
+        {"en": 1 / 2, "de": 1 / 6}
+    )
+    by_language = pq.read_table(tmp_path / "out" / "features.parquet").to_pylist()
+    lows = {(r["language"], r["low"]): r["documents"] for r in by_language if (r["state"], r["feature"]) == LAST_BULLETS}
+    assert lows == {("en", 0.5): 100, ("de", 0.25): 50, ("de", 0.75): 100}
     assert "num_bytes" not in metrics["histograms"] and "num_words" in metrics["histograms"]
     assert metrics["cluster_law"]["exponent"] == pytest.approx(3, abs=0.05)
 

@@ -348,6 +348,11 @@ def test_a_source_without_a_say_does_not_repeat_the_thresholds_of_languages(tmp_
     assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh mean_" in text
 
 
+def test_what_filtering_changed_is_shown_by_language(tmp_path: Path) -> None:
+    text = Page(render(report_artifacts.realistic(tmp_path), tmp_path)).text
+    assert "de num_ words 31.0 % de bullet_ line_ frac 2.2 % en hash_ per_ word 12.5 %" in text
+
+
 @pytest.mark.parametrize("named", [{"web": {"documents": 9, "bytes": 90}}, {}])
 def test_the_rest_of_many_sources_is_not_compared(named: dict[str, Any], tmp_path: Path) -> None:
     """What `(other)` sums up among the read has names of its own among the kept, and looked like 33 lost documents."""

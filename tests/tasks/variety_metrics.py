@@ -57,6 +57,7 @@ def analysis_metrics(sources: Mapping[str, int], languages: Mapping[str, int]) -
                 "states": {"ingest": [900, 60, 40], "documents": [800, 40, 0]},
             },
         },
+        "changed_by_language": {"de": {"num_words": 0.31, "bullet_line_frac": 0.022}, "en": {"hash_per_word": 0.125}},
         "growth_curves": {
             state: [[2**i, round(4 * 2 ** (i * exponent))] for i in range(6, 19)]
             for state, exponent in (("ingest", 0.72), ("documents", 0.75))
