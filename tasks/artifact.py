@@ -96,12 +96,14 @@ def digest_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the whole new one, even after a crash."""
+def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
+    """Write JSON so that a reader sees the old file or the whole new one, even after a crash.
+
+    Without an indent the encoder is compiled, and an order of magnitude faster.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(value, stream, indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
-        stream.write("\n")
+        stream.write(json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)

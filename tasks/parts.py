@@ -104,7 +104,8 @@ class PartRunner:
             finished += 1
             self.progress(len(parts) * finished // len(set(directories)), len(parts))
         for i in missing:
-            result = _finished(parts[i], directories[i])
+            # Made and synced just now: another walk over the bytes would tell nothing.
+            result = _finished(parts[i], directories[i], check_digests=False)
             assert result is not None, f"part {parts[i].name} was processed but is not there"
             results[i] = result
         return [results[i] for i in range(len(parts))]
@@ -171,7 +172,7 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
             os.fsync(stream.fileno())
         files.append({"path": str(file.relative_to(temporary)), "size": file.stat().st_size, "digest": digest_file(file)})
     record = {"name": part.name, "counters": dict(counters), "files": files, "elapsed_s": time.perf_counter() - started}
-    write_json(temporary / PART_FILE, record)
+    write_json(temporary / PART_FILE, record, indent=None)
     _put_in_place(part, temporary, directory)
     sync_directory(directory.parent)
 
@@ -194,12 +195,12 @@ def _put_in_place(part: Part, made: Path, directory: Path) -> None:
             shutil.rmtree(damaged)
 
 
-def _finished(part: Part, directory: Path) -> PartResult | None:
+def _finished(part: Part, directory: Path, check_digests: bool = True) -> PartResult | None:
     try:
         record = json.loads((directory / PART_FILE).read_text("utf-8"))
         for file in record["files"]:
             path = directory / file["path"]
-            if path.stat().st_size != file["size"] or digest_file(path) != file["digest"]:
+            if path.stat().st_size != file["size"] or (check_digests and digest_file(path) != file["digest"]):
                 return None
     except (FileNotFoundError, json.JSONDecodeError, KeyError):
         return None

@@ -64,7 +64,8 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
     from tasks.kernels.shingles import make_scratch, sign_documents
 
     documents = read_table(part.payload["documents"], ["id", "text", "source", "added_at", "url"])
-    verdicts = read_table(part.payload["quality"])
+    # All of its measures only where one of them is to decide who survives.
+    verdicts = read_table(part.payload["quality"], ["id", "kept"] if config.quality_column is None else None)
     check_aligned(documents, verdicts, f"quality sidecar {part.name}")
     rows = np.flatnonzero(verdicts["kept"].to_numpy())
     buf, begins = text_buffers(documents["text"])
