@@ -20,6 +20,7 @@ from flows.run import decide
 from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
 from llm_core.config import ConfigError, nearest
 from tasks.plan import plan_rows
+from tasks.remotefiles import is_remote
 from tasks.store import Store
 
 
@@ -52,6 +53,8 @@ def show_plan(arguments: list[str]) -> int:
     store, plan = decide(config, FLOWS[name].target)
     print(table(("stage", "key", "why"), plan_rows(plan)))
     print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
+    if any(is_remote(path) for one in config.source.inputs.values() for path in one.paths):
+        print(f"sources from elsewhere were fetched to {config.source.cache}: what they hold is part of every key")
     return 0
 
 
@@ -154,7 +157,7 @@ def export(arguments: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "plan": (show_plan, "what a flow would run, and why: textmill plan [flow] [overrides]"),
+    "plan": (show_plan, "what a flow would run, and why, once sources are fetched: textmill plan [flow] [overrides]"),
     "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
     "hits": (hits, "evaluation items in documents, with the text of both: textmill hits [run=RUN] [--json] > FILE"),
     "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),

@@ -11,8 +11,9 @@ import json
 import os
 import platform
 import shutil
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,8 +21,12 @@ from typing import Any
 
 from flows.processes import is_running, start_time
 from tasks.artifact import ArtifactMismatch, write_json
+from tasks.inputs import InputDigests
 from tasks.plan import Plan
 from tasks.store import Store, now
+
+RECENT_S = 3600.0
+"""Age from which a fetched file that no run refers to is one that nobody is about to use."""
 
 
 @dataclass
@@ -88,7 +93,7 @@ class Unused:
     """Something in the store that no recent run refers to."""
 
     kind: str
-    """artifact, parts or work."""
+    """artifact, parts, work, or remote: a file that was fetched from elsewhere."""
     path: Path
     size_bytes: int
     lock_file: Path | None
@@ -114,9 +119,25 @@ def unused(store: Store, keep: int) -> list[Unused]:
             with _free(lock) as free:
                 if free:
                     found.append(Unused(kind, path, _size_bytes(path), lock))
+    found += _unused_remote_files(store, keys)
     for path in sorted((store.root / ".work").glob("replaced-*")):
         found.append(Unused("work", path, _size_bytes(path), None))
     return sorted(found, key=lambda u: (-u.size_bytes, str(u.path)))
+
+
+def _unused_remote_files(store: Store, keys: Collection[tuple[str, str]]) -> list[Unused]:
+    """Files in `<store>/.remote` that the ingest artifacts of `keys` were not made of, fetches that were not finished among them.
+
+    A run that is fetching now has no record yet, so what was written in the last hour stays.
+    """
+    used: set[str] = set()
+    for stage, key in keys:
+        artifact = store.find(stage, key) if stage == "ingest" else None
+        used |= set(artifact.record["identity"]["inputs"].values()) if artifact else set()
+    digests = InputDigests(store.root / ".inputs.json")
+    files = [path for path in sorted((store.root / ".remote").glob("*")) if path.is_file()]
+    files = [path for path in files if time.time() - path.stat().st_mtime > RECENT_S and digests.remembered(path) not in used]
+    return [Unused("remote", path, path.stat().st_size, None) for path in files]
 
 
 def remove(items: Sequence[Unused]) -> int:
@@ -128,7 +149,7 @@ def remove(items: Sequence[Unused]) -> int:
                 # Out of the store by one rename, so that no reader finds half an artifact.
                 trash = item.path.with_name(f".{item.path.name}.{os.getpid()}.tmp")
                 os.rename(item.path, trash)
-                shutil.rmtree(trash)
+                shutil.rmtree(trash) if trash.is_dir() else trash.unlink()
                 freed += item.size_bytes
     return freed
 

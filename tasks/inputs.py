@@ -67,3 +67,8 @@ class InputDigests:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._file, self._known)
         return result
+
+    def remembered(self, path: Path) -> str | None:
+        """The digest a file had when it was last read; None if it never was."""
+        seen = self._known.get(str(path.resolve()))
+        return str(seen[2]) if seen else None

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.records import read_records, remove, unused
+from flows.records import RunRecord, read_records, remove, unused, write_record
+from tasks.artifact import Artifact
+from tasks.inputs import InputDigests
 from tasks.store import Node, Store
 from tests.flows.conftest import RunCli
 
@@ -34,6 +36,25 @@ def test_what_only_forgotten_runs_used_is_listed_then_removed(run_cli: RunCli, s
     assert store.find("documents", old["stages"]["documents"]["key"]), "shared with a recent run"
     assert "0 items" in run_cli("gc", "keep=1")["out"]
     assert len(list((store.root / ".parts" / "tokenizer").iterdir())) == 1
+
+
+def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store: Store) -> None:
+    cache = store.root / ".remote"
+    cache.mkdir(parents=True)
+    for name in ("read.jsonl", "old.jsonl", "cut-off.jsonl.part", "fetching.jsonl.part"):
+        (cache / name).write_text(name)
+    digests = InputDigests(store.root / ".inputs.json").of({name: cache / name for name in ("read.jsonl", "old.jsonl")})
+    node = Node("ingest", "k", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests["read.jsonl"]}}, {})
+    with store.hold(node, print) as out:
+        (out / "f").write_text("documents")
+        store.publish(node, Artifact(out, "ingest"), 0, 0, "2026-01-01")
+    write_record(store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": "k"}, {}))
+    for name in ("read.jsonl", "old.jsonl", "cut-off.jsonl.part"):
+        os.utime(cache / name, (0, 0))
+    items = [item for item in unused(store, 1) if item.kind == "remote"]
+    assert {item.path.name for item in items} == {"old.jsonl", "cut-off.jsonl.part"}
+    assert remove(items) == len("old.jsonl") + len("cut-off.jsonl.part")
+    assert {path.name for path in cache.iterdir()} == {"read.jsonl", "fetching.jsonl.part"}
 
 
 def test_held_key_is_never_touched(run_cli: RunCli, store: Store) -> None:

@@ -104,10 +104,11 @@ def kept(rows: dict[str, dict]) -> set[str]:
     return {name for name, row in rows.items() if row["kept"]}
 
 
-def mixed_corpus() -> list[dict]:
-    rng = random.Random(8)
+def mixed_corpus(seed: int = 8, num_bases: int = 60) -> list[dict]:
+    """Texts with copies and near copies of them."""
+    rng = random.Random(seed)
     texts = []
-    for i in range(60):
+    for i in range(num_bases):
         base = words(i, rng.randint(3, 90))
         for _ in range(rng.choice([1, 1, 2, 4])):
             text = list(base)

@@ -17,10 +17,13 @@ from tasks.artifact import Artifact, ArtifactMismatch, check_accounting
 from tasks.contamination import ContaminationConfig, find_contamination, merged_spans, scrubbed_excerpt
 from tasks.contamination_hits import hits_of, list_hits
 from tasks.documentset import read_table
+from tasks.kernels.chars import char_classes, fold_table
+from tasks.kernels.suite_ngrams import find_ngrams, text_ngrams
 from tasks.keys import canonical_json, key_config
 from tasks.parts import PartRunner, serial, thread_executor
 from tasks.stage import StageFailure
 from tasks.suites import Item, index_items
+from tests.tasks.kernels.any_bytes import BYTES, assert_neighbours_do_not_matter
 from tests.tasks.make_artifacts import empty_dir, write_jsonl
 from tests.tasks.test_language import documents_artifact
 
@@ -299,3 +302,21 @@ def test_the_place_of_a_suite_is_not_in_the_key(tmp_path: Path) -> None:
     config = build(ContaminationConfig, {"suites": {"a": {"path": str(tmp_path / "a.jsonl")}}})
     assert str(tmp_path) not in canonical_json(key_config(config))
     assert config.input_files() == {"a": tmp_path / "a.jsonl"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(BYTES, BYTES)
+def test_ngrams_of_any_bytes_are_found_whatever_stands_beside_them(data: bytes, beside: bytes) -> None:
+    tables = char_classes(), fold_table()
+    hashes, length, starts, stops = text_ngrams(np.frombuffer(data, np.uint8), 2, 2, *tables)
+    assert all(0 <= start < stop <= len(data) for start, stop in zip(starts, stops, strict=True))
+    known = np.unique(hashes)
+    buckets = np.searchsorted(known >> np.uint64(60), np.arange(17))
+
+    def find(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
+        lengths = np.array([length], np.int64)
+        found = find_ngrams(buf, begins, lengths, known, buckets, np.uint64(60), *tables).reshape(-1, 3)
+        return (found[found[:, 0] == 1],)
+
+    if len(known):
+        assert_neighbours_do_not_matter(data, beside, find)

@@ -270,14 +270,22 @@ def test_order_layout_and_workers_do_not_change_the_cuts(tmp_path: Path, config:
 
 
 @pytest.mark.parametrize("config", [LINES, PARAGRAPHS, RUNS], ids=["lines", "paragraphs", "runs"])
-def test_a_second_pass_over_what_is_left_cuts_no_whole_piece(tmp_path: Path, config: DedupConfig) -> None:
-    documents = dated(list(dict.fromkeys(t for seed in range(9) for t in repetitive_texts(seed, "\n\n"))))
-    _, rows = run(tmp_path / "first", documents, config)
-    left = remaining(documents, rows)
-    again = [d | {"text": left[d["name"]]} for d in documents if d["name"] in left]
-    artifact, rows = run(tmp_path / "second", again, config)
-    assert artifact.metrics["cuts"] == {}
-    assert all(row["reason"] != "NOTHING_LEFT" for row in rows.values())
+def test_a_second_pass_over_what_is_left_cuts_no_whole_piece(
+    tmp_path_factory: pytest.TempPathFactory, config: DedupConfig
+) -> None:
+    @settings(deadline=None, max_examples=8, database=None)
+    @given(st.integers(0, 1 << 30), st.integers(1, 6))
+    def check(seed: int, count: int) -> None:
+        tmp_path = tmp_path_factory.mktemp("case")
+        documents = dated(list(dict.fromkeys(t for i in range(count) for t in repetitive_texts(seed + i, "\n\n"))))
+        _, rows = run(tmp_path / "first", documents, config)
+        left = remaining(documents, rows)
+        again = [d | {"text": left[d["name"]]} for d in documents if d["name"] in left]
+        artifact, rows = run(tmp_path / "second", again, config)
+        assert artifact.metrics["cuts"] == {}
+        assert all(row["reason"] != "NOTHING_LEFT" for row in rows.values())
+
+    check()
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError
 from tasks.documentset import text_buffers
 from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
+from tasks.kernels.scripts import count_scripts
 from tasks.kernels.softmax_tree import CORRECTED
 from tasks.language import LanguageConfig, label_texts
 from tests.tasks.fasttext_models import stock, write_model
+from tests.tasks.kernels.any_bytes import BYTES, assert_neighbours_do_not_matter
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
 MODEL = LanguageConfig().input_files()["lid_model"]
@@ -122,3 +124,15 @@ def test_a_file_that_is_no_model_is_refused_with_its_name(tmp_path: Path, data: 
     (tmp_path / "lid.bin").write_bytes(data)
     with pytest.raises(ConfigError, match=r"lid\.bin\) is not a fastText model of languages"):
         label_texts(pa.array(["text"]), tmp_path / "lid.bin", LanguageConfig())
+
+
+@settings(max_examples=60, deadline=None)
+@given(BYTES, BYTES)
+def test_scripts_and_labels_of_any_bytes_do_not_depend_on_their_neighbours(data: bytes, beside: bytes) -> None:
+    written = np.ones((1, len(lid176().labels)), bool)
+
+    def find(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
+        found = label_prefixes(lid176(), (buf, begins), np.zeros(3, np.int64), written, -1, ())
+        return (*(values[1] for values in found), count_scripts(buf, begins, 1000)[1])
+
+    assert_neighbours_do_not_matter(data, beside, find)

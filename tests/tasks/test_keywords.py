@@ -17,6 +17,7 @@ from tasks.artifact import Artifact
 from tasks.documentset import read_table
 from tasks.edits import collect_edits, edit_texts
 from tasks.kernels.chars import MARK, UNSEGMENTED, char_classes, fold_table
+from tasks.kernels.keywords import build_automaton, find_terms
 from tasks.keys import key_config
 from tasks.keywords import KeywordList, find_keywords
 from tasks.language import LanguageConfig, identify_languages
@@ -25,6 +26,7 @@ from tasks.quality import QualityConfig, filter_quality
 from tasks.replay import replay_quality
 from tasks.scores import ScoresConfig, score_documents
 from tasks.verdicts import edits_column
+from tests.tasks.kernels.any_bytes import BYTES, assert_neighbours_do_not_matter
 from tests.tasks.make_artifacts import empty_dir
 from tests.tasks.test_language import documents_artifact
 
@@ -237,3 +239,18 @@ def test_files_that_hold_no_list_are_refused(tmp_path: Path) -> None:
     for name, message in (("latin", "not UTF-8 at byte 3"), ("empty", "has no term")):
         with pytest.raises(ConfigError, match=message):
             search(["x"], {"a": KeywordList(files=(tmp_path / name,))}, digest=name)
+
+
+@given(data=BYTES, beside=BYTES)
+@settings(max_examples=60, deadline=None)
+def test_hits_in_any_bytes_do_not_depend_on_their_neighbours(data: bytes, beside: bytes) -> None:
+    automaton = build_automaton({"ab": 1, "数据": 2, "é -": 3, "a": 1})
+
+    def find(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
+        counts, spans = np.zeros((3, 2), np.int64), np.zeros((500, 4), np.int64)
+        asked = np.array([0, 3, 0], np.uint64)
+        found = find_terms(buf, begins, *automaton.arrays, asked, np.uint64(3), counts, spans)
+        assert all(0 <= start < stop <= len(data) for start, stop in spans[:found, 2:])
+        return counts[1], spans[:found]
+
+    assert_neighbours_do_not_matter(data, beside, find)

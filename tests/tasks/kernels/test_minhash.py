@@ -16,7 +16,11 @@ from tasks.documentset import text_buffers
 from tasks.kernels.banding import band_table, candidate_pairs, collision_probability
 from tasks.kernels.chars import SPACE, char_classes, document_units, fold_table
 from tasks.kernels.minhash import EMPTY, count_equal, make_permutations, update_signature
+from tasks.kernels.pieces import find_pieces
 from tasks.kernels.shingles import document_shingles, make_scratch, shingle_sets, sign_documents, unit_hashes
+from tasks.kernels.windows import find_anchors, find_windows
+from tasks.kernels.windows import make_scratch as windows_scratch
+from tests.tasks.kernels.any_bytes import BYTES, assert_neighbours_do_not_matter
 
 SAMPLE = Path(__file__).resolve().parents[3] / "data" / "sample" / "sample.jsonl"
 TABLES = (char_classes(), fold_table())
@@ -190,3 +194,28 @@ def test_recall_lies_within_a_hundredth_of_the_s_curve(similarity: float) -> Non
     a, b = pairs >> np.uint64(32), pairs & np.uint64(0xFFFFFFFF)
     recall = int(((b == a + np.uint64(1)) & (a % np.uint64(2) == 0)).sum()) / num_pairs
     assert abs(recall - collision_probability(similarity, 14, 8)) < 0.01
+
+
+@settings(max_examples=60, deadline=None)
+@given(BYTES, BYTES, st.integers(1, 3), st.booleans())
+def test_any_bytes_have_shingles_pieces_and_windows_within_themselves(
+    data: bytes, beside: bytes, size: int, by_line: bool
+) -> None:
+    middle = np.array([1])
+
+    def shingles(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
+        return shingle_sets((buf, begins), middle, size, TABLES, make_scratch(begins))
+
+    def pieces(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
+        owners, starts, stops, reaches = find_pieces(buf, begins, middle, by_line, size, *TABLES)
+        assert all(begins[1] <= a < b <= c <= begins[2] for a, b, c in zip(starts, stops, reaches, strict=True))
+        return owners, starts - begins[1], stops - begins[1], reaches - begins[1]
+
+    def windows(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
+        scratch = windows_scratch(begins)
+        chosen = np.unique(find_anchors(buf, begins, middle, 20, TABLES, scratch))
+        return find_windows(buf, begins, middle, 20, chosen, TABLES, scratch)
+
+    for find in (shingles, pieces):
+        assert_neighbours_do_not_matter(data, beside, find)
+    assert_neighbours_do_not_matter(data * 8, beside, windows)

@@ -10,10 +10,31 @@ from hypothesis import strategies as st
 
 from tasks.readers import Dropped, Fault, Item, Layout, Record, Skipped, read_streams
 from tasks.readers.formats import format_of
-from tests.tasks.readers.input_files import COLUMNS, COMPRESS, RECORDS, as_tar, as_zip, every_format, read_items
+from tests.tasks.readers.input_files import (
+    COLUMNS,
+    COMPRESS,
+    RECORDS,
+    as_tar,
+    as_zip,
+    every_format,
+    http_response,
+    read_items,
+    warc_record,
+)
 
 FILES = every_format()
 WANTED = [(r["id"], r["text"], r["url"]) for r in RECORDS]
+HTML = "<html><body><p>größere 数据</p></body></html>".encode()
+PAGE = http_response(HTML, "Content-Type: text/html", "Transfer-Encoding: chunked")
+WHOLE = {
+    "r.txt": "größere 数据\n\nand a second line\n".encode(),
+    "r.md": "# größere 数据\n\n* one\n* two\n".encode(),
+    "r.html": HTML,
+    "r.warc": warc_record("request", b"GET / HTTP/1.1\r\n\r\n")
+    + warc_record("response", PAGE, Content_Type="application/http", WARC_Target_URI="http://a.example/")
+    + warc_record("response", PAGE.replace(b"chunked", b"gzip"), Content_Type="application/http"),
+}
+"""Files that are one document, and a web archive of pages."""
 FUZZED = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -84,6 +105,22 @@ def test_bytes_that_are_no_file_are_faults_and_no_texts(name: str, tmp_path: Pat
     if name not in ("r.csv", "r.tsv"):  # there, anything is a row
         blank = not data.replace(b"\xef\xbb\xbf", b"").strip(b"\0 \t\r\n\x0b\x0c")
         assert items or blank or name.startswith("r.warc.wet")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@FUZZED
+@given(st.binary(max_size=400), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=8))
+def test_any_bytes_of_texts_pages_and_answers_of_servers_are_survived(
+    name: str, tmp_path: Path, data: bytes, flips: list[tuple[float, int]]
+) -> None:
+    damaged = bytearray(WHOLE[name])
+    for frac, bit in flips:
+        damaged[int(len(damaged) * frac)] ^= 1 << bit
+    for content in (data, bytes(damaged), WHOLE[name] + data, WHOLE[name][:-7] + data):
+        (tmp_path / name).write_bytes(content)
+        items = read_items(tmp_path / name)
+        assert all(isinstance(item, (Record, Fault, Dropped, Skipped)) for item in items)
+        assert items or name == "r.warc" or not content
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
