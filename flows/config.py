@@ -39,6 +39,7 @@ from tasks.graph import STAGES
 from tasks.language import LanguageConfig
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
+from tasks.quality_features import FEATURES
 from tasks.report import ReportConfig
 from tasks.score_limits import check_scores
 from tasks.scores import ScoresConfig
@@ -112,6 +113,18 @@ class RunConfig:
             raise ConfigError(f"runner_address ({self.runner_address}) is for clusters; add runner=ray or runner=dask")
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Names of one group in another: what only a stage hours later would not find."""
+        column, columns = self.dedup.quality_column, [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()]
+        if column is not None and column not in columns:
+            raise ConfigError(f"dedup.quality_column ({column}) is no column of quality; {nearest(column, columns)}")
+        inputs = self.source.inputs
+        if all(one.source_column is None for one in inputs.values()):
+            for name in self.documents.mixture.source_frac:
+                if name not in inputs:
+                    raise ConfigError(f"documents.mixture.source_frac ({name}) is no source; {nearest(name, list(inputs))}")
 
     @property
     def train_stage(self) -> TrainStageConfig:

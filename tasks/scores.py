@@ -89,7 +89,9 @@ class ScoresConfig:
         return "high" if name in self.classifiers else "low"
 
     def input_files(self) -> dict[str, Path]:
-        """{what it is for: file}: given models and files to learn from. Raises ConfigError for a missing one."""
+        """{what it is for: file}: given models and files to learn from. Raises ConfigError for a missing one, and for conditions
+        that are none: a plan asks for the files, and what is wrong with a condition should not come to light after hours."""
+        _check_conditions(self)
         found: dict[str, Path] = {}
         for name, classifier in self.classifiers.items():
             for what, files in (("positive_files", classifier.positive_files), ("negative_files", classifier.negative_files)):

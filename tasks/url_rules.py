@@ -123,6 +123,20 @@ def url_files(rules: UrlRules) -> dict[str, Path]:
     return files
 
 
+def check_entries(rules: UrlRules) -> None:
+    """Raise ConfigError on an entry of the configuration itself that is no domain, no URL or no word."""
+    if rules.domains or rules.allow_domains:
+        suffixes = _public_suffixes()  # takes a moment to read
+        for setting in ("domains", "allow_domains"):
+            for entry in getattr(rules, setting):
+                _domain(entry, f"quality.urls.{setting}", suffixes)
+    for setting in ("urls", "allow_urls"):
+        for entry in getattr(rules, setting):
+            _place(entry, f"quality.urls.{setting}")
+    for entry in rules.keywords:
+        _keyword(entry, "quality.urls.keywords")
+
+
 def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict[str, np.ndarray]:
     """{feature: 0 or 1 by document} of the kinds of lists that are given.
 
