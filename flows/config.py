@@ -40,6 +40,7 @@ from tasks.language import LanguageConfig
 from tasks.named_labels import check_labels
 from tasks.pii import PiiConfig
 from tasks.quality import QualityConfig
+from tasks.quality_features import FEATURES
 from tasks.report import ReportConfig
 from tasks.score_limits import check_scores
 from tasks.scores import ScoresConfig
@@ -114,6 +115,9 @@ class RunConfig:
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
         check_labels(self, self.language.labels, self.source.names)
+        column, columns = self.dedup.quality_column, [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()]
+        if column is not None and column not in columns:
+            raise ConfigError(f"dedup.quality_column ({column}) is no column of quality; {nearest(column, columns)}")
 
     @property
     def train_stage(self) -> TrainStageConfig:

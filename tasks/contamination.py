@@ -34,6 +34,7 @@ from tasks.keys import digest
 from tasks.parts import Part, PartResult, RunParts, scratch_dir, serial
 from tasks.pii import PiiConfig, find_spans
 from tasks.scrub import apply_spans
+from tasks.selection import check_text_files
 from tasks.stage import StageFailure
 from tasks.suites import Item, SuiteConfig, SuiteIndex, index_items, read_items
 from tasks.tally import largest, tally_documents
@@ -83,7 +84,9 @@ class ContaminationConfig:
             raise ConfigError(f"min_item_frac ({self.min_item_frac}) must be from 0 to 1; 0 asks for one n-gram")
 
     def input_files(self) -> dict[str, Path]:
-        """{suite: file}."""
+        """{suite: file}. Raises ConfigError where one is not there, or has no reader."""
+        for name, suite in self.suites.items():
+            check_text_files(f"contamination.suites.{name}.path", (suite.path,))
         return {name: suite.path for name, suite in self.suites.items()}
 
 

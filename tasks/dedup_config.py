@@ -112,8 +112,8 @@ class DedupConfig:
     def __post_init__(self) -> None:
         if self.shingle_units < 1:
             raise ConfigError(f"shingle_units ({self.shingle_units}) must be at least 1; try 5")
-        if self.num_perms < 2:
-            raise ConfigError(f"num_perms ({self.num_perms}) must be at least 2; try 112")
+        if not 2 <= self.num_perms <= 4096:
+            raise ConfigError(f"num_perms ({self.num_perms}) must be from 2 to 4096; try 112")
         for name, bands in (("num_bands", self.num_bands), ("num_family_bands", self.num_family_bands)):
             if bands is not None and (bands < 1 or self.num_perms % bands):
                 good = max(d for d in range(1, max(bands, 1) + 1) if self.num_perms % d == 0)

@@ -23,7 +23,6 @@ import numpy as np
 
 from llm_core.config import ConfigError
 from llm_core.order import hash_ids, mix
-from tasks.language_labels import check_label
 from tasks.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.stage import StageFailure
 
@@ -64,8 +63,6 @@ class MixtureConfig:
                     raise ConfigError(f"mixture.{name}.{label} ({frac}) must be a share from 0 to 1; try 0.5")
             if sum(shares.values()) > 1 + 1e-9:
                 raise ConfigError(f"mixture.{name} adds up to {sum(shares.values()):g}; shares of one epoch must not pass 1")
-        for label in self.language_frac:
-            check_label(label, "mixture.language_frac")
         if self.temperature < 1:
             raise ConfigError(f"mixture.temperature ({self.temperature}) must be at least 1; 1 changes nothing, try 3.33")
         for size, copies in self.cluster_repeats.items():

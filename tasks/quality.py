@@ -58,7 +58,16 @@ from tasks.score_labels import DIMENSIONS, LABELS_FOLDER
 from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
 from tasks.stage import StageFailure
 from tasks.tally import OTHER, largest
-from tasks.url_rules import UrlRules, check_url_files, count_urls, find_urls, odd_entries, url_files, url_rules
+from tasks.url_rules import (
+    UrlRules,
+    check_entries,
+    check_url_files,
+    count_urls,
+    find_urls,
+    odd_entries,
+    url_files,
+    url_rules,
+)
 
 logger = logging.getLogger("tasks.quality")
 
@@ -108,10 +117,13 @@ class QualityConfig:
         return (*self.urls.finds, *map(keyword_feature, self.keywords))
 
     def input_files(self) -> dict[str, Path]:
-        """Files of lists, whose contents are part of the key. Raises ConfigError where one is not there."""
+        """Files of lists, whose contents are part of the key. Raises ConfigError where one is not there, and for entries in the
+        configuration that mean nothing: those in files are looked at when they are read."""
         files = keyword_files(self.keywords) | url_files(self.urls)
         for name, path in files.items():
-            check_list_files(f"quality.{name}", (path,))
+            setting = name.rpartition("/")[0].replace("/", ".") + ".files" * name.startswith("keywords/")
+            check_list_files(f"quality.{setting}", (path,))
+        check_entries(self.urls)
         check_url_files(self.urls)
         return files
 

@@ -141,6 +141,18 @@ def odd_entries(rules: UrlRules, files_digest: str) -> dict[str, int]:
     return dict(_read_lists(rules, files_digest).odd) if rules.folders else {}
 
 
+def check_entries(rules: UrlRules) -> None:
+    """Raise ConfigError on an entry of the configuration itself that is no domain, no URL or no word."""
+    for setting in ("domains", "allow_domains"):
+        for entry in getattr(rules, setting):
+            _domain(entry, f"quality.urls.{setting}")
+    for setting in ("urls", "allow_urls"):
+        for entry in getattr(rules, setting):
+            _place(entry, f"quality.urls.{setting}")
+    for entry in rules.keywords:
+        _keyword(entry, "quality.urls.keywords")
+
+
 def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict[str, np.ndarray]:
     """{feature: 0 or 1 by document} of the kinds of lists that are given.
 

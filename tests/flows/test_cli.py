@@ -65,6 +65,26 @@ MISTAKES = {
     "everything validation": (["run", "documents.validation_frac=1"], ["validation_frac (1.0)", "0.05"]),
     "unknown launcher": (["run", "hydra/launcher=joblib"], ["hydra/launcher (joblib)"]),
     "bad keep": (["gc", "keep=all"], ["keep (all)"]),
+    "unknown measure": (
+        ["plan", "dedup.survivor=[quality,id]", "dedup.quality_column=num_wrds"],
+        ["dedup.quality_column (num_wrds)", "did you mean num_words"],
+    ),
+    "unknown source": (
+        ["plan", "source=files", "source.sources.wiki.paths=[a]", "documents.mixture.source_frac={wkii: 0.5}"],
+        ["source_frac names wkii, which is no source", "did you mean wiki"],
+    ),
+    "unknown language": (["plan", "documents.mixture.language_frac={eng: 0.5}"], ["language_frac names eng", "the label is en"]),
+    "suite that is not there": (["plan", "contamination.suites.x.path=no.jsonl"], ["contamination.suites.x.path (no.jsonl)"]),
+    "suite that is a folder": (
+        ["plan", "contamination.suites.x.path=/tmp"],
+        ["contamination.suites.x.path (/tmp) is not a file"],
+    ),
+    "unknown column": (["plan", "scores.classifiers.x.positives='kind = 1'"], ["scores.classifiers.x.positives", "kind"]),
+    "half a condition": (["plan", "scores.perplexities.x.reference='true or'"], ["scores.perplexities.x.reference", "true or"]),
+    "public suffix": (["plan", "quality.urls.domains=[co.uk]"], ["quality.urls.domains", "co.uk", "a public suffix"]),
+    "host for a page": (["plan", "quality.urls.allow_urls=[e.org]"], ["quality.urls.allow_urls", "a whole host"]),
+    "two words for one": (["plan", "quality.urls.keywords=['a b']"], ["quality.urls.keywords", "one word"]),
+    "list that is not there": (["plan", "quality.keywords.x.files=[no]"], ["quality.keywords.x.files (no) is not a file"]),
     "list for a mapping": (["run", "source.exclude=[a]"], ["source.exclude=[a]", "give a mapping '{a: b}' for a mapping"]),
     "number that is no digit": (["gc", "keep=²"], ["keep (²)"]),
 }

@@ -232,7 +232,7 @@ def test_lists_that_mean_nothing_are_refused(keywords: dict, message: str) -> No
 
 def test_files_that_hold_no_list_are_refused(tmp_path: Path) -> None:
     config = build(QualityConfig, {"keywords": {"a": {"files": [str(tmp_path / "nowhere")]}}})
-    with pytest.raises(ConfigError, match=r"quality\.keywords/a/0 .* is not a file"):
+    with pytest.raises(ConfigError, match=r"quality\.keywords\.a\.files .* is not a file"):
         config.input_files()
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     (tmp_path / "empty").write_text("# nothing\n", "utf-8")
