@@ -21,7 +21,18 @@ OVERHEAD_FACTOR = 3.0
 """A pass that takes more than this many times its limit is bound by neither bandwidth nor arithmetic."""
 
 
-BF16_FLOPS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
+BF16_FLOPS = {
+    "B200": 2250e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+}
 """Dense peaks of bfloat16 products as makers state them, by a part of the card's name; the first that fits."""
 
 

@@ -6,8 +6,8 @@ answers with files: `status.json` says how it ended, whatever its return code, `
 
 Reads token shards, the tokenizer's bytes-per-token table and its Hugging Face files; writes `model/`, `metrics.jsonl`,
 `model_config.json`, and `profile/` (times, so never the same twice) where `train.profile_steps` asks for one. Bitwise
-reproducible at equal layout and threads, also over kills; other layouts agree within rounding. Work in progress lives in the
-scratch directory and survives.
+reproducible at equal layout and threads, also over kills, but for the rows of `metrics.jsonl` that tell of them; other layouts
+agree within rounding. Work in progress lives in the scratch directory and survives.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.processes import descendants, start_time
+from llm_core.metric_log import METRICS_FILE, read_rows, training_rows
 from tasks.artifact import digest_file
 from tasks.graph import STAGES
 from tasks.keys import ROOT
@@ -61,6 +62,7 @@ CLOCK = (
     "decode_tok_s",
     "elapsed_s",
     "part_elapsed_s",
+    "events",  # that it was stopped, and went on
 )
 
 
@@ -167,6 +169,9 @@ def contents(place: Path, stages: Sequence[str] = tuple(STAGES)) -> dict[str, An
             actual = {name: digest_file(path / name) for name in recorded}
             assert actual == recorded, f"{stage}: the record does not describe its files"
             assert {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()} == {*recorded, "artifact.json"}
+            if stage == "train":  # of the metrics what training did, without what happened to the run
+                rows = training_rows(read_rows(path / METRICS_FILE))
+                recorded = recorded | {METRICS_FILE: json.dumps(rows)}
             found[f"{stage}/{path.name}"] = {
                 "identity": record["identity"],
                 "counters": without_clock(record["counters"]) if stage not in MEASURED else None,

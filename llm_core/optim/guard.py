@@ -113,7 +113,7 @@ class StepReport(NamedTuple):
         if self.skips_in_a_row < config.guard.max_skips:
             return
         seen = f"step {step}: loss {self.loss}, gradient norm {self.grad_norm} at learning rate {lr:.3g}"
-        seen += f", the {config.guard.max_skips}th skipped step in a row (optim.guard.max_skips)"
+        seen += f", skipped as number {config.guard.max_skips} in a row (optim.guard.max_skips)"
         if fp16 and self.loss_scale <= config.loss_scale.floor and abs(self.loss) < float("inf"):
             raise TrainingDiverged(
                 f"{seen}: fp16 gradients overflow at the least loss scale ({self.loss_scale:g}); use train.dtype=bf16, or lower "

@@ -48,7 +48,8 @@ class StagePlan:
         """Of too few layers: fewer ranks, where two or more are left, or one stage per rank, where that is enough."""
         most = self.num_layers // self.per_rank
         ways = [f"use at most pp={most}"] if most > 1 else []
-        ways += ["a schedule of one stage per rank as 1f1b"] if self.per_rank > 1 and self.num_layers >= self.num_ranks else []
+        fits_single = self.per_rank > 1 and self.num_layers >= self.num_ranks
+        ways += ["use a schedule of one stage per rank as 1f1b"] if fits_single else []
         return ", or ".join(ways) or "use pp=1 and more data-parallel processes"
 
     @property

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from llm_core.batch import Batch
 from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.checkpoint.state import collect_state
 from llm_core.data_config import DataConfig
 from llm_core.loss import IGNORED
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
@@ -175,8 +176,15 @@ def compare(case: Case, folder: Path) -> dict[str, float]:
         return differences(reference(case.problem, folder), found) if dist.get_rank() == 0 else {}
 
 
+def whole_state(trainer: Trainer, whole: Trainer, checkpoints: Checkpoints) -> Found:
+    """All that there is to save of a layout, moments among it, as one process has it; that process is `whole`."""
+    checkpoints.save(NUM_STEPS, trainer.layout, trainer.optimizer)
+    checkpoints.load(whole.layout, whole.optimizer)
+    return {name: tensor.clone() for name, tensor in collect_state(whole.layout, whole.optimizer).items()}
+
+
 def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, folder: Path) -> dict[str, float]:
-    """Train under one layout and save; load under another: weights and moments in bits, then the step that follows."""
+    """Train under one layout and save; load under another: all state in bits, then the step that follows."""
     with precision(problem.dtype):
         one, other = (make_trainer(problem, p, micro_sizes(p)[0], ranks_of(p), folder) for p in (saver, loader))
         for step in range(NUM_STEPS):
@@ -186,12 +194,15 @@ def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, fo
         with Checkpoints(folder, everyone, in_background=True) as checkpoints:
             checkpoints.save(NUM_STEPS, one.layout, one.optimizer)
             assert checkpoints.load(other.layout, other.optimizer) == NUM_STEPS
-        weights = [{k: v.clone() for k, v in whole_weights(t.layout, t.ranks).items()} for t in (one, other)]
+        whole = make_trainer(dataclasses.replace(problem, state_in="device"), SINGLE, ROWS, ranks_of(SINGLE), folder)
+        with Checkpoints(folder / "compared", everyone) as compared:
+            states = [whole_state(trainer, whole, compared) for trainer in (one, other)]
         ended = [t.train_step(NUM_STEPS, LR)[:2] for t in (one, other)]
         after = [whole_weights(t.layout, t.ranks) for t in (one, other)]
         if dist.get_rank():
             return {}
-        worst = {"loaded": float(any(not torch.equal(value, weights[1][name]) for name, value in weights[0].items()))}
+        same = states[0].keys() == states[1].keys() and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        worst = {"loaded": float(not same)}
         parameters = differences(*({f"parameter.{k}": v for k, v in w.items()} for w in after))
         worst["continued"] = max(float(((ended[0] - ended[1]).abs() / ended[0].abs()).max()), parameters["parameter"])
         return worst

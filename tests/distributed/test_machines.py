@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_core.metric_log import read_rows, read_status
+from llm_core.metric_log import read_rows, read_status, training_rows
 from tasks.keys import ROOT
 from tests.distributed.processes import free_port
 from tests.llm_core.small_runs import run_config, write_config
@@ -38,4 +38,4 @@ def test_two_launchers_train_what_one_process_trains(tmp_path: Path) -> None:
 
 
 def losses(workdir: Path) -> list[float]:
-    return [row.get("train_loss", row.get("val_loss")) for row in read_rows(workdir / "metrics.jsonl")]
+    return [row.get("train_loss", row.get("val_loss")) for row in training_rows(read_rows(workdir / "metrics.jsonl"))]

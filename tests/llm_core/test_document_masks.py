@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from llm_core.data_config import DataConfig
 from llm_core.loader import Loader
-from llm_core.metric_log import read_rows
+from llm_core.metric_log import read_rows, training_rows
 from llm_core.model.transformer import Transformer
 from llm_core.shards import open_shards
 from llm_core.validate import read_validation_set
@@ -70,7 +70,7 @@ def test_a_run_over_a_pipeline_and_slices_ends_as_a_run_of_one_process(tmp_path:
         files = ["--config", str(write_config(tmp_path / f"{name}.json", config)), "--workdir", str(tmp_path / name)]
         done = subprocess.run([sys.executable, *launcher, "llm_core.train", *files], cwd=ROOT, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()[-3000:]
-    one, other = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("alone", "over"))
+    one, other = (training_rows(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("alone", "over"))
     assert [row["step"] for row in one] == [row["step"] for row in other]
     for a, b in zip(one, other, strict=True):
         assert all(abs(a[key] - b[key]) <= 2e-5 * abs(a[key]) for key in a), (a, b)

@@ -81,6 +81,24 @@ def test_the_peak_is_that_of_the_fastest_layout_of_a_product(monkeypatch: pytest
     assert training_peak(CPU, "bf16") == (2 * 384**3 / 2e-3, "measured")
 
 
+STATED = {
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA L40": 181e12,
+    "NVIDIA L4": 121e12,
+}
+
+
+@pytest.mark.parametrize(("card", "flops"), STATED.items(), ids=STATED)
+def test_the_stated_peak_is_that_of_the_very_card(card: str, flops: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: card)
+    assert training_peak(torch.device("cuda"), "bf16") == (flops, "stated")
+
+
 def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(config: RunConfig, tmp_path: Path) -> None:
     from llm_core.metric_log import read_rows, read_status
     from llm_core.train import run

@@ -145,6 +145,7 @@ def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(schedul
         way_out = str(error).partition("; ")[2]
         most, single = re.search(r"at most pp=(\d+)", way_out), "1f1b" in way_out
         assert most or single or "pp=1" in way_out
+        assert all(way.startswith("use ") for way in way_out.split(", or "))
         if most:
             assert StagePlan(schedule, int(most[1]), num_layers).num_ranks in range(2, pp)
         if single:

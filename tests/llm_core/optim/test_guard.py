@@ -116,7 +116,7 @@ def test_rows_of_metrics_hold_finite_numbers_only() -> None:
 def test_too_many_skips_in_a_row_end_the_run_with_the_way_out() -> None:
     _, _, config = make_optimizer("adamw")
     StepReport(math.nan, math.nan, NOT_FINITE, 4, 4, 1.0).check(9, 0.1, config, fp16=False)
-    with pytest.raises(TrainingDiverged, match=r"step 9: loss nan.*5th skipped step in a row .*lower optim.lr"):
+    with pytest.raises(TrainingDiverged, match=r"step 9: loss nan.*skipped as number 5 in a row .*lower optim.lr"):
         StepReport(math.nan, math.nan, NOT_FINITE, 5, 5, 1.0).check(9, 0.1, config, fp16=False)
     with pytest.raises(TrainingDiverged, match=r"fp16 gradients overflow at the least loss scale .1.; use train.dtype=bf16"):
         StepReport(2.0, math.inf, NOT_FINITE, 5, 5, 1.0).check(9, 0.1, config, fp16=True)
