@@ -125,6 +125,9 @@ class ParallelConfig:
     """Pipeline ranks, each with a run of the layers; `kind` lays out the processes that hold the same layers."""
     pp_schedule: Schedule = "1f1b"
     """Order of the micro batches of a step through the pipeline; naive: one after another."""
+    pp_stages_per_rank: int = 0
+    """Runs of layers of one pipeline rank; 0: one, or two of the schedules that need more. interleaved and zero_bubble take three
+    and more: less idle time, more messages."""
     cp: int = 1
     """Context ranks, each with a slice of the tokens of every sequence."""
     cp_kind: ContextKind = "all_gather"
@@ -195,6 +198,10 @@ class ParallelConfig:
         """Data-parallel degree: processes that read different sequences."""
         return self.num_processes // (self.pp * self.cp * self.tp)
 
+    def plan(self, num_layers: int) -> StagePlan | None:
+        """Which pipeline rank has which layers; None without a pipeline. Raises ConfigError."""
+        return StagePlan(self.pp_schedule, self.pp, num_layers, self.pp_stages_per_rank) if self.pp > 1 else None
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -225,7 +232,7 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
             f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len ({model.max_seq_len}); "
             f"set model.max_seq_len={train.seq_len}"
         )
-    plan = StagePlan(parallel.pp_schedule, parallel.pp, model.num_layers) if parallel.pp > 1 else None
+    plan = parallel.plan(model.num_layers)
     piece = train.micro_batch_sequences * parallel.dp
     if train.global_batch_sequences % piece:
         suggestion: Any = max(1, train.global_batch_sequences // piece) * piece

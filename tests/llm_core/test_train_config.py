@@ -72,6 +72,11 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
         ),
         ({"num_processes": 4, "tp": 4}, r"model.num_kv_heads .2. must be shared by 4 tensor ranks in equal parts; try tp=2"),
         ({"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"}, r"num_layers .2. must fill the 4 stages"),
+        (
+            {"num_processes": 2, "pp": 2, "pp_schedule": "interleaved", "pp_stages_per_rank": 3},
+            r"num_layers .2. must fill the 6 stages .*; use a schedule of one stage per rank as 1f1b and pp_stages_per_rank=0",
+        ),
+        ({"num_processes": 2, "pp": 2, "pp_stages_per_rank": 3}, r"pp_stages_per_rank .3. must be 1 for schedule 1f1b"),
         ({"num_processes": 2, "cp": 2, "cp_balanced": True, "cp_kind": "ulysses"}, r"cp_balanced .true. serves all_gather"),
         ({"num_processes": 3, "cp": 3}, r"train.seq_len .16. must be a multiple of 3 .*seq_len=15"),
         ({"num_processes": 4, "cp": 4, "cp_kind": "ulysses"}, r"num_kv_heads .2. must be a multiple of the 4"),
@@ -127,16 +132,21 @@ def test_kernels_that_cannot_attend_a_run_are_refused(train: dict[str, Any], par
 
 
 @settings(deadline=None)
-@given(st.sampled_from(["naive", "interleaved", "zero_bubble_v"]), st.integers(2, 6), st.integers(1, 12))
-def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(schedule: Any, pp: int, num_layers: int) -> None:
+@given(st.sampled_from(["naive", "interleaved", "zero_bubble_v"]), st.integers(2, 6), st.integers(1, 12), st.integers(2, 5))
+def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(
+    schedule: Any, pp: int, num_layers: int, stages: int
+) -> None:
+    stages = stages if schedule == "interleaved" else 0
     try:
-        StagePlan(schedule, pp, num_layers)
+        StagePlan(schedule, pp, num_layers, stages)
     except ConfigError as error:
         way_out = str(error).partition("; ")[2]
         most, single = re.search(r"at most pp=(\d+)", way_out), "1f1b" in way_out
         assert most or single or "pp=1" in way_out
         if most:
-            assert StagePlan(schedule, int(most[1]), num_layers).num_ranks in range(2, pp)
+            assert StagePlan(schedule, int(most[1]), num_layers, stages).num_ranks in range(2, pp)
+        if fewer := re.search(r"pp_stages_per_rank=([1-9])", way_out):
+            assert StagePlan(schedule, pp, num_layers, int(fewer[1])).per_rank < stages
         if single:
             StagePlan("1f1b", pp, num_layers)
 
