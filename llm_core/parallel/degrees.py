@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -141,8 +139,6 @@ def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: 
         )
 
 
-def nearest_products(num_processes: int, *degrees: int) -> list[tuple[int, ...]]:
-    """The two products of as many degrees that divide the processes and differ least, as ratios, from those asked for."""
-    divisors = [n for n in range(1, num_processes + 1) if num_processes % n == 0]
-    products = [p for p in itertools.product(divisors, repeat=len(degrees)) if num_processes % math.prod(p) == 0]
-    return sorted(products, key=lambda p: sum(abs(math.log(a / max(1, b))) for a, b in zip(p, degrees, strict=True)))[:2]
+def divisors(number: int) -> list[int]:
+    """From 1 to the number itself."""
+    return [n for n in range(1, number + 1) if number % n == 0]
