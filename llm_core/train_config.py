@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
-from llm_core.memory.config import SPLIT_BACKWARD, MemoryConfig, check_memory
+from llm_core.memory.config import NO_SAVINGS, SPLIT_BACKWARD, MemoryConfig, check_memory
 from llm_core.model.config import ModelConfig
-from llm_core.optim.config import OptimConfig
+from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.degrees import (
     ContextKind,
     Schedule,
@@ -18,7 +21,7 @@ from llm_core.parallel.degrees import (
     TensorOverlap,
     check_context,
     check_tensor,
-    nearest_products,
+    divisors,
 )
 
 
@@ -127,6 +130,9 @@ class ParallelConfig:
     """Pipeline ranks, each with a run of the layers; `kind` lays out the processes that hold the same layers."""
     pp_schedule: Schedule = "1f1b"
     """Order of the micro batches of a step through the pipeline; naive: one after another."""
+    pp_stages_per_rank: int = 0
+    """Runs of layers of one pipeline rank; 0: one, or two of the schedules that need more. interleaved and zero_bubble take three
+    and more: less idle time, more messages."""
     cp: int = 1
     """Context ranks, each with a slice of the tokens of every sequence."""
     cp_kind: ContextKind = "all_gather"
@@ -154,16 +160,8 @@ class ParallelConfig:
             raise ConfigError(
                 f"num_processes ({self.num_processes}) needs a layout over processes; set parallel=ddp, zero1, zero2 or fsdp"
             )
-        if min(self.pp, self.cp, self.tp) < 1 or self.num_processes % (self.pp * self.cp * self.tp):
-            product = f"pp x cp x tp ({self.pp} x {self.cp} x {self.tp})"
-            near = " or ".join(
-                f"({pp} x {cp} x {tp})" for pp, cp, tp in nearest_products(self.num_processes, self.pp, self.cp, self.tp)
-            )
-            raise ConfigError(
-                f"num_processes ({self.num_processes}) must be a multiple of {product}, each at least 1; "
-                f"try num_processes={max(1, self.pp * self.cp * self.tp)}, or {near}"
-            )
-        self._check_shards()
+        if min(self.pp, self.cp, self.tp) < 1:
+            raise ConfigError(f"pp, cp and tp ({self.pp}, {self.cp} and {self.tp}) must each be at least 1, which is one process")
         if self.tp_overlap != "none" and (self.tp == 1 or not self.sequence_parallel):
             raise ConfigError(
                 f"tp_overlap ({self.tp_overlap}) needs tensor ranks with the residual stream cut, tp is {self.tp} and "
@@ -175,19 +173,6 @@ class ParallelConfig:
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError("backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto")
 
-    def _check_shards(self) -> None:
-        replicas = self.num_processes // (self.pp * self.tp)
-        product = f"num_processes {self.num_processes} = pp {self.pp} x dp {self.dp} x cp {self.cp} x tp {self.tp}"
-        if self.kind != "hsdp" and self.dp_shard:
-            raise ConfigError(f"dp_shard ({self.dp_shard}) belongs to kind=hsdp, kind is {self.kind}; set dp_shard=0 ({product})")
-        if self.kind == "hsdp" and (not 1 < self.dp_shard < replicas or replicas % self.dp_shard):
-            possible = [size for size in range(2, replicas) if replicas % size == 0]
-            way_out = f"try dp_shard={' or '.join(map(str, possible))}" if possible else "use fsdp, or more processes"
-            raise ConfigError(
-                f"dp_shard ({self.dp_shard}) must divide the {replicas} processes that hold the same layers into groups of two "
-                f"or more ({product}); {way_out}"
-            )
-
     @property
     def shards_weights(self) -> bool:
         """Whether FSDP holds the weights, and so casts them itself."""
@@ -197,6 +182,16 @@ class ParallelConfig:
     def dp(self) -> int:
         """Data-parallel degree: processes that read different sequences."""
         return self.num_processes // (self.pp * self.cp * self.tp)
+
+    @property
+    def product(self) -> str:
+        """How the processes are shared out, as messages have it."""
+        shards = f" (dp_shard {self.dp_shard})" if self.dp_shard else ""
+        return f"pp {self.pp} x dp {self.dp}{shards} x cp {self.cp} x tp {self.tp}"
+
+    def plan(self, num_layers: int) -> StagePlan | None:
+        """Which pipeline rank has which layers; None without a pipeline. Raises ConfigError."""
+        return StagePlan(self.pp_schedule, self.pp, num_layers, self.pp_stages_per_rank) if self.pp > 1 else None
 
 
 @dataclass(frozen=True)
@@ -214,21 +209,80 @@ class RunConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
-        check_run(self.model, self.train, self.parallel)
-        check_memory(self.memory, self.model, self.parallel, self.optim.kind)
-        check_float8(self.model, self.train, self.parallel, self.memory)
+        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
         if self.model.vocab_size == 0:
             raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
 
 
-def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Rules that hold between groups. Raises ConfigError."""
+def check_run(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig = NO_SAVINGS,
+    optimizer: OptimizerKind = "adamw",
+) -> None:
+    """Rules that hold between groups. Raises ConfigError, for degrees that cannot run with the nearest that can."""
+
+    def check(parallel: ParallelConfig) -> None:
+        _check_degrees(model, train, parallel)
+        _check_settings(model, train, parallel, memory, optimizer)
+
     if train.seq_len > model.max_seq_len:
         raise ConfigError(
             f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len ({model.max_seq_len}); "
             f"set model.max_seq_len={train.seq_len}"
         )
-    plan = StagePlan(parallel.pp_schedule, parallel.pp, model.num_layers) if parallel.pp > 1 else None
+    try:
+        _check_degrees(model, train, parallel)
+    except ConfigError as error:
+        divides = parallel.num_processes % (parallel.pp * parallel.cp * parallel.tp) == 0
+        if divides and parallel.num_processes == 1:
+            raise
+        own = f"num_processes {parallel.num_processes} = {parallel.product}; " if divides else ""
+        raise ConfigError(f"{error} ({own}{_what_can_run(parallel, check)})") from None
+    _check_settings(model, train, parallel, memory, optimizer)
+
+
+def _what_can_run(parallel: ParallelConfig, check: Callable[[ParallelConfig], None]) -> str:
+    """The nearest products of as many processes, or else the largest number of fewer ones that can have these degrees."""
+    if near := nearest_layouts(parallel, check):
+        return f"nearest that can run: {' or '.join(other.product for other in near)}"
+    for num_processes in range(parallel.num_processes - 1, 0, -1):
+        with contextlib.suppress(ConfigError):
+            check(replace(parallel, num_processes=num_processes))
+            return f"no other product of as many can run; num_processes={num_processes} can"
+    return "no other product of as many or fewer can run with the rest as it is"
+
+
+def nearest_layouts(parallel: ParallelConfig, check: Callable[[ParallelConfig], None], most: int = 2) -> list[ParallelConfig]:
+    """Layouts of as many processes that pass a check, by how little their degrees differ, as ratios, from those asked for."""
+
+    def distance(degrees: tuple[int, ...]) -> float:
+        asked = (parallel.pp, parallel.cp, parallel.tp, parallel.dp_shard or degrees[3])
+        return sum(abs(math.log(a / b)) for a, b in zip(degrees, asked, strict=True) if a)
+
+    products = [
+        (pp, cp, tp, shard)
+        for pp in divisors(parallel.num_processes)
+        for cp in divisors(parallel.num_processes // pp)
+        for tp in divisors(parallel.num_processes // pp // cp)
+        for shard in (divisors(parallel.num_processes // pp // tp) if parallel.kind == "hsdp" else [0])
+    ]
+    found: list[ParallelConfig] = []
+    for pp, cp, tp, shard in sorted(products, key=distance):
+        with contextlib.suppress(ConfigError):
+            other = replace(parallel, pp=pp, cp=cp, tp=tp, dp_shard=shard)
+            check(other)
+            found.append(other)
+        if len(found) == most:
+            break
+    return found
+
+
+def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Whether processes, layers, heads, tokens and micro batches divide as the degrees ask. Raises ConfigError."""
+    check_shares(parallel)
+    plan = parallel.plan(model.num_layers)
     piece = train.micro_batch_sequences * parallel.dp
     if train.global_batch_sequences % piece:
         suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
@@ -240,18 +294,48 @@ def check_run(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) 
         )
     if plan is not None:
         plan.check_micro_batches(train.global_batch_sequences // piece, _smaller_micro_batch(train, parallel.dp, plan))
-        if train.compile and parallel.pp_schedule in SPLIT_BACKWARD:
-            raise ConfigError(
-                f"train.compile (true) makes one pass of a block's backward, pp_schedule={parallel.pp_schedule} takes it apart; "
-                "use the schedule 1f1b or interleaved, or train.compile=false"
-            )
     if parallel.cp > 1:
         check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp)
     if parallel.tp > 1:
         check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
+
+
+def check_shares(parallel: ParallelConfig) -> None:
+    """Whether each axis, and the groups of hsdp, get whole processes. Raises ConfigError."""
+    together = parallel.pp * parallel.cp * parallel.tp
+    if parallel.num_processes % together:
+        raise ConfigError(
+            f"parallel.num_processes ({parallel.num_processes}) must be a multiple of pp x cp x tp "
+            f"({parallel.pp} x {parallel.cp} x {parallel.tp})"
+        )
+    if parallel.kind != "hsdp" and parallel.dp_shard:
+        raise ConfigError(
+            f"parallel.dp_shard ({parallel.dp_shard}) belongs to kind=hsdp, kind is {parallel.kind}; set parallel.dp_shard=0"
+        )
+    replicas = parallel.num_processes // (parallel.pp * parallel.tp)
+    if parallel.kind == "hsdp" and (not 1 < parallel.dp_shard < replicas or replicas % parallel.dp_shard):
+        possible = [size for size in divisors(replicas) if 1 < size < replicas]
+        way_out = f"try dp_shard={' or '.join(map(str, possible))}" if possible else "use fsdp, or more processes"
+        raise ConfigError(
+            f"parallel.dp_shard ({parallel.dp_shard}) must divide the {replicas} processes that hold the same layers into groups "
+            f"of two or more; {way_out}"
+        )
+
+
+def _check_settings(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig, optimizer: OptimizerKind
+) -> None:
+    """Whether what is asked for beside the degrees goes with them. Raises ConfigError."""
+    if train.compile and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
+        raise ConfigError(
+            f"train.compile (true) makes one pass of a block's backward, pp_schedule={parallel.pp_schedule} takes it apart; "
+            "use the schedule 1f1b or interleaved, or train.compile=false"
+        )
     check_attention(train, parallel)
     if train.kernels != "torch" and model.ffn != "swiglu":
         raise ConfigError(f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set train.kernels=torch")
+    check_memory(memory, model, parallel, optimizer)
+    check_float8(model, train, parallel, memory)
 
 
 def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:

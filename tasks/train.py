@@ -26,11 +26,11 @@ from pathlib import Path
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
-from llm_core.memory.config import MemoryConfig, check_memory
+from llm_core.memory.config import MemoryConfig
 from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, STATUS_FILE, TIMING_FILE, read_rows, read_status
 from llm_core.model.config import ModelConfig
 from llm_core.process import terminate_with_parent
-from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig, check_float8, check_run
+from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig, check_run
 from tasks.artifact import Artifact, digest_file, write_json
 from tasks.initial_model import check_vocabulary, initial_model_files
 from tasks.keys import ROOT, digest, key_config
@@ -58,9 +58,7 @@ class TrainStageConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
 
     def __post_init__(self) -> None:
-        check_run(self.model, self.train, self.parallel)
-        check_memory(self.memory, self.model, self.parallel, self.optim.kind)
-        check_float8(self.model, self.train, self.parallel, self.memory)
+        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
 
     def input_files(self) -> dict[str, Path]:
         """{name: file} of the model that training goes on from. Raises ConfigError where it does not fit `model`."""

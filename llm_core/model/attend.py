@@ -69,15 +69,16 @@ def prepare_backend(backend: str, device: torch.device) -> Backend:
 
 @functools.cache
 def _activate(implementation: str, device: torch.device) -> None:
-    """Let torch's flash attention be that of a package, and see that it runs: its versions do not fit every torch."""
+    """Let torch's flash attention be that of a package, and see that both passes run: its versions do not fit every torch."""
     attention: Any = torch.nn.attention
     if not hasattr(attention, "activate_flash_attention_impl"):
         raise ConfigError(f"attention backend ({implementation.lower()}) needs torch 2.11 or newer; use sdpa")
-    x_BHTD = torch.zeros(1, 1, 128, 64, dtype=torch.bfloat16, device=device)
+    x_BHTD = torch.zeros(1, 1, 128, 64, dtype=torch.bfloat16, device=device, requires_grad=True)
     try:
         attention.activate_flash_attention_impl(implementation)
-        with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
-            F.scaled_dot_product_attention(x_BHTD, x_BHTD, x_BHTD, is_causal=True)
+        with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION), torch.enable_grad():
+            mixed_BHTD = F.scaled_dot_product_attention(x_BHTD, x_BHTD, x_BHTD, is_causal=True)
+            torch.autograd.grad(mixed_BHTD.sum(), x_BHTD)
     except (ImportError, TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"attention backend ({implementation.lower()}) is not installed, or not as this torch takes it ({error}); use sdpa"

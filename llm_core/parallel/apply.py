@@ -29,7 +29,6 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.swiglu import prepare_gated
 from llm_core.model.transformer import SwiGLU, Transformer
 from llm_core.parallel.context import Context
-from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.fsdp import shard_weights
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
@@ -48,7 +47,7 @@ def build_layout(
     """The model of this rank with initial weights, laid out over processes and with its attention kernel."""
     tensor = _tensor_shards(parallel, ranks) if parallel.tp > 1 else None
     mesh = ranks.weights
-    plan = StagePlan(parallel.pp_schedule, parallel.pp, config.num_layers) if parallel.pp > 1 else None
+    plan = parallel.plan(config.num_layers)
     if plan is not None:
         assert ranks.mesh is not None
         model, parts = split_model(config, plan, ranks.mesh.get_local_rank("pp"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -36,7 +34,7 @@ class StagePlan:
         shape = "looped" if self.schedule in LOOPED else "v" if self.schedule in V_SHAPED else "single"
         if self.per_rank != {"looped": max(2, self.per_rank), "v": 2, "single": 1}[shape]:
             raise ConfigError(
-                f"stages per rank ({self.stages_per_rank}) must be {allowed[shape]} for the schedule {self.schedule}; 0 chooses"
+                f"pp_stages_per_rank ({self.stages_per_rank}) must be {allowed[shape]} for schedule {self.schedule}; 0 chooses"
             )
         if self.num_layers < self.num_stages:
             raise ConfigError(
@@ -45,12 +43,13 @@ class StagePlan:
             )
 
     def _way_out(self) -> str:
-        """Of too few layers: fewer ranks, where two or more are left, or one stage per rank, where that is enough."""
-        most = self.num_layers // self.per_rank
-        ways = [f"use at most pp={most}"] if most > 1 else []
-        fits_single = self.per_rank > 1 and self.num_layers >= self.num_ranks
-        ways += ["use a schedule of one stage per rank as 1f1b"] if fits_single else []
-        return ", or ".join(ways) or "use pp=1 and more data-parallel processes"
+        """Of too few layers: fewer ranks, where two or more are left, or fewer stages per rank, where these are enough."""
+        most, each = self.num_layers // self.per_rank, self.num_layers // self.num_ranks
+        ways = [f"at most pp={most}"] if most > 1 else []
+        ways += [f"pp_stages_per_rank={each}"] if self.schedule in LOOPED and each > 1 else []
+        chosen = " and pp_stages_per_rank=0" if self.stages_per_rank else ""
+        ways += [f"a schedule of one stage per rank as 1f1b{chosen}"] if self.per_rank > 1 and each else []
+        return "use " + (", or ".join(ways) or "pp=1 and more data-parallel processes")
 
     @property
     def per_rank(self) -> int:
@@ -140,8 +139,6 @@ def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: 
         )
 
 
-def nearest_products(num_processes: int, *degrees: int) -> list[tuple[int, ...]]:
-    """The two products of as many degrees that divide the processes and differ least, as ratios, from those asked for."""
-    divisors = [n for n in range(1, num_processes + 1) if num_processes % n == 0]
-    products = [p for p in itertools.product(divisors, repeat=len(degrees)) if num_processes % math.prod(p) == 0]
-    return sorted(products, key=lambda p: sum(abs(math.log(a / max(1, b))) for a, b in zip(p, degrees, strict=True)))[:2]
+def divisors(number: int) -> list[int]:
+    """From 1 to the number itself."""
+    return [n for n in range(1, number + 1) if number % n == 0]

@@ -64,7 +64,8 @@ def layout(world: int, kind: str, **values: Any) -> ParallelConfig:
 
 def layout_name(parallel: ParallelConfig) -> str:
     """As in the table: the axes with more than one process, and how the data-parallel processes hold their weights."""
-    parts = [f"pp{parallel.pp} {parallel.pp_schedule}"] if parallel.pp > 1 else []
+    stages = f" of {parallel.pp_stages_per_rank}" if parallel.pp_stages_per_rank else ""
+    parts = [f"pp{parallel.pp} {parallel.pp_schedule}{stages}"] if parallel.pp > 1 else []
     parts += [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"] if parallel.cp > 1 else []
     overlap = "" if parallel.tp_overlap == "none" else f" {parallel.tp_overlap}"
     parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}{overlap}"] if parallel.tp > 1 else []
@@ -92,6 +93,7 @@ LAYOUTS = [
     ),
     *(layout(4, kind, pp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
     layout(4, "fsdp", pp=2, pp_schedule="zero_bubble_v"),
+    layout(4, "ddp", pp=2, pp_schedule="interleaved", pp_stages_per_rank=3),
     layout(4, "ddp", pp=2, tp=2),
     layout(4, "ddp", pp=2, tp=2, pp_schedule="interleaved", sequence_parallel=False),
     layout(4, "ddp", cp=4),
@@ -143,16 +145,18 @@ CROSS = [
 
 
 def micro_sizes(parallel: ParallelConfig) -> tuple[int, ...]:
-    """Sequences in a micro batch: all that a process has, and half of them; a pipeline needs as many micro batches as stages."""
-    rows = ROWS // parallel.dp
-    stages = parallel.pp * (2 if parallel.pp_schedule in (*V_SHAPED, "interleaved", "zero_bubble") else 1)
-    sizes = (rows, rows // 2) if parallel.pp == 1 else (rows // stages, rows // stages // 2)
+    """Sequences in a micro batch: all that a process has, and half of them.
+
+    A pipeline needs as many micro batches as ranks, one in the shape of a V as stages.
+    """
+    rows = ROWS // parallel.dp // (parallel.pp * (2 if parallel.pp > 1 and parallel.pp_schedule in V_SHAPED else 1))
+    sizes = (rows, rows // 2)
     return tuple(size for size in sizes if size >= 1)
 
 
 def layers_for(*layouts: ParallelConfig) -> int:
-    """Two, or as many as the stages of the deepest pipeline."""
-    return 2 * max(parallel.pp for parallel in layouts)
+    """As many as the stages of the deepest pipeline, of two in a rank or more."""
+    return max(parallel.pp * max(2, parallel.pp_stages_per_rank) for parallel in layouts)
 
 
 def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:

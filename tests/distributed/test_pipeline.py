@@ -16,10 +16,12 @@ from tests.llm_core.small_runs import MODEL
 SCHEDULES = ["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"]
 
 
-@given(st.sampled_from(SCHEDULES), st.integers(1, 6), st.integers(0, 20))
-def test_every_layer_lies_in_one_stage_and_every_stage_has_layers(schedule: str, num_ranks: int, more_layers: int) -> None:
-    per_rank = 2 if schedule in LOOPED + V_SHAPED else 1
-    plan = StagePlan(schedule, num_ranks, num_ranks * per_rank + more_layers)  # type: ignore[arg-type]
+@given(st.sampled_from(SCHEDULES), st.integers(1, 6), st.integers(0, 20), st.integers(0, 2))
+def test_every_layer_lies_in_one_stage_and_every_stage_has_layers(
+    schedule: str, num_ranks: int, more_layers: int, more_stages: int
+) -> None:
+    per_rank = 2 + more_stages if schedule in LOOPED else 2 if schedule in V_SHAPED else 1
+    plan = StagePlan(schedule, num_ranks, num_ranks * per_rank + more_layers, per_rank)  # type: ignore[arg-type]
     stages = [stage for rank in range(num_ranks) for stage in plan.stages_of(rank)]
     assert sorted(stages) == list(range(plan.num_stages))
     layers = [plan.layers_of(stage) for stage in range(plan.num_stages)]
@@ -52,9 +54,9 @@ def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_r
     [
         (("diagonal", 2, 4), 4, "must be one of naive"),
         (("1f1b", 4, 3), 4, "num_layers .3. must fill the 4 stages"),
-        (("1f1b", 2, 4, 2), 4, "stages per rank .2. must be 1"),
-        (("dualpipe_v", 2, 8, 3), 4, "stages per rank .3. must be 2"),
-        (("interleaved", 2, 8, 1), 4, "stages per rank .1. must be 2 or more"),
+        (("1f1b", 2, 4, 2), 4, "pp_stages_per_rank .2. must be 1"),
+        (("dualpipe_v", 2, 8, 3), 4, "pp_stages_per_rank .3. must be 2"),
+        (("interleaved", 2, 8, 1), 4, "pp_stages_per_rank .1. must be 2 or more"),
         (("1f1b", 4, 4), 3, "must be at least the 4 stages"),
         (("dualpipe_v", 2, 4), 3, "must be at least the 4 stages"),
         (("interleaved", 4, 8), 9, "a multiple of 2 .*try 8"),

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import re
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.memory.config import SPLIT_BACKWARD
-from llm_core.parallel.degrees import StagePlan, check_tensor, nearest_products
-from llm_core.train_config import OptimConfig, ParallelConfig, check_run
+from llm_core.parallel.degrees import StagePlan, check_tensor
+from llm_core.train_config import OptimConfig, ParallelConfig, check_run, check_shares, nearest_layouts
 from tasks.keys import ROOT
 from tests.llm_core.small_runs import MODEL, TRAIN
 
@@ -68,10 +67,20 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
     [
         (
             {"num_processes": 3, "pp": 2},
-            r"num_processes .3. must be a multiple of pp x cp x tp .2 x 1 x 1.*or .3 x 1 x 1. or .1 x",
+            r"num_processes .3. must be a multiple of pp x cp x tp .2 x 1 x 1. .no other product .*; num_processes=2 can",
+        ),
+        ({"num_processes": 4, "pp": 3}, r"pp x cp x tp .3 x 1 x 1. .nearest that can run: pp 2 x dp 2 x cp 1 x tp 1 or pp 1 x"),
+        (
+            {"num_processes": 4, "cp": 2, "tp": 2, "cp_kind": "ulysses"},
+            r"for ulysses; use all_gather .num_processes 4 = pp 1 x dp 1 x cp 2 x tp 2; nearest that can run: pp 1 x dp 2",
         ),
         ({"num_processes": 4, "tp": 4}, r"model.num_kv_heads .2. must be shared by 4 tensor ranks in equal parts; try tp=2"),
         ({"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"}, r"num_layers .2. must fill the 4 stages"),
+        (
+            {"num_processes": 2, "pp": 2, "pp_schedule": "interleaved", "pp_stages_per_rank": 3},
+            r"num_layers .2. must fill the 6 stages .*; use a schedule of one stage per rank as 1f1b and pp_stages_per_rank=0",
+        ),
+        ({"num_processes": 2, "pp": 2, "pp_stages_per_rank": 3}, r"pp_stages_per_rank .3. must be 1 for schedule 1f1b"),
         ({"num_processes": 2, "cp": 2, "cp_balanced": True, "cp_kind": "ulysses"}, r"cp_balanced .true. serves all_gather"),
         ({"num_processes": 3, "cp": 3}, r"train.seq_len .16. must be a multiple of 3 .*seq_len=15"),
         ({"num_processes": 4, "cp": 4, "cp_kind": "ulysses"}, r"num_kv_heads .2. must be a multiple of the 4"),
@@ -98,19 +107,19 @@ def test_pipelines_and_slices_that_cannot_run_are_refused(parallel: dict[str, An
     [
         (
             {"kind": "hsdp", "num_processes": 8},
-            r"dp_shard .0. must divide the 8 .*8 = pp 1 x dp 8 x cp 1 x tp 1.*try dp_shard=2 or 4",
+            r"dp_shard .0. must divide the 8 .*dp_shard=2 or 4 .*8 = pp 1 x dp 8 x cp 1 x tp 1; nearest .* dp 8 .dp_shard 2. ",
         ),
         (
             {"kind": "hsdp", "num_processes": 8, "pp": 2, "dp_shard": 4},
-            r"the 4 processes .*pp 2 x dp 4 x cp 1 x tp 1.; try dp_shard=2",
+            r"the 4 processes .*try dp_shard=2 .* = pp 2 x dp 4 .dp_shard 4. x cp 1 x tp 1; nearest .* pp 2 x dp 4 .dp_shard 2. ",
         ),
-        ({"kind": "hsdp", "num_processes": 2, "dp_shard": 2}, r"into groups of two or more .*; use fsdp, or more processes"),
+        ({"kind": "hsdp", "num_processes": 2, "dp_shard": 2}, r"into groups of two or more; use fsdp, or more processes"),
         ({"kind": "zero1", "num_processes": 4, "dp_shard": 2}, r"dp_shard .2. belongs to kind=hsdp, kind is zero1"),
     ],
 )
 def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(values: dict[str, Any], rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):
-        ParallelConfig(**values)
+        check_run(MODEL, dataclasses.replace(TRAIN, micro_batch_sequences=1), ParallelConfig(**values))
 
 
 @pytest.mark.parametrize(
@@ -137,17 +146,22 @@ def test_kernels_that_cannot_attend_a_run_are_refused(train: dict[str, Any], par
 
 
 @settings(deadline=None)
-@given(st.sampled_from(["naive", "interleaved", "zero_bubble_v"]), st.integers(2, 6), st.integers(1, 12))
-def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(schedule: Any, pp: int, num_layers: int) -> None:
+@given(st.sampled_from(["naive", "interleaved", "zero_bubble_v"]), st.integers(2, 6), st.integers(1, 12), st.integers(2, 5))
+def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(
+    schedule: Any, pp: int, num_layers: int, stages: int
+) -> None:
+    stages = stages if schedule == "interleaved" else 0
     try:
-        StagePlan(schedule, pp, num_layers)
+        StagePlan(schedule, pp, num_layers, stages)
     except ConfigError as error:
         way_out = str(error).partition("; ")[2]
         most, single = re.search(r"at most pp=(\d+)", way_out), "1f1b" in way_out
         assert most or single or "pp=1" in way_out
         assert all(way.startswith("use ") for way in way_out.split(", or "))
         if most:
-            assert StagePlan(schedule, int(most[1]), num_layers).num_ranks in range(2, pp)
+            assert StagePlan(schedule, int(most[1]), num_layers, stages).num_ranks in range(2, pp)
+        if fewer := re.search(r"pp_stages_per_rank=([1-9])", way_out):
+            assert StagePlan(schedule, pp, num_layers, int(fewer[1])).per_rank < stages
         if single:
             StagePlan("1f1b", pp, num_layers)
 
@@ -173,12 +187,44 @@ def test_layers_that_cannot_be_shared_are_refused(model: dict[str, Any], tokens:
         check_tensor(dataclasses.replace(MODEL, **model), tokens, ranks, sequence=True)
 
 
+DEGREES = st.integers(1, 5)
+
+
 @settings(deadline=None)
-@given(st.integers(1, 64), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
-def test_the_products_that_are_offered_divide_the_processes(world: int, pp: int, cp: int, tp: int) -> None:
-    found = nearest_products(world, pp, cp, tp)
-    assert found and all(world % math.prod(product) == 0 for product in found)
-    assert world % (pp * cp * tp) or found[0] == (pp, cp, tp)
+@given(
+    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]), DEGREES, DEGREES, DEGREES, st.sampled_from([0, 2, 4]), st.sampled_from([2, 4, 6])
+)
+def test_a_refused_layout_shows_its_product_once_and_only_such_as_can_run(
+    world: int, pp: int, cp: int, tp: int, dp_shard: int, layers: int
+) -> None:
+    model = dataclasses.replace(MODEL, num_layers=layers)
+    train = dataclasses.replace(TRAIN, micro_batch_sequences=1)
+    kind = "hsdp" if dp_shard else "fsdp"
+    parallel = ParallelConfig(kind, world, pp=pp, cp=cp, tp=tp, dp_shard=dp_shard)  # type: ignore[arg-type]
+    try:
+        check_run(model, train, parallel)
+    except ConfigError as error:
+        said, _, near = str(error).partition("nearest that can run: ")
+        product = r"pp (\d+) x dp (\d+)(?: .dp_shard (\d+).)? x cp (\d+) x tp (\d+)"
+        offered = re.findall(product, near)
+        divides = world % (pp * cp * tp) == 0
+        assert (
+            world == 1
+            or len(re.findall(f"num_processes {world} = {product}; ", said)) == len(re.findall(product, said)) == divides
+        )
+        for values in offered:
+            pp, dp, dp_shard, cp, tp = (int(value or 0) for value in values)
+            assert pp * dp * cp * tp == world
+            check_run(model, train, dataclasses.replace(parallel, pp=pp, cp=cp, tp=tp, dp_shard=dp_shard))
+        if fewer := re.search(r"; num_processes=(\d+) can", str(error)):
+            check_run(model, train, dataclasses.replace(parallel, num_processes=int(fewer[1])))
+        assert offered or fewer or world == 1 or "as many or fewer can run" in said
+
+
+def test_the_nearest_layout_of_one_that_can_run_is_itself() -> None:
+    parallel = ParallelConfig("hsdp", 16, pp=2, tp=2, dp_shard=2)
+    found = nearest_layouts(parallel, check_shares)
+    assert len(found) == 2 and found[0] == parallel and found[1].num_processes == 16
 
 
 @pytest.mark.parametrize("schedule", SPLIT_BACKWARD)

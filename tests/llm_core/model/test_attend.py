@@ -1,6 +1,7 @@
 """Every kernel mixes what the rule names, for any pattern, packing and part of the queries."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from llm_core.config import ConfigError
+from llm_core.model import attend as attend_module
 from llm_core.model.attend import attend, prepare_backend
 from llm_core.model.masks import AttentionMask, Pattern, restarting_positions, segment_bounds
 from llm_core.model.transformer import Transformer
 from tests.llm_core.model.test_transformer import make_model
 from tests.llm_core.small_runs import MODEL
+
+PACKAGES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute.interface"}
+"""Where torch looks for the kernels of a backend."""
 
 PATTERNS = st.one_of(
     st.just(Pattern()),
@@ -117,12 +122,32 @@ def test_masks_that_a_kernel_cannot_take_and_kernels_that_are_not_there_are_refu
             Pattern(**wrong)
 
 
+def test_a_package_whose_backward_fails_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ForwardOnly(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            raise RuntimeError("no backward kernel")
+
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", lambda name: None)
+    monkeypatch.setattr(attend_module.F, "scaled_dot_product_attention", lambda q, k, v, is_causal: ForwardOnly.apply(q))
+    with pytest.raises(ConfigError, match=r"\(fa4\) is not installed, or not as this torch takes it \(no backward kernel\)"):
+        attend_module._activate.__wrapped__("FA4", torch.device("cpu"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pattern", [Pattern(), Pattern(window=50), Pattern(window=50, num_global=4), Pattern(block=64)])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("backend", ["flex", "varlen", "flash", "cudnn"])
+@pytest.mark.parametrize("backend", ["flex", "varlen", "flash", "cudnn", *PACKAGES])  # which stay in place of flash once used
 def test_cuda_kernels_give_the_values_and_gradients_of_the_reference(backend: str, packed: bool, pattern: Pattern) -> None:
+    if backend in PACKAGES:
+        pytest.importorskip(PACKAGES[backend])
     device = torch.device("cuda")
+    if backend in PACKAGES:
+        prepare_backend(backend, device)
     documents = torch.cat([documents_of([200, 1, 55]), documents_of([3, 130, 123])]).to(device) if packed else None
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, h, 256, 64, generator=generator).to(device, torch.bfloat16) for h in (4, 2, 2))
@@ -132,7 +157,7 @@ def test_cuda_kernels_give_the_values_and_gradients_of_the_reference(backend: st
         try:
             mixed = attend(*leaves, AttentionMask(pattern, documents), prepare_backend(name, device))
         except ConfigError:
-            assert name in ("flash", "cudnn") or (name == "varlen" and (pattern.block or pattern.num_global))
+            assert name in ("flash", "cudnn", *PACKAGES) or (name == "varlen" and (pattern.block or pattern.num_global))
             return
         found.append((mixed, *torch.autograd.grad((mixed.float() * mixed.detach().float().cos()).sum(), leaves)))
     for one, other in zip(*found, strict=True):

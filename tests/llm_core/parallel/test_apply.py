@@ -15,3 +15,9 @@ def test_a_schedule_of_pipelines_asks_nothing_of_a_run_without_one() -> None:
     parallel = ParallelConfig(pp_schedule="interleaved")
     layout = build_layout(one_layer, parallel, TRAIN, Ranks(0, 1, torch.device("cpu")))
     assert layout.pipeline is None and len(layout.bare.blocks) == 1
+
+
+def test_a_pipeline_has_as_many_stages_in_a_rank_as_asked_for() -> None:
+    parallel = ParallelConfig("ddp", 2, pp=2, pp_schedule="interleaved", pp_stages_per_rank=3)
+    plan = parallel.plan(num_layers=7)
+    assert plan is not None and plan.stages_of(1) == [1, 3, 5]
