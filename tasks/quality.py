@@ -16,7 +16,7 @@ Leaves out: removal of single lines.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,10 @@ def filter_quality(
         "quarantined": 0,
     }
     check_accounting("quality", counters)
+    sources = totals.get("by_source", {})
+    for name in sorted(config.by_source.keys() - sources.keys()):
+        # Where a column of the records names the sources, nobody knew them before.
+        logger.warning("quality.by_source names %s, which no document has; there are: %s", name, _some(sources))
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
     metrics = _metrics(config.rule_book(), totals) | {name: totals[name] for name in ("urls", "keywords") if name in totals}
@@ -350,6 +354,10 @@ def _largest(table: Mapping[str, Any]) -> dict[str, Any]:
     shown = largest({label: {"documents": row["read"], "bytes": row["read"]} for label, row in table.items()})
     rest = [row for label, row in table.items() if label not in shown]
     return {label: table[label] for label in shown if label in table} | ({OTHER: sum_counters(rest)} if rest else {})
+
+
+def _some(labels: Collection[str]) -> str:
+    return ", ".join(sorted(labels)[:10]) + ("…" if len(labels) > 10 else "")
 
 
 def _nothing_left(counters: Mapping[str, Any]) -> str:

@@ -203,8 +203,8 @@ def test_pages_of_one_url_are_versions_of_which_one_stays(tmp_path: Path) -> Non
 
 
 def test_survivors_have_no_duplicates_among_them(tmp_path_factory: pytest.TempPathFactory) -> None:
-    @settings(deadline=None, max_examples=8, database=None)
-    @given(st.integers(0, 1 << 30), st.integers(1, 40))
+    @settings(deadline=None, max_examples=5, database=None)
+    @given(st.integers(0, 1 << 30), st.integers(1, 20))
     @example(8, 60)
     def check(seed: int, num_bases: int) -> None:
         tmp_path = tmp_path_factory.mktemp("case")

@@ -293,6 +293,13 @@ def test_drops_are_told_by_source_and_by_language(tmp_path: Path) -> None:
         assert totals == artifact.counters["dropped"]
 
 
+def test_rules_for_a_source_that_no_document_has_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "tasks.quality")
+    filter_texts(tmp_path, [sample_texts()[:2]], presets=[], by_source={"test": {}, "wikii": {}})
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said == "quality.by_source names wikii, which no document has; there are: test"
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "conf" / "language").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_choice_of_language_model_can_be_built(file: Path) -> None:
     build(LanguageConfig, yaml.safe_load(file.read_text("utf-8")))
