@@ -96,7 +96,7 @@ def parse_json(line: bytes) -> tuple[Any, bool]:
 
 
 def may_be_rounded(value: Any) -> bool:
-    """Whether a list or an object holds a number so large that it may have been an integer beyond 64 bits, which orjson rounds."""
+    """Whether a list or object holds a number so large that it may have been an integer beyond 64 bits, which orjson rounds."""
     held = [value]
     for one in held:  # grows while it is walked
         for member in one.values() if type(one) is dict else one:
