@@ -27,6 +27,10 @@ DUMP_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
 _MISSING = object()
 
 
+class NestedTooDeeply(ValueError):
+    """A value with more levels than a record may have."""
+
+
 class Row(NamedTuple):
     """A document without its id; texts that may be long are UTF-8."""
 
@@ -58,9 +62,13 @@ class RowReader:
 
     def read(self, record: Record) -> Row | str | Fault:
         """A row, or a drop reason, or a fault. Takes the record's values apart."""
-        config, values = self._config, record.values
-        if too_deep(values):
+        try:
+            return self._read(record)
+        except NestedTooDeeply:
             return Fault(record.line, record.byte_offset, TOO_DEEP)
+
+    def _read(self, record: Record) -> Row | str | Fault:
+        config, values = self._config, record.values
         if (config.exclude or config.include) and _excluded(values, config):
             return "EXCLUDED"
         text = values.pop(config.text_column, _MISSING)
@@ -152,26 +160,28 @@ def repair_text(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def metadata_json(values: Mapping[str, Any]) -> bytes:
-    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON becomes null."""
+    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON becomes null. Raises
+    NestedTooDeeply."""
     if not values:
         return b"{}"
     try:
         return orjson.dumps(values, option=DUMP_OPTIONS, default=_plain)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits, keys that are no texts
-        pass
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, keys that are no texts, more than MAX_NESTING levels
+        _require_shallow(values)
     try:
         return _dump(values)
     except ValueError:
         return _dump(json.loads(json.dumps(values, default=_plain), parse_constant=lambda name: None))
 
 
-def too_deep(values: Mapping[str, Any]) -> bool:
-    """Whether more than MAX_NESTING lists and objects are in each other, the mapping itself among them."""
+def _require_shallow(values: Mapping[str, Any]) -> None:
+    """Raise NestedTooDeeply where more than MAX_NESTING lists and objects are in each other, the mapping among them."""
     level, held = 1, [v for v in values.values() if type(v) is dict or type(v) is list]
     while held and level < MAX_NESTING:
         members = [m for one in held for m in (one.values() if type(one) is dict else one)]
         level, held = level + 1, [m for m in members if type(m) is dict or type(m) is list]
-    return bool(held)
+    if held:
+        raise NestedTooDeeply
 
 
 def _excluded(values: Mapping[str, Any], config: InputConfig) -> bool:
@@ -185,6 +195,7 @@ def _as_text(value: Any) -> str | None:
         return value
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    _require_shallow({"": value})
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=_plain).strip('"')
 
 

@@ -48,9 +48,9 @@ class Skipped:
 
 Item = Record | Fault | Dropped | Skipped
 
-MAX_NESTING = 200
-"""Lists and objects in each other that a record may hold. A number of ours: where parsers give up depends on their version and on
-how deep in calls they are called, so a record near that would be kept by one runner and refused by another."""
+MAX_NESTING = 254
+"""Lists and objects in each other that a record may hold, itself among them: what orjson writes. Where the standard library gives
+up depends on how deep in calls it is called, so a record near that would be kept by one runner and refused by another."""
 TOO_DEEP = f"nested too deeply: more than {MAX_NESTING} levels"
 
 

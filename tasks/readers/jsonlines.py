@@ -46,7 +46,9 @@ def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Colu
                 else:
                     for value in values.values():
                         kind = type(value)
-                        if kind is not str and (kind is float or kind is dict or kind is list) and may_be_rounded(value):
+                        if kind is str or kind is int:
+                            continue
+                        if (kind is float and abs(value) >= 2**63) or ((kind is dict or kind is list) and may_be_rounded(value)):
                             yield _read_odd_line(line, number, offset)
                             break
                     else:
@@ -90,22 +92,20 @@ def parse_json(line: bytes) -> tuple[Any, bool]:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
         return _repaired(json.loads(line.decode("utf-8")))
-    return json.loads(line) if may_be_rounded(value) else value, False
+    return json.loads(line) if may_be_rounded([value]) else value, False
 
 
 def may_be_rounded(value: Any) -> bool:
-    """Whether a value holds a number so large that it may have been an integer."""
+    """Whether a list or object holds a number so large that it may have been an integer beyond 64 bits, which orjson rounds."""
     held = [value]
-    while held:
-        one = held.pop()
-        kind = type(one)
-        if kind is float:
-            if abs(one) >= 2**63:
-                return True
-        elif kind is list:
-            held += one
-        elif kind is dict:
-            held += one.values()
+    for one in held:  # grows while it is walked
+        for member in one.values() if type(one) is dict else one:
+            kind = type(member)
+            if kind is float:
+                if abs(member) >= 2**63:
+                    return True
+            elif kind is dict or kind is list:
+                held.append(member)
     return False
 
 
