@@ -1,11 +1,16 @@
-"""Which tests share a process: those of a file, and those that would compile the same kernels twice."""
+"""Which tests share a process: those of a file, and those that would compile the same kernels twice. And no test has a time
+limit of milliseconds: on a busy machine any example takes longer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("busy machines", deadline=None)
+hypothesis.settings.load_profile("busy machines")
 
 COMPILE_THE_SAME = {
     "pii": ("test_pii", "test_scrub", "test_documents", "test_edits", "test_evaluate", "test_phone_plans", "test_hostile"),
