@@ -109,8 +109,10 @@ class RowReader:
 
     def source_id(self, record: Record) -> str | None:
         """The record's own id as a document has it, None if nested too deeply; asked for before `read` takes the values apart."""
-        value = record.values.get(self._config.id_column) if self._config.id_column else None
-        return None if too_deep({"id": value}) else _as_text(value)
+        try:
+            return _as_text(record.values.get(self._config.id_column)) if self._config.id_column else None
+        except NestedTooDeeply:
+            return None
 
     def _find_text(self, value: Any, record: Record) -> tuple[str, PageText | None] | Fault:
         if isinstance(value, bytes):
