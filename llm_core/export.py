@@ -42,7 +42,8 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     config = read_config(folder)
     with torch.device("meta"):
         model = Transformer(config)
-    model.load_state_dict(read_weights(folder, config, dtype), strict=True, assign=True)
+    state = {name: tensor.to(dtype) for name, tensor in read_weights(folder, config).items()}
+    model.load_state_dict(state, strict=True, assign=True)
     if config.tied_embeddings:  # assigning replaced both names; tie them again
         model.head.weight = model.embedding.weight
     return model.eval().requires_grad_(False)
@@ -77,8 +78,11 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def read_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Weights named as in `Transformer.state_dict()`, on the CPU. Raises ConfigError for a tensor that does not fit."""
+def read_weights(folder: Path, config: ModelConfig) -> Mapping[str, Tensor]:
+    """Weights named as in `Transformer.state_dict()`, on the CPU, in the numbers of the files, each read when it is asked for.
+
+    Files are mapped, so processes of one machine share what they read. Raises ConfigError for a tensor that does not fit.
+    """
     weights: dict[str, Tensor] = {}
     for file in weight_files(folder):
         try:
@@ -89,10 +93,9 @@ def read_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.f
             raise ConfigError(f"{twice[0]} is in {file.name} and in a file before it in {folder}; keep the files of one model")
         weights |= found
     try:
-        state = from_hugging_face(config, weights)
+        return from_hugging_face(config, weights)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from error
-    return {name: tensor.to(dtype) for name, tensor in state.items()}
 
 
 def _read_json(file: Path) -> Any:
