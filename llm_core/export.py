@@ -25,13 +25,35 @@ from llm_core.model.transformer import Transformer
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
+PART_BYTES = 5 * 10**9
+"""As Hugging Face cuts large models."""
 
 
-def export_model(config: ModelConfig, state: Mapping[str, Tensor], folder: Path, eos_id: int | None = None) -> None:
-    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face folder."""
+def export_model(
+    config: ModelConfig, state: Mapping[str, Tensor], folder: Path, eos_id: int | None = None, part_bytes: int = PART_BYTES
+) -> None:
+    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face folder.
+
+    part_bytes: what a file holds at most, but for a tensor that is larger; several files have an index.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_hugging_face(config, state)
-    save_file({name: weights[name].contiguous().cpu() for name in sorted(weights)}, folder / WEIGHTS_FILE, {"format": "pt"})
+    parts: list[list[str]] = []
+    room = 0
+    for name in sorted(weights):
+        if not parts or weights[name].nbytes > room:
+            parts.append([])
+            room = part_bytes
+        parts[-1].append(name)
+        room -= weights[name].nbytes
+    files = [WEIGHTS_FILE]
+    if len(parts) > 1:
+        files = [f"model-{number:05}-of-{len(parts):05}.safetensors" for number in range(1, len(parts) + 1)]
+        places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
+        index = {"metadata": {"total_size": sum(weight.nbytes for weight in weights.values())}, "weight_map": places}
+        (folder / INDEX_FILE).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
+    for file, names in zip(files, parts, strict=True):
+        save_file({name: weights[name].contiguous().cpu() for name in names}, folder / file, {"format": "pt"})
     dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
     text = json.dumps(hugging_face_config(config, dtype, eos_id), indent=2, sort_keys=True)
     (folder / CONFIG_FILE).write_text(text + "\n", "utf-8")

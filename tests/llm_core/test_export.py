@@ -54,3 +54,17 @@ def test_weights_are_read_one_at_a_time_in_the_numbers_of_the_file(tmp_path: Pat
     assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
     made = weakref.ref(weights["blocks.0.ffn.gate_up.weight"])
     assert made() is None  # nothing but the caller holds what was joined
+
+
+def test_a_large_model_is_written_in_parts_that_are_read_as_one(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = make_model(MODEL)
+    export_model(MODEL, model.state_dict(), tmp_path, part_bytes=20_000)
+    parts = sorted(tmp_path.glob("*.safetensors"))
+    assert (
+        len(parts) > 2 and all(part.stat().st_size < 22_000 for part in parts) and not (tmp_path / "model.safetensors").exists()
+    )
+    assert all(torch.equal(read_weights(tmp_path, MODEL)[name], weight) for name, weight in model.state_dict().items())
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
+    assert torch.equal(theirs["model.norm.weight"], model.norm.weight)
