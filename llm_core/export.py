@@ -25,13 +25,35 @@ from llm_core.model.transformer import Transformer
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
+PART_BYTES = 5 * 10**9
+"""As Hugging Face cuts large models."""
 
 
-def export_model(config: ModelConfig, state: Mapping[str, Tensor], folder: Path, eos_id: int | None = None) -> None:
-    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face folder."""
+def export_model(
+    config: ModelConfig, state: Mapping[str, Tensor], folder: Path, eos_id: int | None = None, part_bytes: int = PART_BYTES
+) -> None:
+    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face folder.
+
+    part_bytes: what a file holds at most, but for a tensor that is larger; several files have an index.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_hugging_face(config, state)
-    save_file({name: weights[name].contiguous().cpu() for name in sorted(weights)}, folder / WEIGHTS_FILE, {"format": "pt"})
+    parts: list[list[str]] = []
+    room = 0
+    for name in sorted(weights):
+        if not parts or weights[name].nbytes > room:
+            parts.append([])
+            room = part_bytes
+        parts[-1].append(name)
+        room -= weights[name].nbytes
+    files = [WEIGHTS_FILE]
+    if len(parts) > 1:
+        files = [f"model-{number:05}-of-{len(parts):05}.safetensors" for number in range(1, len(parts) + 1)]
+        places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
+        index = {"metadata": {"total_size": sum(weight.nbytes for weight in weights.values())}, "weight_map": places}
+        (folder / INDEX_FILE).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
+    for file, names in zip(files, parts, strict=True):
+        save_file({name: weights[name].contiguous().cpu() for name in names}, folder / file, {"format": "pt"})
     dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
     text = json.dumps(hugging_face_config(config, dtype, eos_id), indent=2, sort_keys=True)
     (folder / CONFIG_FILE).write_text(text + "\n", "utf-8")
@@ -42,7 +64,8 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     config = read_config(folder)
     with torch.device("meta"):
         model = Transformer(config)
-    model.load_state_dict(read_weights(folder, config, dtype), strict=True, assign=True)
+    state = {name: tensor.to(dtype) for name, tensor in read_weights(folder, config).items()}
+    model.load_state_dict(state, strict=True, assign=True)
     if config.tied_embeddings:  # assigning replaced both names; tie them again
         model.head.weight = model.embedding.weight
     return model.eval().requires_grad_(False)
@@ -77,8 +100,11 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def read_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Weights named as in `Transformer.state_dict()`, on the CPU. Raises ConfigError for a tensor that does not fit."""
+def read_weights(folder: Path, config: ModelConfig) -> Mapping[str, Tensor]:
+    """Weights named as in `Transformer.state_dict()`, on the CPU, in the numbers of the files, each read when it is asked for.
+
+    Files are mapped, so processes of one machine share what they read. Raises ConfigError for a tensor that does not fit.
+    """
     weights: dict[str, Tensor] = {}
     for file in weight_files(folder):
         try:
@@ -89,10 +115,9 @@ def read_weights(folder: Path, config: ModelConfig, dtype: torch.dtype = torch.f
             raise ConfigError(f"{twice[0]} is in {file.name} and in a file before it in {folder}; keep the files of one model")
         weights |= found
     try:
-        state = from_hugging_face(config, weights)
+        return from_hugging_face(config, weights)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from error
-    return {name: tensor.to(dtype) for name, tensor in state.items()}
 
 
 def _read_json(file: Path) -> Any:

@@ -1,13 +1,14 @@
 """Which tensor of a Hugging Face model is which of ours? Llama, Qwen 2 and 3, GPT-2.
 
 Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface_config`, files that of `llm_core.export`.
-Fused weights are split on the way out and joined on the way in, GPT-2's transposed; values are copies, so both sides compute
-the same logits.
+Fused weights are split on the way out and joined on the way in, GPT-2's transposed, with the values unchanged, so both sides
+compute the same logits. On the way in each is made when it is asked for: a whole model need not fit beside another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,6 +24,22 @@ NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights may be held in."""
 
 
+class Made(Mapping[str, Tensor]):
+    """Tensors by name, each made when it is asked for and not kept."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Tensor]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
 def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our names and fused weights → Hugging Face names and separate weights."""
     if config.family == "gpt2":
@@ -34,7 +51,7 @@ def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[st
     return weights | ({} if config.tied_embeddings else {"lm_head.weight": state["head.weight"]})
 
 
-def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The inverse of `to_hugging_face`, with both names of a tied embedding.
 
     Raises ConfigError for tensors that are missing, left over, of another shape or no plain floating-point numbers.
@@ -65,12 +82,18 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> dic
     _check_tied(config, weights)
     plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
     fused = {} if config.family == "gpt2" else _fused(config)
-    if config.family == "gpt2":
-        state = {ours: _grouped(config, ours, _turn(theirs, weights[theirs])) for ours, theirs in plain.items()}
-    else:
-        state = {ours: weights[theirs] for ours, theirs in plain.items()}
-    state |= {ours: _join(config, ours, [weights[name] for name in parts]) for ours, parts in fused.items()}
-    return state | {"head.weight": state["embedding.weight"] if config.tied_embeddings else weights["lm_head.weight"]}
+
+    def one(ours: str, theirs: str) -> Tensor:
+        weight = weights[theirs]
+        return _grouped(config, ours, _turn(theirs, weight)) if config.family == "gpt2" else weight
+
+    def joined(ours: str, parts: Sequence[str]) -> Tensor:
+        return _join(config, ours, [weights[name] for name in parts])
+
+    state: dict[str, Callable[[], Tensor]] = {ours: partial(one, ours, theirs) for ours, theirs in plain.items()}
+    state |= {ours: partial(joined, ours, parts) for ours, parts in fused.items()}
+    head = state["embedding.weight"] if config.tied_embeddings else partial(weights.__getitem__, "lm_head.weight")
+    return Made(state | {"head.weight": head})
 
 
 def _check_tied(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:

@@ -1,11 +1,12 @@
 """An exported model computes the same logits when it is read again, here and by transformers."""
 
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
-from llm_core.export import export_model, load_model
+from llm_core.export import export_model, load_model, read_weights
 from tests.llm_core.model.test_transformer import make_model
 from tests.llm_core.small_runs import MODEL, VOCAB_SIZE
 
@@ -43,3 +44,27 @@ def test_loading_an_export_gives_the_model_back(tmp_path: Path, tied: bool) -> N
     export_model(loaded.config, loaded.state_dict(), tmp_path / "b")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_weights_are_read_one_at_a_time_in_the_numbers_of_the_file(tmp_path: Path) -> None:
+    model = make_model(MODEL).to(torch.bfloat16)
+    export_model(MODEL, model.state_dict(), tmp_path)
+    weights = read_weights(tmp_path, MODEL)
+    assert dict(weights.items()).keys() == model.state_dict().keys()
+    assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
+    made = weakref.ref(weights["blocks.0.ffn.gate_up.weight"])
+    assert made() is None  # nothing but the caller holds what was joined
+
+
+def test_a_large_model_is_written_in_parts_that_are_read_as_one(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = make_model(MODEL)
+    export_model(MODEL, model.state_dict(), tmp_path, part_bytes=20_000)
+    parts = sorted(tmp_path.glob("*.safetensors"))
+    assert (
+        len(parts) > 2 and all(part.stat().st_size < 22_000 for part in parts) and not (tmp_path / "model.safetensors").exists()
+    )
+    assert all(torch.equal(read_weights(tmp_path, MODEL)[name], weight) for name, weight in model.state_dict().items())
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
+    assert torch.equal(theirs["model.norm.weight"], model.norm.weight)
