@@ -14,7 +14,7 @@ from llm_core.parallel.degrees import V_SHAPED
 from llm_core.train_config import ParallelConfig
 
 ROWS, TOKENS = 8, 16
-"""Sequences of a global batch, and tokens of each."""
+"""Sequences of a global batch where a layout needs no more, and tokens of each."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Problem:
     """What is trained, whatever the layout."""
 
     vocab: int = 51
+    rows: int = ROWS
+    """Sequences of a global batch."""
     tied: bool = True
     masks: str = "uneven"
     """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does."""
@@ -106,6 +108,11 @@ LAYOUTS = [
     layout(4, "ddp", cp=2, tp=2),
     layout(4, "ddp", cp=2, tp=2, cp_kind="ring"),
     layout(4, "ddp", pp=2, cp=2),
+    layout(4, "ddp", pp=2, cp=2, cp_balanced=True),
+    layout(4, "ddp", pp=2, cp=2, cp_kind="ulysses"),
+    layout(4, "zero2", cp=2, cp_kind="ulysses"),
+    layout(4, "hsdp", dp_shard=2, cp=2),
+    layout(4, "fsdp", pp=2, pp_schedule="interleaved"),
     *(layout(8, kind, pp=2, tp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
     layout(8, "zero1", pp=2, tp=2, pp_schedule="interleaved"),
     layout(8, "zero1", pp=2, tp=2, pp_schedule="dualpipe_v"),
@@ -144,14 +151,22 @@ CROSS = [
 """Who saves, who loads."""
 
 
-def micro_sizes(parallel: ParallelConfig) -> tuple[int, ...]:
-    """Sequences in a micro batch: all that a process has, and half of them.
+def micro_sizes(parallel: ParallelConfig, rows: int) -> tuple[int, ...]:
+    """Sequences in a micro batch: all that a process has of `rows`, and half of them, if that is one or more.
 
     A pipeline needs as many micro batches as ranks, one in the shape of a V as stages.
     """
-    rows = ROWS // parallel.dp // (parallel.pp * (2 if parallel.pp > 1 and parallel.pp_schedule in V_SHAPED else 1))
-    sizes = (rows, rows // 2)
-    return tuple(size for size in sizes if size >= 1)
+    most = rows // (parallel.dp * _least_micro_batches(parallel))
+    return tuple(size for size in (most, most // 2) if size >= 1)
+
+
+def rows_for(parallel: ParallelConfig) -> int:
+    """So many sequences that there are two sizes of micro batches."""
+    return max(ROWS, 2 * parallel.dp * _least_micro_batches(parallel))
+
+
+def _least_micro_batches(parallel: ParallelConfig) -> int:
+    return parallel.pp * (2 if parallel.pp > 1 and parallel.pp_schedule in V_SHAPED else 1)
 
 
 def layers_for(*layouts: ParallelConfig) -> int:
@@ -160,14 +175,15 @@ def layers_for(*layouts: ParallelConfig) -> int:
 
 
 def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
-    """Each problem in each size of micro batches."""
-    layers = layers_for(parallel)
-    return [Case(parallel, dataclasses.replace(p, layers=layers), micro) for p in problems for micro in micro_sizes(parallel)]
+    """Each problem in both sizes of micro batches, the larger one first."""
+    layers, rows = layers_for(parallel), rows_for(parallel)
+    sizes = micro_sizes(parallel, rows)
+    return [Case(parallel, dataclasses.replace(p, layers=layers, rows=rows), micro) for p in problems for micro in sizes]
 
 
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
-MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[:: len(micro_sizes(parallel))]]
-MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[:: len(micro_sizes(parallel))]]
+MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[::2]]
+MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[::2]]
 SINGLES = [
     case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
 ]

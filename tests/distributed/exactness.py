@@ -34,7 +34,7 @@ from llm_core.sources import NO_SOURCE
 from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
 from llm_core.trainer import Trainer
 from llm_core.validate import ValidationSet
-from tests.distributed.cases import ROWS, TOKENS, Case, Problem, micro_sizes
+from tests.distributed.cases import TOKENS, Case, Problem, micro_sizes
 
 offload.PAGE = offload.GRAIN  # so that models as small as these have several
 NUM_STEPS = 3
@@ -50,12 +50,12 @@ Found = dict[str, Tensor]
 def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(ids, targets, documents, sources) of a whole global batch."""
     generator = torch.Generator().manual_seed(100 + step)
-    tokens = torch.randint(0, problem.vocab, (ROWS, TOKENS + 1), generator=generator)
+    tokens = torch.randint(0, problem.vocab, (problem.rows, TOKENS + 1), generator=generator)
     targets = tokens[:, 1:].clone()
     targets[torch.rand(targets.shape, generator=generator) < 0.4] = IGNORED
     targets[-2] = IGNORED
     if problem.masks == "idle":
-        targets[: ROWS // 2] = IGNORED
+        targets[: problem.rows // 2] = IGNORED
     documents = (torch.rand(targets.shape, generator=generator) < 0.3).cumsum(1).int()
     sources = (documents % len(SOURCES)).masked_fill(targets == IGNORED, NO_SOURCE).to(torch.uint8)
     return tokens[:, :-1].contiguous(), targets, documents, sources
@@ -71,7 +71,7 @@ def make_trainer(
 ) -> Trainer:
     train = TrainConfig(
         num_steps=NUM_STEPS + 1,
-        global_batch_sequences=ROWS,
+        global_batch_sequences=problem.rows,
         seq_len=TOKENS,
         micro_batch_sequences=micro,
         dtype="fp32" if problem.dtype == "fp64" else problem.dtype,
@@ -81,7 +81,7 @@ def make_trainer(
     config = RunConfig(problem.model(), optim_of(problem), train, parallel, folder, folder, memory)
 
     def batches(step: int) -> Batch:
-        share = ROWS // ranks.data_world
+        share = problem.rows // ranks.data_world
         rows = slice(ranks.data_rank * share, (ranks.data_rank + 1) * share)
         ids, targets, documents, sources = (tensor[rows] for tensor in tokens_of(problem, step))
         return Batch(ids, targets, documents if problem.packed else None, sources)
@@ -166,7 +166,7 @@ def ranks_of(parallel: ParallelConfig) -> Ranks:
 def reference(problem: Problem, folder: Path) -> Found:
     """What one process gives with the whole batch at once; in float32 for rougher arithmetic."""
     plain = dataclasses.replace(problem, dtype="fp32", state_in="device")
-    return compute(make_trainer(plain, SINGLE, ROWS, ranks_of(SINGLE), folder))
+    return compute(make_trainer(plain, SINGLE, problem.rows, ranks_of(SINGLE), folder))
 
 
 def compare(case: Case, folder: Path) -> dict[str, float]:
@@ -186,7 +186,7 @@ def whole_state(trainer: Trainer, whole: Trainer, checkpoints: Checkpoints) -> F
 def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, folder: Path) -> dict[str, float]:
     """Train under one layout and save; load under another: all state in bits, then the step that follows."""
     with precision(problem.dtype):
-        one, other = (make_trainer(problem, p, micro_sizes(p)[0], ranks_of(p), folder) for p in (saver, loader))
+        one, other = (make_trainer(problem, p, micro_sizes(p, problem.rows)[0], ranks_of(p), folder) for p in (saver, loader))
         for step in range(NUM_STEPS):
             one.train_step(step, LR)
         # All processes take part in saving, also what each of them has alone.
@@ -194,7 +194,7 @@ def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, fo
         with Checkpoints(folder, everyone, in_background=True) as checkpoints:
             checkpoints.save(NUM_STEPS, one.layout, one.optimizer)
             assert checkpoints.load(other.layout, other.optimizer) == NUM_STEPS
-        whole = make_trainer(dataclasses.replace(problem, state_in="device"), SINGLE, ROWS, ranks_of(SINGLE), folder)
+        whole = make_trainer(dataclasses.replace(problem, state_in="device"), SINGLE, problem.rows, ranks_of(SINGLE), folder)
         with Checkpoints(folder / "compared", everyone) as compared:
             states = [whole_state(trainer, whole, compared) for trainer in (one, other)]
         ended = [t.train_step(NUM_STEPS, LR)[:2] for t in (one, other)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from llm_core.memory.config import MemoryConfig
-from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes
+from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes, rows_for
 from tests.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
 from tests.distributed.processes import run_program
 
@@ -74,7 +74,9 @@ def test_the_matrix_varies_every_layout_and_exchanges_checkpoints_with_each() ->
         problems = {case.problem for case in own if case.problem.dtype == "fp64"}
         for name, values in (("vocab", {51, 64}), ("tied", {True, False}), ("masks", {"uneven", "idle"})):
             assert {getattr(problem, name) for problem in problems} >= values
-        assert {case.micro for case in own} == set(micro_sizes(parallel))
+        assert {case.micro for case in own} == set(micro_sizes(parallel, rows_for(parallel))) and len(
+            {case.micro for case in own}
+        ) == 2
         assert {run.into for run in runs if run.case.parallel == parallel} >= {None, LAYOUTS[0]}
         assert any(run.into == parallel for run in runs)
     assert all(from_plain(json.loads(json.dumps(to_plain(run)))) == run for run in runs)

@@ -11,7 +11,7 @@ import pytest
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig, check_memory
 from llm_core.train_config import ParallelConfig
-from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes
+from tests.distributed.cases import LAYOUTS, Case, Problem, layers_for, layout, micro_sizes
 from tests.distributed.matrix import Run, failures, to_plain
 from tests.distributed.processes import run_program
 
@@ -33,9 +33,9 @@ def whole_matrix() -> list[Run]:
     ]
     runs = []
     for parallel, saving, dtype in itertools.product(LAYOUTS, savings, ("fp64", "bf16")):
-        problem = Problem(layers=8 if parallel.pp == 4 else 4, tied=dtype == "fp64", packed=dtype == "bf16", dtype=dtype)
+        problem = Problem(layers=max(4, layers_for(parallel)), tied=dtype == "fp64", packed=dtype == "bf16", dtype=dtype)
         if is_possible(parallel, saving, problem):
-            runs.append(Run(Case(parallel, problem, micro_sizes(parallel)[-1], saving)))
+            runs.append(Run(Case(parallel, problem, micro_sizes(parallel, problem.rows)[-1], saving)))
     return runs
 
 
