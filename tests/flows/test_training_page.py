@@ -10,7 +10,7 @@ from tasks.keys import ROOT
 
 PAGE = (ROOT / "docs/training.md").read_text("utf-8")
 GROUPS = ("train", "optim", "parallel", "memory")
-NAMED = sorted(set(re.findall(rf"[` ]((?:{'|'.join(GROUPS)})[a-z0-9_.]*)=?([^`\s]*)`", PAGE)))
+NAMED = sorted(set(re.findall(rf"[` ]((?:{'|'.join(GROUPS)})[a-z0-9_.]*)=?([^`\s\"]*)[`\"]", PAGE)))
 
 
 def test_the_settings_and_choices_that_the_page_names_are_there() -> None:
@@ -28,6 +28,8 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
             values.setdefault(name, []).append(f"{name}={value}")
     for command in re.findall(r"`textmill run ([^`]+)`", PAGE):
         compose(command.split())
+    for overlap in values.pop("parallel.tp_overlap"):
+        compose(["parallel=tp", overlap])
     alone = values.pop("train.float8")
     for together in [alone, *zip_longest(*values.values())]:
         compose(["parallel=fsdp", "train.dtype=bf16", *(override for override in together if override is not None)])

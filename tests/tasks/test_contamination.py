@@ -299,6 +299,7 @@ def test_a_file_that_is_no_suite_is_refused(lines: list[dict[str, Any]], message
 
 
 def test_the_place_of_a_suite_is_not_in_the_key(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
     config = build(ContaminationConfig, {"suites": {"a": {"path": str(tmp_path / "a.jsonl")}}})
     assert str(tmp_path) not in canonical_json(key_config(config))
     assert config.input_files() == {"a": tmp_path / "a.jsonl"}

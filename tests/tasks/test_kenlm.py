@@ -53,9 +53,7 @@ def kenlm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     installed = importlib.util.find_spec("kenlm") is not None
     if not installed:
         monkeypatch.syspath_prepend(str(Path(__file__).parent / "kenlm_stand_in"))
-    perplexity._load_kenlm.cache_clear()
     yield
-    perplexity._load_kenlm.cache_clear()
     if not installed:
         sys.modules.pop("kenlm", None)
 
