@@ -28,7 +28,9 @@ from flows.tracking import TrackingConfig
 from llm_core.config import ConfigError, build, nearest, to_plain
 from llm_core.fingerprint import num_processors
 from llm_core.memory.config import MemoryConfig
-from llm_core.train_config import ModelConfig, OptimConfig, ParallelConfig, TrainConfig
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.train_config import ParallelConfig, TrainConfig
 from tasks.analysis import AnalysisConfig
 from tasks.bench import BenchConfig
 from tasks.contamination import ContaminationConfig

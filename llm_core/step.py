@@ -23,8 +23,8 @@ from llm_core.parallel.gradients import finish_gradients, gradient_norm
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.profiling.kinds import OPTIMIZER_MARK
+from llm_core.run_config import RunConfig
 from llm_core.sources import SourceSums
-from llm_core.train_config import RunConfig
 
 Rows = dict[str, Tensor]
 """Keywords of the model that have a row for each row of ids."""

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from llm_core.parallel.ranks import Ranks
 from llm_core.roofline import best_time
-from llm_core.train_config import RunConfig
+from llm_core.run_config import RunConfig
 
 SLOW_PACE, SLOW_STRETCHES = 1.3, 3
 """A process that is so many times slower than the median, so many stretches in a row, is reported."""

@@ -50,8 +50,8 @@ from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.rollback import Rollback
 from llm_core.roofline import training_peak
+from llm_core.run_config import RunConfig
 from llm_core.shards import ShardError, TokenShards, open_shards
-from llm_core.train_config import RunConfig
 from llm_core.trainer import Batches, Preempted, Trainer
 from llm_core.validate import read_validation_set
 

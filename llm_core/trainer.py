@@ -23,10 +23,10 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 from llm_core.profiling.recorder import Recorder
 from llm_core.rollback import Rollback, event_rows, passed_batches
+from llm_core.run_config import RunConfig
 from llm_core.schedule import learning_rate
 from llm_core.step import own_columns, place, token_losses, train_step
 from llm_core.throughput import StepClock
-from llm_core.train_config import RunConfig
 from llm_core.validate import ValidationSet, micro_batches, partial_sums, result
 
 Batches = Callable[[int], tuple[Tensor | None, ...]]

@@ -29,8 +29,10 @@ from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
 from llm_core.memory.config import MemoryConfig
 from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, STATUS_FILE, TIMING_FILE, read_rows, read_status
 from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
 from llm_core.process import terminate_with_parent
-from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig, check_run
+from llm_core.run_config import RunConfig, check_run
+from llm_core.train_config import ParallelConfig, TrainConfig
 from tasks.artifact import Artifact, digest_file, write_json
 from tasks.initial_model import check_vocabulary, initial_model_files
 from tasks.keys import ROOT, digest, key_config

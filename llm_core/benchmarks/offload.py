@@ -33,8 +33,8 @@ from llm_core.optim.offload import Offloaded
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import open_ranks
+from llm_core.run_config import RunConfig
 from llm_core.step import train_step
-from llm_core.train_config import RunConfig
 
 SMALL = [
     "model.vocab_size=32768",

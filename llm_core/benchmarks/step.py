@@ -29,8 +29,8 @@ from llm_core.huggingface_config import hugging_face_config
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import open_ranks
+from llm_core.run_config import RunConfig
 from llm_core.step import train_step
-from llm_core.train_config import RunConfig
 
 TINY = [
     "model.vocab_size=4096",

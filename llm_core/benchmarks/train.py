@@ -27,8 +27,8 @@ from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.roofline import training_peak
+from llm_core.run_config import RunConfig
 from llm_core.step import train_step
-from llm_core.train_config import RunConfig
 
 RUN: dict[str, Any] = {
     "model": {

@@ -8,7 +8,7 @@ targets and documents: middle stages need the documents for their masks.
 
 A forward pass without backward is a loop over stages, for which schedules do not pay. Cost: activations go from stage to
 stage once each way; a tied embedding adds one exchange of its gradient between the ends. Left out: compiled stages under zero
-bubble and DualPipeV, which torch does not split; `llm_core.train_config` refuses them.
+bubble and DualPipeV, which torch does not split; `llm_core.run_config` refuses them.
 """
 
 from __future__ import annotations

@@ -25,13 +25,14 @@ from llm_core.loss import IGNORED
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
-from llm_core.optim.config import MuonConfig
+from llm_core.optim.config import MuonConfig, OptimConfig
 from llm_core.optim.guard import StepReport
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
+from llm_core.run_config import RunConfig
 from llm_core.sources import NO_SOURCE
-from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
+from llm_core.train_config import ParallelConfig, TrainConfig
 from llm_core.trainer import Trainer
 from llm_core.validate import ValidationSet
 from tests.distributed.cases import TOKENS, Case, Problem, micro_sizes

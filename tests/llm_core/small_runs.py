@@ -15,8 +15,10 @@ import pytest
 from llm_core.config import to_plain
 from llm_core.metric_log import MetricLog, is_of_run
 from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.run_config import RunConfig
 from llm_core.shards import digest_tokens
-from llm_core.train_config import OptimConfig, ParallelConfig, RunConfig, TrainConfig
+from llm_core.train_config import ParallelConfig, TrainConfig
 
 VOCAB_SIZE = 51
 """Odd on purpose: it divides by no number of processes."""

@@ -17,8 +17,9 @@ from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks
+from llm_core.run_config import RunConfig
 from llm_core.step import train_step
-from llm_core.train_config import ParallelConfig, RunConfig, TrainConfig
+from llm_core.train_config import ParallelConfig, TrainConfig
 
 MODEL = ModelConfig(64, 32, 2, 4, 2, 64, 64)
 CPU = Ranks(0, 1, torch.device("cpu"))

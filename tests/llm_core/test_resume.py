@@ -19,8 +19,8 @@ from llm_core.checkpoint.reader import CheckpointError, IndexUnpickler
 from llm_core.checkpoint.writer import Writer
 from llm_core.data_config import DataConfig
 from llm_core.metric_log import read_rows, read_status
+from llm_core.run_config import RunConfig
 from llm_core.train import main, run
-from llm_core.train_config import RunConfig
 from llm_core.trainer import TrainingDiverged
 from tasks.keys import ROOT
 from tasks.train import trainer_command, trainer_environment

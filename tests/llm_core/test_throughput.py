@@ -12,8 +12,8 @@ import torch
 from llm_core import roofline
 from llm_core.parallel.ranks import Ranks
 from llm_core.roofline import training_peak
+from llm_core.run_config import RunConfig
 from llm_core.throughput import SLOW_STRETCHES, StepClock, product_time
-from llm_core.train_config import RunConfig
 from tests.llm_core.small_runs import run_config
 
 CPU = torch.device("cpu")

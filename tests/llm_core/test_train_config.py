@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.memory.config import SPLIT_BACKWARD
+from llm_core.optim.config import OptimConfig
 from llm_core.parallel.degrees import StagePlan, check_tensor
-from llm_core.train_config import OptimConfig, ParallelConfig, check_run, check_shares, nearest_layouts
+from llm_core.run_config import check_run, check_shares, nearest_layouts
+from llm_core.train_config import ParallelConfig
 from tasks.keys import ROOT
 from tests.llm_core.small_runs import MODEL, TRAIN
 

@@ -14,8 +14,8 @@ from llm_core.data_config import DataConfig
 from llm_core.memory.config import MemoryConfig
 from llm_core.metric_log import read_rows
 from llm_core.optim.config import GuardConfig
+from llm_core.run_config import RunConfig
 from llm_core.train import run
-from llm_core.train_config import RunConfig
 from tests.llm_core.small_runs import OPTIM, run_config, write_token_shards
 from tests.llm_core.waits import WaitedError, watched_runs
 

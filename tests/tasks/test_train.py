@@ -11,7 +11,8 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.metric_log import read_rows, read_status
-from llm_core.train_config import ParallelConfig, RunConfig
+from llm_core.run_config import RunConfig
+from llm_core.train_config import ParallelConfig
 from tasks.artifact import Artifact
 from tasks.keys import ROOT, key_config
 from tasks.parts import scratch_dir

@@ -18,10 +18,10 @@ from llm_core.checkpoint.reader import CheckpointError
 from llm_core.config import NOT_IN_KEY
 from llm_core.metric_log import read_rows, training_rows
 from llm_core.optim.config import OptimConfig
+from llm_core.run_config import RunConfig
 from llm_core.schedule import learning_rate
 from llm_core.shards import open_shards
 from llm_core.train import run
-from llm_core.train_config import RunConfig
 from tests.llm_core.small_runs import result_bytes, run_config, write_token_shards
 
 STEPS = {"num_steps": 4, "checkpoint_every": 2, "validate_every": 0}

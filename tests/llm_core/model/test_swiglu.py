@@ -22,7 +22,8 @@ from llm_core.model import swiglu
 from llm_core.model.transformer import SwiGLU
 from llm_core.parallel import apply
 from llm_core.parallel.ranks import Ranks
-from llm_core.train_config import ParallelConfig, check_run
+from llm_core.run_config import check_run
+from llm_core.train_config import ParallelConfig
 from tests.llm_core.small_runs import MODEL, TRAIN
 
 ON_GPU = torch.cuda.is_available()

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from llm_core import step as step_module
 from llm_core.parallel.ranks import Ranks
+from llm_core.run_config import RunConfig
 from llm_core.shards import open_shards
 from llm_core.train import build_loader
-from llm_core.train_config import RunConfig
 
 
 @pytest.fixture
