@@ -165,7 +165,10 @@ def describe_document(found: Mapping[str, Any]) -> str:
         _line("ingest", f"{document['bytes']:,} bytes", f"{document['file']} row {document['row']}", document["added_at"] or ""),
         _line("language", found["language"]["language"], f"score {_number(found['language']['score'])}"),
         _line(
-            "quality", "kept" if quality["kept"] else f"dropped: {quality['reason']}", f"{len(quality['broken'])} rule(s) broken"
+            "quality",
+            "kept" if quality["kept"] else f"dropped: {quality['reason']}",
+            f"{len(quality['broken'])} rule(s) broken",
+            f"by rules of the run{''.join(f' + {name}' for name in quality['overlays'])}",
         ),
     ]
     for rule in quality["broken"][:MOST_ROWS]:
@@ -173,7 +176,8 @@ def describe_document(found: Mapping[str, Any]) -> str:
         lines.append(f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}")
     lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
     if found.get("scores"):
-        lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items())))
+        bucket = f"bucket {quality['bucket']}" if quality["bucket"] else ""
+        lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items()), bucket))
     lines += describe_dedup(dedup, document["id"])
     if "contamination" in found:
         contamination = found["contamination"]

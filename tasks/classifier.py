@@ -3,7 +3,8 @@
 Classifiers over words and word bigrams choose pre-training text in DCLM (Li et al. 2024, section 4: fastText, positives against
 random web text, the best 10 % kept). For two classes fastText's model (Joulin et al. 2016) is a linear function of the mean
 of n-gram vectors; here the same function is fitted as what it is, a logistic regression on hashed n-grams
-(`tasks.kernels.linear_ngrams`): convex, the same bytes each time, and an order of magnitude faster (decision 0010).
+(`tasks.kernels.linear_ngrams`): convex, the same bytes each time, and an order of magnitude faster (decision 0010). What is
+trained here is therefore no fastText model, and no `.bin` comes out.
 Trained fastText models can be given and are applied as they are: those with plain softmax by `tasks.kernels.softmax_classes`,
 others by fastText itself, three times as slow and holding the GIL.
 

@@ -82,6 +82,8 @@ def write_documents(
     Raises StageFailure where nothing is kept, or too little to hold something out; ArtifactMismatch where a sidecar
     belongs to other documents. Deterministic for equal parents, whatever the number of workers.
     """
+    if config.mixture.bucket_repeats and "buckets" not in quality.metrics:
+        raise ConfigError("documents.mixture.bucket_repeats needs buckets; set quality.buckets.score to a score, e.g. perplexity")
     rules = [str(rule["name"]) for rule in quality.metrics["rules"]]
     parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii, contamination=contamination)
     measured = run_parts(measure_part, _told(parts, "measure", {"rules": rules}), config, out_dir)
@@ -209,12 +211,14 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
         sizes = pc.binary_length(texts).cast(pa.int64())
     else:
         sizes, emptied = edited_sizes(judged.sidecars["quality"]["num_bytes"].filter(kept).to_numpy(), edits, part.name), None
+    quality = judged.sidecars["quality"].filter(kept)
+    buckets = quality["bucket"].to_pylist() if "bucket" in quality.column_names else None
     table = pa.table(
         {
             **{name: rows[name] for name in rows.column_names},
             "language": pc.fill_null(language["language"].filter(kept), "und"),
             "family_id": dedup["family_id"],
-            "copies": config.mixture.copies_of(dedup["cluster_size"].to_numpy()),
+            "copies": config.mixture.copies_of(dedup["cluster_size"].to_numpy(), buckets),
             "bytes": sizes,
         }
     )

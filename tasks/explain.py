@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from tasks.artifact import Artifact
 from tasks.contamination_hits import hits_of
+from tasks.described_rules import place_of, rule_at, threshold_at
 from tasks.documents import EMPTIED, MIXTURE
 from tasks.documentset import ID, read_row, read_table
 from tasks.droppedrecords import find_dropped
-from tasks.quality import rule_at, threshold_at
 from tasks.verdicts import JUDGES
 from tasks.visible import shows
 
@@ -77,7 +77,7 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
     explained: dict[str, Any] = {
         "document": {**row, "id": document_id.hex(), "bytes": len(text.encode()), "file": place.name, "row": place.row},
         "language": {"language": label["language"], "score": label.get("score")},
-        "quality": _quality(artifacts["quality"], place, row["source"], label["language"]),
+        "quality": _quality(artifacts["quality"], place, row, label["language"]),
         "dedup": _dedup(artifacts["dedup"], place, document_id),
     }
     for stage in ("scores", "contamination"):
@@ -96,29 +96,37 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
     return explained
 
 
-def _quality(quality: Artifact, place: Place, source: str, language: str) -> dict[str, Any]:
-    """Broken rules with value and threshold, those that drop first; then all features."""
+def _quality(quality: Artifact, place: Place, document: Mapping[str, Any], language: str) -> dict[str, Any]:
+    """Broken rules with value and threshold, those that drop first, whose rules they are, and all features."""
     row = read_row(quality.file(place.name), place.row)
+    judged_as = place_of(quality.config, document["source"], language, document["metadata"])
     broken = []
     for rule in quality.metrics["rules"]:
         if row["verdict"] >> rule["bit"] & 1:
             broken.append(
                 {
                     "rule": rule["name"],
-                    "preset": rule_at(rule, quality.config, source, language)["preset"],
+                    "preset": rule_at(rule, quality.config, judged_as)["preset"],
                     "feature": rule["feature"],
                     "value": row[rule["feature"]],
                     "side": rule["side"],
-                    "threshold": threshold_at(rule, quality.config, source, language),
+                    "threshold": threshold_at(rule, quality.config, judged_as),
                     "drops": bool(row["drops"] >> rule["bit"] & 1),
                 }
             )
-    features = {name: value for name, value in row.items() if name not in ("id", "verdict", "drops", "kept", "masks")}
+    features = {name: value for name, value in row.items() if name not in ("id", "verdict", "drops", "kept", "masks", "bucket")}
     return {
         "kept": row["kept"],
+        "kind": judged_as.kind,
+        "overlays": [
+            f"by_{axis}.{label}"
+            for axis, label in (("language", judged_as.language), ("kind", judged_as.kind), ("source", judged_as.source))
+            if label in quality.config.get(f"by_{axis}", {})
+        ],
         "reason": next((rule["rule"] for rule in broken if rule["drops"]), None),
         "broken": sorted(broken, key=lambda rule: not rule["drops"]),
         "masks": row.get("masks") or [],
+        "bucket": row.get("bucket"),
         "features": features,
     }
 

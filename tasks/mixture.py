@@ -1,7 +1,8 @@
 """How often should a document be read in one epoch? Shares of sources and languages, temperature, caps, up-sampling.
 
 The training text is divided into groups of one source and one language. A document counts `copies` times: once, or as often as
-`cluster_repeats` says for the size of its cluster of duplicates (FineWeb 2, Penedo et al. 2025, "rehydration"). Shares of
+`cluster_repeats` says for the size of its cluster of duplicates (FineWeb 2, Penedo et al. 2025, "rehydration"), times what
+`bucket_repeats` says for the bucket that a score puts it in (`tasks.buckets`). Shares of
 sources and of languages that are asked for are met together by iterative proportional fitting (Deming and Stephan 1940): within
 what they ask, groups keep the proportions of the corpus. `temperature` T gives labels without a share their part of what is left
 in proportion to n^(1/T) (Devlin et al. 2018; Conneau et al. 2020). The groups are then scaled to `target_bytes`; what a group
@@ -24,6 +25,7 @@ import numpy as np
 from llm_core.config import ConfigError
 from llm_core.order import hash_ids, mix
 from tasks.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
+from tasks.score_cuts import BUCKETS
 from tasks.stage import StageFailure
 
 MAX_FITTING_ROUNDS = 500
@@ -49,6 +51,8 @@ class MixtureConfig:
     """What the temperature flattens."""
     cluster_repeats: dict[str, int] = field(default_factory=dict)
     """{least size of a cluster of duplicates: copies of its survivor}; sizes below the least count once."""
+    bucket_repeats: dict[str, int] = field(default_factory=dict)
+    """{head, middle or tail of `quality.buckets`: copies of a document in it}, times those of its cluster; others count once."""
     max_repeats: float = 8.0
     """No document is read more often in one epoch."""
     target_bytes: int | None = None
@@ -70,6 +74,12 @@ class MixtureConfig:
                 raise ConfigError(
                     f"mixture.cluster_repeats ({size}: {copies}) must be a size from 1 and copies from 0; try {{2: 2, 5: 3}}"
                 )
+        for bucket, copies in self.bucket_repeats.items():
+            if bucket not in BUCKETS or copies < 0:
+                raise ConfigError(
+                    f"mixture.bucket_repeats ({bucket}: {copies}) must be a bucket ({', '.join(BUCKETS)}) and copies from 0; "
+                    "try {head: 2, tail: 0}"
+                )
         if self.max_repeats < 1:
             raise ConfigError(f"mixture.max_repeats ({self.max_repeats}) must be at least 1; try 4")
         if self.target_bytes is not None and self.target_bytes < 1:
@@ -77,11 +87,14 @@ class MixtureConfig:
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"mixture.seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0")
 
-    def copies_of(self, cluster_sizes: np.ndarray) -> np.ndarray:
-        """int64: how often a document of a cluster of this size counts, before any rate."""
+    def copies_of(self, cluster_sizes: np.ndarray, buckets: Sequence[str | None] | None = None) -> np.ndarray:
+        """int64: how often a document of a cluster of this size, and of this bucket, counts, before any rate."""
         table = sorted((int(size), copies) for size, copies in self.cluster_repeats.items())
         least, copies = np.array([0, *(s for s, _ in table)]), np.array([1, *(c for _, c in table)])
-        return copies[np.searchsorted(least, cluster_sizes, "right") - 1].astype(np.int64)
+        found = copies[np.searchsorted(least, cluster_sizes, "right") - 1].astype(np.int64)
+        if buckets is None or not self.bucket_repeats:
+            return found
+        return found * np.array([self.bucket_repeats.get(bucket or "", 1) for bucket in buckets], np.int64)
 
 
 @dataclass(frozen=True)

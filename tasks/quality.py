@@ -1,15 +1,16 @@
 """Which documents read like text worth learning from, by rules on their form?
 
-Published collections of rules by name (tasks.quality_presets) and limits of one's own, chosen per run, source and language
+Published collections of rules by name (tasks.quality_presets) and limits of one's own, chosen per run, source, kind and language
 (tasks.quality_rules), on measures made by one kernel call per part (tasks.kernels.features). Every rule is evaluated on every
 document and nothing exits early: the sidecar holds all measures and one bit per broken rule, so another choice of rules or
 thresholds can be judged without reading a text again. Lists of keywords (tasks.keywords) and rules on URLs (tasks.url_rules)
 are features and rules too.
 
-In: id, text, source, url; language; scores, features like others (`tasks.score_limits`). Out: a sidecar `id`, `num_bytes`, one
-column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of
-the broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords masks. A dropped document
-counts for the first of its rules. Deterministic and independent of parts but for shares of scores, which are of all documents.
+In: id, text, source, url, metadata; language; scores, features like others (`tasks.score_limits`). Out: a sidecar `id`,
+`num_bytes`, one column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops`
+uint64 (those of the broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords masks;
+`bucket` where a score parts documents (`tasks.buckets`). A dropped document counts for the first of its rules. Deterministic and
+independent of parts but for shares of scores, which are of all documents.
 Leaves out: removal of single lines.
 """
 
@@ -25,8 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llm_core.config import to_plain
+from llm_core.config import ConfigError, nearest, to_plain
 from tasks.artifact import Artifact, check_accounting, digest_file
+from tasks.buckets import BucketConfig, bucket_of, count_buckets, resolve_buckets
+from tasks.described_rules import describe_rule
 from tasks.documentset import (
     SIDECAR_FILE,
     check_aligned,
@@ -53,8 +56,8 @@ from tasks.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.parts import Part, RunParts, serial
 from tasks.quality_features import COUNTS, FEATURES
 from tasks.quality_fineweb2 import FINEWEB2
-from tasks.quality_rules import Limit, RuleBook, RuleOverlay, check_names, judge
-from tasks.score_labels import DIMENSIONS, LABELS_FOLDER
+from tasks.quality_rules import Limit, RuleBook, RuleOverlay, check_names, document_kind, judge
+from tasks.score_labels import DIMENSIONS, LABELS_FOLDER, NONE
 from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
 from tasks.stage import StageFailure
 from tasks.tally import OTHER, largest
@@ -91,8 +94,20 @@ class QualityConfig:
     by_language: dict[str, RuleOverlay] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """Other rules for documents of a language, by label."""
 
+    by_kind: dict[str, RuleOverlay] = field(default_factory=dict)
+    """Other rules for documents of a kind (mail, code, verse …), laid over those of their language."""
+
+    kind_of_source: dict[str, str] = field(default_factory=dict, metadata=NAMES_SOURCES)
+    """{source: kind in `by_kind`} of documents that say no such kind themselves."""
+
+    kind_key: str | None = "kind"
+    """Key of a document's metadata whose value is its own kind; null to go by sources alone."""
+
     by_source: dict[str, RuleOverlay] = field(default_factory=dict, metadata=NAMES_SOURCES)
-    """Other rules for documents of a source, by name; laid over those of their language."""
+    """Other rules for documents of a source, by name; laid over those of their language and kind."""
+
+    buckets: BucketConfig = field(default_factory=BucketConfig)
+    """Head, middle and tail of each language by a score; they drop nothing."""
 
     keywords: dict[str, KeywordList] = field(default_factory=dict)
     """Lists of terms by name, for all documents of their languages."""
@@ -105,12 +120,22 @@ class QualityConfig:
         check_keywords(self.keywords)
         for label in self.by_language:
             check_label(label, "by_language")
+        for source, kind in self.kind_of_source.items():
+            if kind not in self.by_kind:
+                hint = nearest(kind, list(self.by_kind)) if self.by_kind else "take quality=by_kind, or write some"
+                raise ConfigError(f"kind_of_source.{source} is {kind}, which has no rules in by_kind; {hint}")
         self.rule_book()
 
     def rule_book(self) -> RuleBook:
         """Raises ConfigError where the chosen rules contradict each other."""
         base = RuleOverlay(self.presets, self.record, self.thresholds, self.limits)
-        return RuleBook(base, self.by_language, self.by_source, [*url_rules(self.urls), *keyword_rules(self.keywords)])
+        of_lists = [*url_rules(self.urls), *keyword_rules(self.keywords)]
+        return RuleBook(base, self.by_language, self.by_source, of_lists, self.by_kind)
+
+    def overlays(self) -> dict[str, RuleOverlay]:
+        """{by_AXIS.LABEL: what it lays over the rules of the run}."""
+        axes = {"by_language": self.by_language, "by_kind": self.by_kind, "by_source": self.by_source}
+        return {f"{axis}.{label}": overlay for axis, overlays in axes.items() for label, overlay in overlays.items()}
 
     def list_features(self) -> tuple[str, ...]:
         """Columns of what lists find."""
@@ -141,12 +166,13 @@ def filter_quality(
     # What is cut at depends on all parts: a part judged by other bounds is another one.
     bounds = digest({name: to_plain(limit) for name, limit in config.limits.items()})
     labels = {part.name: str(scores.file(f"{LABELS_FOLDER}/{part.name}")) for part in parts if limited_scores(config)}
+    buckets = resolve_buckets(config.buckets, scores, parts)
     lists = digest({name: digest_file(path) for name, path in config.input_files().items()})
     parts = [
         Part(
             p.name,
-            digest({"part": p.digest, "limits": bounds, "lists": lists}),
-            {**p.payload, "labels": labels.get(p.name), "lists": lists},
+            digest({"part": p.digest, "limits": bounds, "lists": lists, "buckets": buckets}),
+            {**p.payload, "labels": labels.get(p.name), "lists": lists, "buckets": buckets},
         )
         for p in parts
     ]
@@ -171,11 +197,13 @@ def filter_quality(
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
     metrics = _metrics(config.rule_book(), totals) | {name: totals[name] for name in ("urls", "keywords") if name in totals}
+    if buckets:
+        metrics["buckets"] = {**buckets, "by_language": totals["buckets"]}
     return Artifact(out_dir, "quality", counters, metrics | ({"odd_list_entries": odd} if config.urls.folders else {}))
 
 
 def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[str, Any]:
-    documents = read_table(part.payload["documents"], ["id", "text", "source", "url"])
+    documents = read_table(part.payload["documents"], ["id", "text", "source", "url", *(["metadata"] if config.by_kind else [])])
     labels, scores = read_table(part.payload["language"], ["id", "language"]), read_table(part.payload["scores"])
     check_aligned(documents, labels, "the language sidecar")
     check_aligned(documents, scores, "the scores sidecar")
@@ -186,16 +214,29 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
     score_columns, judged = judged_scores(documents["id"].to_pylist(), scores, config)
-    verdicts, drops = judge(book, features | judged, sources, languages)
+    kinds = np.full(len(sources), None, object)
+    if config.by_kind:
+        named = (config.by_kind, config.kind_of_source, config.kind_key)
+        places = zip(documents["metadata"].to_pylist(), sources, strict=True)
+        kinds[:] = [document_kind(metadata, source, *named) for metadata, source in places]
+    verdicts, drops = judge(book, features | judged, sources, languages, kinds)
     num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
     measured = {"num_bytes": num_bytes, **features, **score_columns}
     columns = {"id": documents["id"], **measured, "verdict": verdicts, "drops": drops, "kept": drops == 0}
     if masks is not None:
         columns["masks"] = masks
+    if buckets := part.payload["buckets"]:
+        values = scores[buckets["score"]].to_numpy(zero_copy_only=False).astype(np.float64)
+        columns["bucket"] = bucket_of(buckets, values, languages)
     write_table(
         pa.table({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}), directory / SIDECAR_FILE
     )
-    counts = _count(book, verdicts, drops, sources, languages)
+    labels_of = {"source": sources, "language": languages}
+    if config.by_kind:
+        labels_of["kind"] = np.array([kind or NONE for kind in kinds], object)
+    counts = _count(book, verdicts, drops, labels_of)
+    if buckets:
+        counts["buckets"] = count_buckets(columns["bucket"], num_bytes.to_numpy(), languages)
     if config.keywords:
         counts["keywords"] = count_keywords(config.keywords, hits)
     if url_hits:
@@ -219,7 +260,7 @@ def measure_features(texts: pa.ChunkedArray | pa.Array, languages: np.ndarray | 
     return {name: rows[:, i].astype(np.int64) if name in COUNTS else rows[:, i].copy() for i, name in enumerate(FEATURES)}
 
 
-def _count(book: RuleBook, verdicts: np.ndarray, drops: np.ndarray, sources: np.ndarray, languages: np.ndarray) -> dict[str, Any]:
+def _count(book: RuleBook, verdicts: np.ndarray, drops: np.ndarray, labels_of: Mapping[str, np.ndarray]) -> dict[str, Any]:
     bits = np.arange(len(book.names), dtype=np.uint64)[:, None]
     broken = ((verdicts >> bits) & np.uint64(1)).astype(np.int64)
     dropped = drops != 0
@@ -235,8 +276,7 @@ def _count(book: RuleBook, verdicts: np.ndarray, drops: np.ndarray, sources: np.
         "dropped": {name: count for name, count in zip(book.names, first, strict=True) if count},
         "hits": {name: int(((drops >> np.uint64(bit)) & np.uint64(1)).sum()) for bit, name in enumerate(book.names)},
         "overlap": {a: {b: int(together[i, j]) for j, b in enumerate(book.names)} for i, a in enumerate(book.names)},
-        "by_source": _drop_table(book, sources, dropped, reasons),
-        "by_language": _drop_table(book, languages, dropped, reasons),
+        **{f"by_{axis}": _drop_table(book, labels, dropped, reasons) for axis, labels in labels_of.items()},
     }
 
 
@@ -288,6 +328,7 @@ def _metrics(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
         "overlap": [[overlap[a][b] for b in book.names] for a in book.names],
         "by_source": _largest(totals["by_source"]),
         "by_language": _largest(totals["by_language"]),
+        **({"by_kind": totals["by_kind"]} if "by_kind" in totals else {}),
         "dropped_by_language": {
             label: row["read"] - row["kept"] for label, row in totals["by_language"].items() if row["read"] > row["kept"]
         },
@@ -296,57 +337,6 @@ def _metrics(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
             for rule, tables in totals.get("score_rules", {}).items()
         },
     }
-
-
-def describe_rule(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
-    """A rule as the run has it, and `elsewhere`: what it asks of the sources and languages that have rules of their own."""
-    found = {place: next((j for j in book.judgements(*place) if j.bit == bit), None) for place in book.places()}
-    here = found[None, None]
-    any_of = here or next(j for j in found.values() if j)
-    rule = any_of.rule
-    elsewhere = [
-        {
-            "source": source,
-            "language": language,
-            "preset": j.rule.preset if j else None,
-            "threshold": j.rule.threshold if j else None,
-            "cuts": dict(j.rule.cuts) if j else {},
-            "drops": bool(j and j.drops and j.rule.is_on),
-        }
-        for (source, language), j in found.items()
-        if (source, language) != (None, None) and j != here
-    ]
-    return {
-        "bit": bit,
-        "name": name,
-        "preset": rule.preset,
-        "feature": rule.feature,
-        "threshold": here.rule.threshold if here else None,
-        "cuts": dict(here.rule.cuts) if here else {},
-        "side": rule.side,
-        "applies_to": ", ".join(rule.languages) or rule.applies_to,
-        "drops": any(j.drops and j.rule.is_on for j in found.values() if j),
-        "elsewhere": elsewhere,
-    }
-
-
-def rule_at(rule: Mapping[str, Any], config: Mapping[str, Any], source: str, language: str) -> Mapping[str, Any]:
-    """What a rule of `metrics["rules"]` is to documents of a source and language: an entry of its `elsewhere`, or itself.
-
-    config: that of the run, whose `by_source` and `by_language` say who has rules of their own.
-    """
-    place = (
-        source if source in config.get("by_source", {}) else None,
-        language if language in config.get("by_language", {}) else None,
-    )
-    return next((entry for entry in rule["elsewhere"] if (entry["source"], entry["language"]) == place), rule)
-
-
-def threshold_at(rule: Mapping[str, Any], config: Mapping[str, Any], source: str, language: str) -> float | None:
-    """The number that a rule holds documents of a source and language against; see `rule_at`."""
-    here = rule_at(rule, config, source, language)
-    found: float | None = (here.get("cuts") or {}).get(language, here["threshold"])
-    return found
 
 
 def _largest(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,19 @@ from; what they differ in is the threshold. Features: tasks.kernels.features, wh
 gopher        quality and repetition, Rae et al. 2021, A.1.1 and Table A1 (also apart: gopher_quality, gopher_repetition). Stop
               words are counted once each (DataTrove and DCLM can count repetitions).
 fineweb_paper Penedo et al. 2024, appendix E: a tenth of the characters in duplicate lines, and no rule on newlines.
-fineweb_code  the same as published in code (DataTrove): a hundredth, the number of its ablations, and newlines per word.
-refinedweb    Gopher's rules with repetitions of stop words counted, as DCLM reproduces Penedo et al. 2023; their correction of
-              single lines (capitals, counters, navigation) is left out.
+fineweb_code  the same as published in code (DataTrove), and newlines per word: a hundredth in English, the number of its
+              ablations, which were English alone; a tenth in every other language, as their code for FineWeb-2 has it. A
+              hundredth of a page of Chinese is a poet's name that stands twice.
+refinedweb    Gopher's rules with repetitions of stop words counted, as DCLM reproduces Penedo et al. 2023. Of that paper's own
+              steps: its list of domains is `quality.urls`, language at 0.65 is `language.min_score`; the correction of single
+              lines (capitals, counters, navigation; a page goes where that takes over 5 % of its words) is left out.
 c4_paper      Raffel et al. 2020, section 2.2: pages of 5 sentences, in lines of 3 words.
 c4_code       the same as published in code (tensorflow_datasets, c4_utils.py): 3 sentences, in lines of 5 words.
 c4_fineweb    the same without its rule on ends of lines, as FineWeb ran it: 5 sentences, in lines of 3 words.
               Not in scripts without spaces: C4 is English. Its readings: tasks.kernels.c4.
+              All c4_* judge pages and take no line out of those they keep. Of the paper's other steps, bad words are a list in
+              `quality.keywords`, English at 0.99 is `language.min_score` with a limit on languages, and sentences repeated
+              in spans of three come near to `dedup.cuts`; none of them is in a preset.
 fineweb2/LANG FineWeb-2's thresholds by language (tasks.quality_fineweb2).
 
 Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:
@@ -132,7 +138,13 @@ def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
     return _with(kept, f"fineweb2/{language}", limits.thresholds())
 
 
-_FINEWEB_CODE = (*_with(_FINEWEB_PAPER, "fineweb_code", {"ANY_DUPLICATE_LINE_CHARS": 0.01}), _NEWLINES)
+_FINEWEB_CODE = (
+    *(
+        replace(rule, cuts=(("en", 0.01),)) if rule.name == "ANY_DUPLICATE_LINE_CHARS" else rule
+        for rule in _with(_FINEWEB_PAPER, "fineweb_code")
+    ),
+    _NEWLINES,
+)
 
 PRESETS: dict[str, tuple[Rule, ...]] = {
     "gopher": (*_GOPHER_QUALITY, *_GOPHER_REPETITION),

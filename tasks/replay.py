@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from llm_core.config import ConfigError, nearest
+from llm_core.config import ConfigError, nearest, to_plain
 from tasks.artifact import Artifact, ArtifactMismatch, digest_file
+from tasks.described_rules import place_of, threshold_at
 from tasks.documentset import document_parts, read_row
 from tasks.keys import key_config
-from tasks.quality import QualityConfig, threshold_at
+from tasks.quality import QualityConfig
 from tasks.quality_presets import Rule
 from tasks.quality_rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
 from tasks.score_limits import check_scores, resolve_limits
@@ -95,19 +96,22 @@ def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quali
         [str(language.file(f.name)) for f in files],
         [str(ingest.file(f"documents/{f.name}")) for f in files],
         _reason(book, fields),
+        _kind(config),
     )
     with duckdb.connect() as connection:
         rows = connection.execute(query).fetchall()
     before = {str(rule["name"]): rule for rule in quality.metrics["rules"]}
     result, dropped, kept = _summarize(rows, list(before))
     for chosen in dropped:
-        rule = next(j.rule for j in book.judgements(chosen.source, chosen.language) if j.rule.name == chosen.reason)
+        document = _document(chosen, ingest)
+        place = place_of(to_plain(config), chosen.source, chosen.language, document["metadata"])
+        rule = next(j.rule for j in book.judgements(*place) if j.rule.name == chosen.reason)
         threshold = dict(rule.cuts).get(chosen.language, rule.threshold)
-        result.newly_dropped.append(_sample(chosen, ingest, rule.feature, rule.side, threshold))
+        result.newly_dropped.append(_sample(chosen, document, rule.feature, rule.side, threshold))
     for chosen in kept:
-        old = before[chosen.reason]
-        threshold = threshold_at(old, quality.config, chosen.source, chosen.language)
-        result.newly_kept.append(_sample(chosen, ingest, old["feature"], old["side"], threshold))
+        document, old = _document(chosen, ingest), before[chosen.reason]
+        place = place_of(quality.config, chosen.source, chosen.language, document["metadata"])
+        result.newly_kept.append(_sample(chosen, document, old["feature"], old["side"], threshold_at(old, quality.config, place)))
     return result
 
 
@@ -122,8 +126,11 @@ class _Chosen(NamedTuple):
     row: int
 
 
-def _sample(chosen: _Chosen, ingest: Artifact, feature: str, side: str, threshold: float | None) -> Sample:
-    document = read_row(ingest.file(f"documents/{Path(chosen.file).name}"), chosen.row, ["id", "source_id"])
+def _document(chosen: _Chosen, ingest: Artifact) -> dict[str, Any]:
+    return read_row(ingest.file(f"documents/{Path(chosen.file).name}"), chosen.row, ["id", "source_id", "metadata"])
+
+
+def _sample(chosen: _Chosen, document: Mapping[str, Any], feature: str, side: str, threshold: float | None) -> Sample:
     value = read_row(Path(chosen.file), chosen.row, ["id", feature])
     assert document["id"] == value["id"] == chosen.id, "sidecars have the rows of the documents"
     place = (chosen.source, document["source_id"], chosen.language)
@@ -155,7 +162,7 @@ def _contents(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ("action", "max_hits", "drops")}
 
 
-def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[str], reason: str) -> str:
+def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[str], reason: str, kind: str) -> str:
     """Groups of (source, language, bit of the old reason or null, new reason or null, documents, bytes, smallest ids with their
     file and row)."""
     # Rows of the three are the same documents in the same order: joined by position, with no table of ids in memory.
@@ -167,7 +174,7 @@ def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[
             {reason} AS new_reason
         FROM {_table(quality, ", filename = true, file_row_number = true")} q
         POSITIONAL JOIN (SELECT language FROM {_table(language)}) l
-        POSITIONAL JOIN (SELECT source FROM {_table(documents)}) d
+        POSITIONAL JOIN (SELECT source, {kind} AS kind FROM {_table(documents)}) d
     )
     SELECT source, language, old_bit, new_reason, count(*), sum(num_bytes),
         min_by(place, id, {NUM_SAMPLES}) FILTER ((old_bit IS NULL) <> (new_reason IS NULL))
@@ -175,23 +182,36 @@ def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[
     """
 
 
+def _kind(config: QualityConfig) -> str:
+    """An expression of the kind that `tasks.quality_rules.document_kind` finds."""
+    if not config.by_kind:
+        return "NULL"
+    of_source = [f"WHEN source = {_text(source)} THEN {_text(kind)}" for source, kind in config.kind_of_source.items()]
+    given = f"CASE {' '.join(of_source)} END" if of_source else "NULL"
+    if config.kind_key is None:
+        return given
+    pointer = _text("/" + config.kind_key.replace("~", "~0").replace("/", "~1"))
+    own = f"json_extract_string(metadata, {pointer})"
+    return f"CASE WHEN {own} IN ({', '.join(map(_text, config.by_kind))}) THEN {own} ELSE {given} END"
+
+
 def _reason(book: RuleBook, fields: dict[str, str]) -> str:
-    """An expression of the first rule that drops a document, by its source and language; null where it is kept."""
+    """An expression of the first rule that drops a document, by its source, language and kind; null where it is kept."""
     cases = []
-    for source, language in book.places():
-        rules = [j.rule for j in book.judgements(source, language) if j.drops and j.rule.is_on]
+    for place in book.places():
+        rules = [j.rule for j in book.judgements(*place) if j.drops and j.rule.is_on]
         first = (
             "CASE " + " ".join(f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules) + " END"
             if rules
             else "NULL"
         )
-        where = [f"d.source = {_text(source)}"] if source is not None else []
-        where += [f"l.language = {_text(language)}"] if language is not None else []
-        cases.append((len(where), source is not None, " AND ".join(where), first))
-    # The narrowest place first: both, then source alone, then language alone, then the rules of the run.
-    ordered = sorted(cases, key=lambda case: (-case[0], not case[1]))
-    branches = " ".join(f"WHEN {where} THEN {first}" for _, _, where, first in ordered if where)
-    rest = next(first for _, _, where, first in ordered if not where)
+        labels = (("d.source", place.source), ("l.language", place.language), ("d.kind", place.kind))
+        where = [f"{column} = {_text(label)}" for column, label in labels if label is not None]
+        cases.append((len(where), " AND ".join(where), first))
+    # The narrowest place first. Every combination has its own, so of two as narrow only one can hold after all narrower ones.
+    ordered = sorted(cases, key=lambda case: -case[0])
+    branches = " ".join(f"WHEN {where} THEN {first}" for _, where, first in ordered if where)
+    rest = next(first for _, where, first in ordered if not where)
     return f"CASE {branches} ELSE {rest} END" if branches else rest
 
 

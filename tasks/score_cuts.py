@@ -18,6 +18,9 @@ Best = Literal["high", "low"]
 WHOLE = ""
 """The group of a cut that holds for all documents."""
 
+BUCKETS, NO_BUCKET = ("head", "middle", "tail"), "(none)"
+"""What two cuts part documents into, best first, and what documents without the score are in."""
+
 
 def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | None:
     """The value that keeps the best `keep_frac` (above 0, at most 1) of the values that are numbers; None where there is none."""

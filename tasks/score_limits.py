@@ -36,9 +36,7 @@ def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
     for name in known:
         if name in config.list_features():
             raise ConfigError(f"{name} is a score and a list of quality; give one of them another name")
-    overlays = [("", config.limits)]
-    overlays += [(f"by_language.{label}.", overlay.limits) for label, overlay in config.by_language.items()]
-    overlays += [(f"by_source.{name}.", overlay.limits) for name, overlay in config.by_source.items()]
+    overlays = [("", config.limits), *((f"{place}.", overlay.limits) for place, overlay in config.overlays().items())]
     for where, limits in overlays:
         for name, limit in limits.items():
             place = f"quality.{where}limits.{name}"
@@ -53,8 +51,7 @@ def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
 
 def limited_scores(config: QualityConfig) -> list[str]:
     """Scores that some limit stands on, in a fixed order."""
-    overlays = (*config.by_language.values(), *config.by_source.values())
-    limited = [*config.limits, *(name for overlay in overlays for name in overlay.limits)]
+    limited = [*config.limits, *(name for overlay in config.overlays().values() for name in overlay.limits)]
     return sorted({name for name in limited if name not in FEATURES and name not in config.list_features()})
 
 
@@ -97,7 +94,7 @@ def uniform(ids: Sequence[bytes], purpose: str) -> np.ndarray:
 def _resolve(name: str, limit: Limit, scores: Artifact, parts: Sequence[Part]) -> Limit:
     about: Mapping[str, Any] = scores.metrics["scores"][name]
     best: Best = about["best"]
-    values, languages = _values(name, parts)
+    values, languages = score_values(name, parts)
     if limit.languages:
         values = np.where(np.isin(languages.astype(str), limit.languages), values, np.nan)
     each = about["cut_by_language"] if limit.each_language is None else limit.each_language
@@ -117,7 +114,7 @@ def _resolve(name: str, limit: Limit, scores: Artifact, parts: Sequence[Part]) -
     return replace(limit, **shares, **whole, min_by_language=lower, max_by_language=upper)  # type: ignore[arg-type]
 
 
-def _values(name: str, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
+def score_values(name: str, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
     """A score of all documents (float64, NaN for null) and their languages."""
     values = [read_table(p.payload["scores"], [name])[name].to_numpy(zero_copy_only=False).astype(np.float64) for p in parts]
     languages = [np.array(read_table(p.payload["language"], ["language"])["language"].to_pylist(), object) for p in parts]

@@ -1,14 +1,15 @@
 """How much of the personal data that is known was found, and how much of what was found is any?
 
-`python -m tasks.benchmarks.pii_truth INGEST PII TRUTH`. Truth is `pii.jsonl` (or `.jsonl.zst`, or the folder that holds it):
-lines {"id": a record's own id, "spans": [[kind, start, end], …]} with offsets in code points, kinds email, ip, phone, name. A
-span is found where one span of its type covers it. Addresses that every machine has (127.x, 0.x, ::1) are nobody's and not
-counted as missed; how many there are is told. Truth known from the structure of documents is not complete: it says nothing of
-precision.
+`python -m tasks.benchmarks.pii_truth INGEST PII TRUTH` tells recall. Truth is `pii.jsonl` (or `.jsonl.zst`, or the folder that
+holds it): lines {"id": a record's own id, "spans": [[kind, start, end], …]} with offsets in code points, kinds email, ip, phone,
+name. A span is found where one span of its type covers it. Addresses that every machine has (127.x, 0.x, ::1) are nobody's:
+`pii_ip_recall` is without them and `pii_ip_all_recall` with them, as all that stands in the truth; how many there are is told.
+Truth known from the structure of documents is not complete: it says nothing of precision.
 
-Precision is measured on labels: spans found once and judged by eye, {"id", "start", "end", "type", "right"} with UTF-8 byte
-offsets and without the value; it is that of the labelled spans which are still found. Intervals are Wilson's, of 95 %, as if
-spans were independent: spans of one document are alike, so the true ones are wider.
+`python -m tasks.benchmarks.pii_truth [FOLDER]` tells precision, on labels: spans found once and judged by eye, in
+`pii_labels.jsonl` as {"id", "start", "end", "type", "right"} with UTF-8 byte offsets and without the value, of the records in
+`sample.jsonl`. It is that of the labelled spans which are still found. Intervals are Wilson's, of 95 %, as if spans were
+independent: spans of one document are alike, so the true ones are wider.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ import numpy as np
 from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
 from tasks.benchmarks.shares import records, share
 from tasks.documentset import check_aligned, read_table
+from tasks.pii import PiiConfig, find_spans
+from tasks.pii_kinds import TYPE_NAMES
 
 TYPE_OF = {"email": "EMAIL", "ip": "IP", "phone": "PHONE", "name": "NAME"}
 _ON_EVERY_MACHINE = (b"127.", b"0.", b"::1")
+SAMPLE = Path(__file__).parents[2] / "data" / "sample"
+LABELLED = {"EMAIL": (250, 250), "IP": (34, 35), "NAME": (249, 250), "PHONE": (4, 4)}
+"""{type: (right, judged)} of the labels in the sample, for those who have not the sample at hand; a test measures them."""
 
 
 def pii_recall(pii: Artifact, ingest: Artifact, truth: Path) -> dict[str, Any]:
@@ -45,17 +51,21 @@ def pii_recall(pii: Artifact, ingest: Artifact, truth: Path) -> dict[str, Any]:
         starts = np.flatnonzero(np.frombuffer(data + b"\0", np.uint8) & 0xC0 != 0x80)
         for kind, first, last in known[document]:
             start, end = int(starts[first - shift]), int(starts[last - shift])
-            if kind == "ip" and data[start:end].startswith(_ON_EVERY_MACHINE):
-                nobodys += 1
-                continue
+            is_found = any(s["type"] == TYPE_OF.get(kind) and s["start"] <= start and end <= s["end"] for s in spans)
+            if kind == "ip":
+                wanted["ip_all"] += 1
+                found["ip_all"] += is_found
+                if data[start:end].startswith(_ON_EVERY_MACHINE):
+                    nobodys += 1
+                    continue
             wanted[kind] += 1
-            found[kind] += any(s["type"] == TYPE_OF.get(kind) and s["start"] <= start and end <= s["end"] for s in spans)
+            found[kind] += is_found
     if not wanted:
         raise ArtifactMismatch(f"{truth} names no document of {ingest.path}; give the truth of this corpus")
     looked_for = pii.metrics["types"]
     result: dict[str, Any] = {"pii_ip_on_every_machine": nobodys}
     for kind in sorted(wanted):
-        if TYPE_OF.get(kind) in looked_for:
+        if TYPE_OF.get(kind.removesuffix("_all")) in looked_for:
             result |= share(f"pii_{kind}_recall", found[kind], wanted[kind], "")
     return result
 
@@ -72,6 +82,17 @@ def pii_precision(spans: Mapping[str, Iterable[tuple[int, int, str]]], labels: I
     for kind in sorted(judged):
         result |= share(f"pii_{kind.lower()}_precision", right[kind], judged[kind], "")
     return result
+
+
+def labelled_precision(folder: Path) -> dict[str, Any]:
+    """`pii_precision` of the labels in a folder with `sample.jsonl` and `pii_labels.jsonl`, all types looked for.
+
+    Raises ArtifactMismatch where one of the two is missing.
+    """
+    labels = list(records(folder / "pii_labels.jsonl"))
+    judged, config = {label["id"] for label in labels}, PiiConfig(types=TYPE_NAMES)
+    texts = {record["id"]: record["text"] for record in records(folder / "sample.jsonl") if record["id"] in judged}
+    return pii_precision({name: find_spans(text.encode(), config) for name, text in texts.items()}, labels)
 
 
 def _shift(text: str, spans: Iterable[tuple[str, int, int]]) -> int:
@@ -92,6 +113,9 @@ def _documents(pii: Artifact, ingest: Artifact) -> Iterator[tuple[str, str, list
 
 
 def main(arguments: list[str]) -> int:
+    if len(arguments) < 2:
+        print(json.dumps({"benchmark": "pii_precision"} | labelled_precision(Path(arguments[0]) if arguments else SAMPLE)))
+        return 0
     if len(arguments) != 3:
         print("give an ingest artifact, a pii artifact made of it, and the known spans", file=sys.stderr)
         return 2

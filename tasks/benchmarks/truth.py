@@ -5,7 +5,7 @@
 `tasks.benchmarks.pii_truth`. Everything is read but pages of raw HTML, and quality drops nothing, so that each claim is about its
 own stage; settings are the default ones. Work is done by a process per core in CORPUS_STORE, or in a temporary folder.
 
-* dedup and personal data: see those two modules.
+* dedup and personal data: see those two modules. Precision is of the labels in the embedded corpus.
 * `lid_agreement_frac`: of documents whose declared language is among the model's, the share that we label so;
   `lid176_agreement_frac`: the share that the model alone, on the same prefix, labels so.
 
@@ -24,7 +24,7 @@ from typing import Any
 from llm_core.fingerprint import num_processors
 from tasks.artifact import Artifact
 from tasks.benchmarks.dedup_truth import check_dedup
-from tasks.benchmarks.pii_truth import pii_recall
+from tasks.benchmarks.pii_truth import SAMPLE, labelled_precision, pii_recall
 from tasks.benchmarks.shares import share
 from tasks.benchmarks.stages import make_stages
 from tasks.contamination import ContaminationConfig
@@ -57,6 +57,7 @@ def check(corpus: Path, store: Path) -> dict[str, Any]:
     return (
         check_dedup(ingest, made["dedup"], corpus / "truth")
         | pii_recall(made["pii"], ingest, corpus / "truth")
+        | labelled_precision(SAMPLE)
         | check_languages(ingest, made["language"])
         | {"documents": ingest.counters["kept"], "bytes": ingest.counters["bytes"]}
     )

@@ -283,9 +283,12 @@ def _other_bounds(rule: Facts) -> Markup | None:
     """By what other numbers differ from the one of the run."""
     axes = ["language"] if rule.group("cuts") else []
     for place in _places(rule):
-        axes += [axis for axis in ("language", "source") if place.value(axis) is not None]
+        axes += [axis for axis in _AXES if place.value(axis) is not None]
         axes += ["language"] if place.group("cuts") else []
     return tag("span", "by " + " and ".join(sorted(set(axes))), class_="aside") if axes else None
+
+
+_AXES = ("source", "kind", "language")
 
 
 def _places(rule: Facts) -> list[Facts]:
@@ -294,37 +297,43 @@ def _places(rule: Facts) -> list[Facts]:
     def asks(place: Facts) -> tuple[object, ...]:
         return (place.value("threshold"), place.group("cuts"), place.value("drops"))
 
-    found = {(place.value("source"), place.value("language")): place for place in rule.rows("elsewhere")}
+    found = {tuple(place.value(axis) for axis in _AXES): place for place in rule.rows("elsewhere")}
+
+    def wider(labels: tuple[object, ...]) -> list[Facts]:
+        """The entries with one label less."""
+        fewer = [tuple(None if i == j else label for j, label in enumerate(labels)) for i in range(len(labels)) if labels[i]]
+        return [found[place] for place in fewer if place in found]
+
     return [
         place
-        for (source, language), place in found.items()
-        if None in (source, language)
-        or (source, None) in found
-        or (None, language) not in found
-        or asks(place) != asks(found[None, language])
+        for labels, place in found.items()
+        if not (around := wider(labels)) or any(asks(place) != asks(other) for other in around)
     ]
 
 
 def _rules_of_places(rules: Sequence[Facts]) -> Markup | None:
-    """What rules ask of languages and sources where that is not what they ask of the others."""
+    """What rules ask of languages, kinds and sources where that is not what they ask of the others."""
     rows: list[tuple[object, ...]] = []
     for rule in rules:
         name = code(rule.text("name") or NOT_MEASURED)
         for place in (rule, *_places(rule)):
-            source, language, threshold = (place.value(what) for what in ("source", "language", "threshold"))
-            labels = [foreign(str(label)) if label is not None else "all" for label in (source, language)]
+            language, threshold = place.value("language"), place.value("threshold")
+            labels = [foreign(str(label)) if label is not None else "all" for axis in _AXES for label in (place.value(axis),)]
             if place is not rule and (threshold is not None or not _bounds(place)):
                 rows.append((name, *labels, _bound(rule, threshold) if threshold is not None else "off", _role(place)))
             rows += [
-                (name, labels[0], foreign(label), _bound(rule, cut), _role(place))
+                (name, *labels[:-1], foreign(label), _bound(rule, cut), _role(place))
                 for label, cut in place.group("cuts").items()
                 if language in (None, label)
             ]
     if not rows:
         return None
-    note = "Where a language or a source has a number of its own, it stands in place of the one in the table above."
-    columns = ("rule", "source", "language", "keeps documents with", "")
-    return folded(f"{plural(len(rows), 'threshold')} by language and source", table(None, columns, rows, note, left=5))
+    note = "Where a language, a kind or a source has a number of its own, it stands in place of the one in the table above."
+    columns: tuple[str, ...] = ("rule", *_AXES, "keeps documents with", "")
+    if all(row[2] == "all" for row in rows):
+        rows, columns = [row[:2] + row[3:] for row in rows], columns[:2] + columns[3:]
+    title = f"{plural(len(rows), 'threshold')} by {'language and source' if len(columns) == 5 else 'language, kind and source'}"
+    return folded(title, table(None, columns, rows, note, left=len(columns)))
 
 
 def _role(place: Facts) -> str:

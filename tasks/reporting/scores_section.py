@@ -7,6 +7,7 @@ from tasks.reporting.markup import Markup, foreign
 from tasks.reporting.page import Section, absent, code, figure, folded, legend, pair, table
 from tasks.reporting.quantities import NOT_MEASURED, Facts, count, fixed, number, plural, share, significant, span
 from tasks.reporting.run import Run
+from tasks.score_cuts import BUCKETS, NO_BUCKET
 from tasks.tally import OTHER
 
 DIMENSIONS = {"register": "register", "language": "language", "source": "source"}
@@ -37,6 +38,7 @@ def scores_section(run: Run) -> Section | None:
         ]
         pieces += [folded(["What cuts on ", code(name), " would keep"], *_tables(facts))]
     pieces += [_removed_table(run, row) for row in cutting]
+    pieces.append(_buckets(Facts(run.metrics("quality").group("buckets"))))
     return Section("scores", "Scores", finding, pieces)
 
 
@@ -132,6 +134,25 @@ def _tables(facts: Facts) -> list[Markup]:
         columns = (word, "documents", "scored", "best 10 %", "best 25 %", "best 50 %")
         tables.append(table(f"By {word}", columns, rows, "Shares are of scored documents."))
     return tables
+
+
+def _buckets(buckets: Facts) -> Markup | None:
+    """How many documents of each language are in its head, middle and tail, and where they part."""
+    tables = buckets.items("by_language")
+    if not tables:
+        return None
+    rows = []
+    for label, row in sorted(tables, key=lambda item: (-sum(_bucket_counts(item[1])), item[0]))[:LARGEST]:
+        cuts = [significant(number(cut)) for cut in buckets.sequence("cuts", label)] or ["–", "–"]
+        rows.append((foreign(label), *map(count, _bucket_counts(row)), *cuts))
+    name = buckets.text("score") or NOT_MEASURED
+    note = "Documents read, before any rule. Each language is parted at its own values; documents without the score are in none."
+    columns = ("language", *BUCKETS, "none", "head ends", "middle ends")
+    return table(f"Head, middle and tail by {name}", columns, rows, note)
+
+
+def _bucket_counts(row: Facts) -> list[float]:
+    return [row.number(bucket, "documents") or 0 for bucket in (*BUCKETS, NO_BUCKET)]
 
 
 def _removed(run: Run, rule: str) -> float | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.benchmarks.pii_truth import LABELLED
+from tasks.benchmarks.shares import wilson_interval
 from tasks.reporting.charts import Bar, Series, bars, lines
 from tasks.reporting.differences import mark_differences
 from tasks.reporting.markup import Markup, tag
@@ -67,9 +69,24 @@ def privacy_section(run: Run) -> Section:
         "Passages: stretches of text that match a pattern and pass its check (a checksum, a number plan). "
         "Documents may hold several. Counted in all documents read. Names of people are not looked for."
     )
-    return Section(
-        "privacy", "Personal data", finding, [table("Found by type", ("type", "passages", "documents", "of read"), rows, note)]
-    )
+    found = table("Found by type", ("type", "passages", "documents", "of read"), rows, note)
+    return Section("privacy", "Personal data", finding, [found, _precision([name for name, _ in ordered])])
+
+
+def _precision(types: Sequence[str]) -> Markup:
+    """How far a find is to be trusted, a sentence for each type."""
+    sentences = []
+    for name in types:
+        if name not in LABELLED:
+            sentences.append(f"{name}: no find has been judged.")
+            continue
+        right, judged = LABELLED[name]
+        low, high = wilson_interval(right, judged) or (0.0, 1.0)
+        sentences.append(
+            f"{name}: {right} of {judged} finds were right ({right / judged:.1%}, 95 % interval {low:.1%} to {high:.1%})."
+        )
+    about = "Precision was not measured in this run but on the embedded corpus, where finds were judged by eye. "
+    return tag("p", about + " ".join(sentences), class_="note")
 
 
 def tokenizer_section(run: Run) -> Section:

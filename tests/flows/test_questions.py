@@ -40,6 +40,7 @@ TEXTS = {
 RULES = QualityConfig(
     limits={"num_lines": Limit(max_by_language={"de": 0.5}, drops=False)},
     by_language={"zh": RuleOverlay(limits={"num_lines": Limit(max=9.0, max_by_language={"en": 0.25})})},
+    by_kind={"mail": RuleOverlay(limits={"num_words": Limit(max=9.0, drops=False)})},
 )
 LISTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
@@ -51,6 +52,7 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A store with one run on record; the id of each document by its source id."""
     folder = tmp_path_factory.mktemp("past")
     records = [{"id": name, "text": text, "url": f"https://x.org/{name}"} for name, text in TEXTS.items()]
+    records[list(TEXTS).index("other")]["kind"] = "mail"
     records += [{"id": "bla\x1bnk", "text": " "}, {"id": "good", "text": None}]
     ingested = ingest_files(folder, "ingest", [write_jsonl(folder / "in.jsonl", records)])
     names, ids = list(TEXTS), {row["source_id"]: row["id"] for row in read_documents(ingested)}
@@ -139,6 +141,13 @@ def test_a_dropped_document_is_explained_by_rule_value_and_threshold(ask: Ask, i
     rule = next(rule for rule in found["quality"]["broken"] if rule["rule"] == "TOO_FEW_WORDS")
     assert (rule["value"], rule["threshold"], rule["drops"]) == (7, 50, True)
     assert found["dedup"]["cluster_size"] is None and found["excerpt"] == TEXTS["short"]
+
+
+def test_a_document_is_explained_by_the_rules_of_its_kind(ask: Ask) -> None:
+    out, found = ask("explain", "other")["out"], ask("explain", "other", "--json")["json"]["quality"]
+    assert "num_words 57, wanted ≤ 9   (recorded only)" in out and "by rules of the run + by_kind.mail" in out
+    assert (found["kind"], found["overlays"]) == ("mail", ["by_kind.mail"])
+    assert "by rules of the run\n" in ask("explain", "good")["out"]
 
 
 def test_a_duplicate_is_explained_by_its_survivor_and_their_likeness(ask: Ask, ids: dict[str, str]) -> None:

@@ -209,6 +209,22 @@ def test_survivors_of_larger_clusters_are_read_more_often(parents, tmp_path) -> 
         assert row["repeats"] == (1 if row["split"] == "validation" else (1, 2, 5)[int(row["source_id"]) % 3])
 
 
+def test_documents_of_the_tail_stay_out_and_those_of_the_head_are_read_twice(parents, tmp_path) -> None:
+    names = [("head", "middle", "tail", None)[i % 4] for i in range(NUM)]
+    tables = [(file, read_table(file)) for file in parents["quality"].files("part-*.parquet")]
+    folder, begin = empty_dir(tmp_path / "quality"), 0
+    for file, table in tables:
+        write_table(table.append_column("bucket", pa.array(names[begin : (begin := begin + len(table))])), folder / file.name)
+    told = parents["quality"].metrics | {"buckets": {}}
+    bucketed = parents | {"quality": dataclasses.replace(parents["quality"], path=folder, metrics=told)}
+    mixture = MixtureConfig(bucket_repeats={"head": 2, "tail": 0})
+    rows = read_documents(make(bucketed, tmp_path / "out", mixture=mixture))
+    train = {int(row["source_id"]): row["repeats"] for row in rows if row["split"] == "train"}
+    assert train and all(repeats == (1 if i % 4 else 2) and i % 4 != 2 for i, repeats in train.items())
+    with pytest.raises(ConfigError, match=r"bucket_repeats needs buckets; set quality.buckets.score"):
+        make(parents, tmp_path / "none", mixture=mixture)
+
+
 def test_duplicate_examples_show_scrubbed_texts_of_removed_pairs(parents, tmp_path) -> None:
     examples = make(parents, tmp_path / "out").metrics["duplicate_examples"]
     assert len(examples) == 3

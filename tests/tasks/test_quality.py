@@ -20,7 +20,7 @@ from tasks.quality import QualityConfig, filter_quality
 from tasks.quality_features import FEATURES
 from tasks.quality_fineweb2 import FINEWEB2
 from tasks.quality_presets import PRESETS, RULE_NAMES, Rule
-from tasks.quality_rules import MAX_RULES, judge
+from tasks.quality_rules import MAX_RULES, document_kind, judge
 from tasks.scores import ScoresConfig, score_documents
 from tasks.stage import StageFailure
 from tests.tasks.make_artifacts import empty_dir
@@ -110,12 +110,14 @@ def test_a_reason_is_the_first_broken_rule(tmp_path: Path) -> None:
     assert artifact.counters["dropped"] == {name: firsts.count(name) for name in sorted(set(firsts))}
 
 
-def judge_one(config: QualityConfig, values: dict[str, float], language: str = "en", source: str = "web") -> set[str]:
+def judge_one(
+    config: QualityConfig, values: dict[str, float], language: str = "en", source: str = "web", kind: str | None = None
+) -> set[str]:
     """Names of the rules that a document with these features breaks; features that are not given break none."""
     features = {name: np.array([np.nan]) for name in FEATURES} | {"unsegmented_frac": np.zeros(1)}
     features |= {name: np.array([value]) for name, value in values.items()}
     book = config.rule_book()
-    verdicts, _ = judge(book, features, np.array([source], object), np.array([language], object))
+    verdicts, _ = judge(book, features, *(np.array([label], object) for label in (source, language, kind)))
     return {name for bit, name in enumerate(book.names) if int(verdicts[0]) >> bit & 1}
 
 
@@ -126,8 +128,9 @@ RULES = [rule for rules in PRESETS.values() for rule in rules]
 @given(st.sampled_from(RULES), st.sampled_from([-1e-9, 0.0, 1e-9]))
 def test_the_threshold_itself_passes(rule: Rule, offset: float) -> None:
     config = QualityConfig(presets=(rule.preset,) if rule.preset in PRESETS else (), record=())
-    values = {rule.feature: float(rule.threshold or 0) + offset}
-    broken = judge_one(config, values, (*rule.languages, "en")[0])
+    language = (*rule.languages, "en")[0]
+    values = {rule.feature: float(dict(rule.cuts).get(language, rule.threshold or 0)) + offset}
+    broken = judge_one(config, values, language)
     assert (rule.name in broken) == (offset < 0 if rule.side == "min" else offset > 0)
 
 
@@ -263,9 +266,76 @@ def test_stop_words_of_a_language_are_those_of_its_list(tmp_path: Path) -> None:
 
 
 def test_paper_and_code_of_fineweb_differ_where_they_are_known_to() -> None:
-    paper, code = ({r.name: r.threshold for r in PRESETS[name]} for name in ("fineweb_paper", "fineweb_code"))
+    names = ("fineweb_paper", "fineweb_code")
+    paper, code = ({r.name: dict(r.cuts).get("en", r.threshold) for r in PRESETS[name]} for name in names)
     assert (paper.pop("ANY_DUPLICATE_LINE_CHARS"), code.pop("ANY_DUPLICATE_LINE_CHARS")) == (0.1, 0.01)
     assert code == paper | {"TOO_MANY_NEWLINES": 0.3}
+
+
+def test_a_heading_that_stands_twice_is_no_defect_but_in_english(tmp_path: Path) -> None:
+    """FineWeb's hundredth was measured on English alone; FineWeb-2 allows a tenth everywhere else."""
+    values = {"dup_line_char_frac": 0.05}
+    found = {language: judge_one(QualityConfig(), values, language) for language in ("en", "zh", "de", "und")}
+    assert found == {"en": {"ANY_DUPLICATE_LINE_CHARS"}, "zh": set(), "de": set(), "und": set()}
+    one = build(QualityConfig, {"thresholds": {"ANY_DUPLICATE_LINE_CHARS": 0.07}})
+    assert judge_one(one, values, "en") == set() and judge_one(one, {"dup_line_char_frac": 0.08}, "en")
+    poems = "李白\n" + "".join(chr(c) for c in range(0x5200, 0x5240)) + "。\n李白\n" + CHINESE
+    _, [row] = filter_texts(tmp_path, [[poems]])
+    lines = [line for line in poems.splitlines() if line.strip()]
+    assert row["dup_line_char_frac"] == pytest.approx(2 / sum(map(len, lines)))  # two characters of one copy, not their bytes
+    assert row["dup_line_frac"] == 1 / len(lines) and row["kept"]
+
+
+KINDS = yaml.safe_load((ROOT / "conf" / "quality" / "by_kind.yaml").read_text("utf-8"))["by_kind"]
+
+
+def test_a_kind_has_rules_of_its_own_over_its_language_and_under_its_source() -> None:
+    config = build(
+        QualityConfig,
+        {
+            "by_language": {"de": {"thresholds": {"TOO_FEW_WORDS": 40, "TOO_MANY_WORDS": 5000}}},
+            "by_kind": {"verse": {"thresholds": {"TOO_FEW_WORDS": 10, "TOO_MANY_NEWLINES": None}}},
+            "by_source": {"hymns": {"thresholds": {"TOO_MANY_NEWLINES": 1.0}}},
+        },
+    )
+    values = {"num_words": 30.0, "newline_per_word": 2.0}
+    assert judge_one(config, values, "de", kind="prose") == {"TOO_FEW_WORDS", "TOO_MANY_NEWLINES"}
+    assert judge_one(config, values, "de", kind="verse") == judge_one(config, values, kind="verse") == set()
+    assert judge_one(config, values, "de", "hymns", "verse") == {"TOO_MANY_NEWLINES"}
+    assert judge_one(config, {"num_words": 6000.0}, "de", kind="verse") == {"TOO_MANY_WORDS"}
+
+
+def test_a_document_is_of_the_kind_it_names_else_of_that_of_its_source() -> None:
+    of_source, known = {"list": "mail"}, {"mail", "verse"}
+    for metadata, source, key, kind in (
+        ('{"kind":"verse"}', "list", "kind", "verse"),
+        ('{"kind":"essay"}', "list", "kind", "mail"),
+        ('{"kind":["verse"]}', "web", "kind", None),
+        (None, "list", "kind", "mail"),
+        ('{"kind":"verse"}', "web", None, None),
+        ('{"a/b":"verse","kind":"mail"}', "web", "a/b", "verse"),
+    ):
+        assert document_kind(metadata, source, known, of_source, key) == kind
+    with pytest.raises(ConfigError, match=r"kind_of_source.list is male, which has no rules in by_kind; did you mean mail"):
+        build(QualityConfig, {"by_kind": KINDS, "kind_of_source": {"list": "male"}})
+    with pytest.raises(ConfigError, match="take quality=by_kind"):
+        build(QualityConfig, {"kind_of_source": {"list": "mail"}})
+    with pytest.raises(ConfigError, match=r"by_kind.mail.*did you mean gopher"):
+        build(QualityConfig, {"by_kind": {"mail": {"presets": ["gofer"]}}})
+
+
+def test_ready_kinds_keep_what_the_rules_for_web_pages_misjudge() -> None:
+    config = build(QualityConfig, {"by_kind": KINDS})
+    poem = {"terminal_line_frac": 0.05, "short_line_frac": 1.0, "newline_per_word": 0.35, "dup_line_char_frac": 0.3}
+    letter = {"terminal_line_frac": 0.08, "dup_line_char_frac": 0.05, "alphabetic_word_frac": 0.7}
+    program = {"hash_per_word": 0.2, "terminal_line_frac": 0.0, "newline_per_word": 0.4, "num_stop_words": 0.0}
+    for kind, values in (("verse", poem), ("mail", letter), ("email", letter), ("code", program)):
+        assert judge_one(config, values, kind=kind) == set() != judge_one(config, values)
+    for kind in KINDS:
+        assert judge_one(config, {"top_2gram_char_frac": 0.9, "dup_line_frac": 0.95}, kind=kind) >= {
+            "TOP_2GRAM",
+            "DUPLICATE_LINES",
+        }
 
 
 def test_fineweb2_has_the_published_numbers_of_each_language() -> None:

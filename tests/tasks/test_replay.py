@@ -29,6 +29,13 @@ CHANGES = [
         "by_source": {"x'y": {"presets": ["fineweb2/de"]}},
         "by_language": {"zh": {"presets": [], "limits": {"num_words": {"min": 70}}}, "de": {"thresholds": {"TOO_FEW_WORDS": 90}}},
     },
+    {
+        "by_source": {"x'y": {"thresholds": {"TOO_FEW_WORDS": 80}}},
+        "by_language": {"de": {"thresholds": {"TOO_FEW_WORDS": 90, "LONG_WORDS": 6}}},
+        "by_kind": {"it's": {"thresholds": {"TOO_FEW_WORDS": 10}}, "list": {"presets": ["gopher"]}},
+        "kind_of_source": {"z": "list"},
+        "kind_key": "a/b~c",
+    },
 ]
 
 
@@ -37,7 +44,11 @@ def parents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     folder = tmp_path_factory.mktemp("replay") / "language=xx" / "source=[1]"  # no columns and no pattern, but a path
     texts = sample_texts(240, 1500)
     for part in range(3):
-        records = [{"text": text, "from": ("x'y", "z")[i % 2]} for i, text in enumerate(texts) if i % 3 == part]
+        records = [
+            {"text": text, "from": ("x'y", "z")[i % 2]} | ({"a/b~c": ("it's", "essay", 3)[i % 3]} if i % 5 else {})
+            for i, text in enumerate(texts)
+            if i % 3 == part
+        ]
         write_jsonl(folder / "in" / f"{part}.jsonl", records)
     ingested = ingest_files(folder, "ingest", [folder / "in"], source_column="from")
     labels = [("en", "zh", "de", "th")[i % 4] for i in range(len(texts))]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.artifact import Artifact
-from tasks.quality import QualityConfig, describe_rule
+from tasks.described_rules import describe_rule
+from tasks.quality import QualityConfig
 from tasks.report import REPORT_FILE, ReportConfig, write_report
 from tasks.reporting.quantities import NARROW, NOT_MEASURED, compact, count, fixed, percent, significant, size
 from tasks.reporting.text_sections import legible_token
@@ -345,7 +346,14 @@ def test_a_source_without_a_say_does_not_repeat_the_thresholds_of_languages(tmp_
     rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
     text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
     assert "LONG_ WORDS all zh mean_" in text and "LONG_ WORDS mail" not in text
-    assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh mean_" in text
+    assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh" not in text
+    asked["by_kind"] = {"verse": {"thresholds": {"SHORT_WORDS": 1}}}
+    book = build(QualityConfig, asked).rule_book()
+    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
+    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
+    # The source is laid over the kind, so both at once are told.
+    assert "SHORT_ WORDS all verse all mean_" in text and "SHORT_ WORDS mail verse all mean_" in text
+    assert "thresholds by language, kind and source" in text
 
 
 def test_what_filtering_changed_is_shown_by_language(tmp_path: Path) -> None:
