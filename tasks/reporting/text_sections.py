@@ -153,13 +153,13 @@ def _candidate_curve(dedup: Facts) -> Markup | None:
         dedup.number("lsh", "rows_per_band"),
         dedup.number("lsh", "threshold"),
     )
-    if not bands or not rows:
+    if bands is None or rows is None or bands < 1 or rows < 1:
         return None
     similarity = [i / (CURVE_POINTS - 1) for i in range(CURVE_POINTS)]
     curve = Series("probability", [(s, 1 - (1 - s**rows) ** bands) for s in similarity])
     at = (
         f" At the threshold of {threshold:g} it is {percent(1 - (1 - threshold**rows) ** bands)}."
-        if threshold is not None
+        if threshold is not None and 0 <= threshold <= 1
         else ""
     )
     note = f"Probability that a pair is compared, by its true similarity, for {count(bands)} bands of {count(rows)} rows.{at}"
