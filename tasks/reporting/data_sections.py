@@ -28,7 +28,7 @@ LARGEST = 15
 MOST_RULES_IN_MATRIX = 24
 STAGE_WORDS = {
     "read": "read",
-    "ingest": "readable, not empty",
+    "ingest": "became documents",
     "language": "language known",
     "quality": "passed quality rules",
     "dedup": "distinct",
@@ -154,7 +154,10 @@ def _distribution(
         marks.append(Bar(name, left, f"{count(left)} of {count(there)}", title_text, whole=there))
         kept_bytes = size(Facts(kept.get(name)).number("bytes") or 0)
         rows.append((foreign(name), count(there), size(facts.number("bytes")), count(left), kept_bytes, share(left, there)))
-    more = f" The {LARGEST} largest of {len(marks)}; the table has all." if len(marks) > LARGEST else ""
+    of_how_many, table_has = f"{len(marks)}", "all"
+    if len(rows) > len(marks):  # how many names the rest has is not known
+        of_how_many, table_has = f"more than {len(marks)}", f"the {len(marks)} largest and the rest in one row"
+    more = f" The {LARGEST} largest of {of_how_many}; the table has {table_has}." if len(marks) > LARGEST else ""
     chart = marks and figure(
         title,
         lambda width: bars(marks[:LARGEST], width),

@@ -50,7 +50,7 @@ def _subtitle(run: Run) -> object:
     kept = plural(run.documents_kept, "document")
     tongues = f" in {plural(len(languages), 'language')}" if languages else ""
     which: list[object] = [": ", foreign(languages[0])] if len(languages) == 1 else []
-    return join([f"{model} trained on {kept} from {plural(len(sources) or None, 'source')}{tongues}", *which, "."])
+    return join([f"{model} from {kept} of {plural(len(sources) or None, 'source')}{tongues}", *which, "."])
 
 
 def _cards(run: Run) -> list[Card]:

@@ -370,6 +370,21 @@ def test_the_rest_of_many_sources_is_not_compared(named: dict[str, Any], tmp_pat
     assert "of 33" not in html and re.search(r"\(other\) 33 330 B – – –", Page(html).text)
 
 
+@pytest.mark.parametrize(
+    ("rest", "note"),
+    [
+        ({}, "The 15 largest of 20; the table has all."),
+        (
+            {OTHER: {"documents": 33, "bytes": 330}},
+            "The 15 largest of more than 20; the table has the 20 largest and the rest in one row.",
+        ),
+    ],
+)
+def test_the_note_under_many_sources_says_what_the_table_has(rest: dict[str, Any], note: str, tmp_path: Path) -> None:
+    named = {f"site{i}": {"documents": 9, "bytes": 90} for i in range(20)}
+    assert note in Page(render(changed(report_artifacts.realistic(tmp_path), "ingest", by_source=named | rest), tmp_path)).text
+
+
 def test_words_of_one_text_only_are_marked(tmp_path: Path) -> None:
     html = render(report_artifacts.realistic(tmp_path), tmp_path)
     marks = re.findall(r"<mark>([^<]*)</mark>", html)

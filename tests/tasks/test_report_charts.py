@@ -8,6 +8,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks import duplicate_examples
+from tasks.reporting import differences
 from tasks.reporting.charts import NARROW_WIDTH, WIDE, Bar, Estimate, Reference, Series, bars, forest, heat, histogram, lines
 from tasks.reporting.differences import mark_differences
 from tasks.reporting.markup import Markup, escape, tag
@@ -122,6 +124,16 @@ def test_marked_texts_keep_all_their_characters(first: str, second: str) -> None
 @given(st.text(alphabet="abc 漢字.", max_size=40))
 def test_equal_texts_have_no_marks(text: str) -> None:
     assert "<mark>" not in "".join(mark_differences(text, text))
+
+
+def test_where_an_excerpt_breaks_off_is_no_difference() -> None:
+    assert differences.EXCERPT_CHARS == duplicate_examples.EXCERPT_CHARS
+    text = " ".join(f"word{i}" for i in range(100))
+    for first, second in ((text[:300], f"New. {text}"[:300]), (f"New. {text}"[:300], text[:300])):
+        marked = "".join(mark_differences(first, second))
+        assert re.findall("<mark>(.*?)</mark>", marked) == ["New."]
+    assert "<mark>" in mark_differences(text[:300], text[:90])[0], "a whole text ends where it ends"
+    assert "<mark>end</mark>" in mark_differences("the end", "the last")[0], "whole texts differ to their ends"
 
 
 def test_quantities_read_as_people_write_them() -> None:
