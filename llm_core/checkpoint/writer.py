@@ -1,8 +1,9 @@
 """How does the state of a run get into files? Plans of torch.distributed.checkpoint, made once, carried out by each rank alone.
 
 `dcp.save` meets other ranks at every turn, so it cannot run beside training, which meets them too. Its steps can: a plan says
-which rank writes what (a collective call, repeated only when names or shapes change), writing touches only this rank's file, and
-the index is made of what all have written (a second collective call, of some kB). Between the two calls a thread may write.
+which rank writes what (a collective call, repeated only when names, shapes or the layout change), writing touches only this
+rank's file, and the index is made of what all have written (a second collective call, of some kB). Between the two calls a
+thread may write.
 
 Cost of copying first: the part of the state that this rank writes, once, in buffers that are kept; pinned where it is on a GPU.
 """
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 
 from llm_core.checkpoint.folders import digest_file
 from llm_core.parallel.places import local
@@ -44,7 +46,7 @@ class Writer:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._planned_for: list[tuple[str, torch.Size, torch.dtype]] = []
+        self._planned_for: list[tuple[Any, ...]] = []
         self._plan = SavePlan([])
         self._metadata = Metadata({})
         self._planner = _Planner()
@@ -52,7 +54,7 @@ class Writer:
 
     def take(self, state: State, copy: bool) -> None:
         """Get hold of the state to be written; as it is now with `copy`, else as it is while it is written. Collective."""
-        signature = [(name, tensor.shape, tensor.dtype) for name, tensor in state.items()]
+        signature = [(name, tensor.shape, tensor.dtype, _place(tensor)) for name, tensor in state.items()]
         if signature != self._planned_for:
             self._make_plan(state)
             self._planned_for = signature
@@ -107,6 +109,11 @@ class _Planner(dcp.DefaultSavePlanner):
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         return self.held[index.fqn]
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """Where the part of this rank lies in a tensor."""
+    return (tensor.placements, tensor.device_mesh) if isinstance(tensor, DTensor) else ()
 
 
 def gather_objects(value: Any, ranks: Ranks) -> list[Any]:
