@@ -14,6 +14,7 @@ from pathlib import Path
 
 from flows.config import compose
 from flows.console import say, table
+from flows.mlflow_log import MlflowLog
 from flows.questions import explain, hits, replay
 from flows.records import remove, unused
 from flows.run import decide
@@ -84,8 +85,12 @@ def show_environment(arguments: list[str]) -> int:
 
 
 def show_interfaces(arguments: list[str]) -> int:
-    state = compose(arguments).state
-    print(f"mlflow   {mlflow_ui(state)}")
+    config = compose(arguments)
+    state, tracking = config.state, config.tracking
+    address, uri = mlflow_ui(state), tracking.resolve_uri(state)
+    if tracking.enabled and tracking.uri is None and not uri.startswith("http"):  # else the server is not ours to ask
+        address = MlflowLog(uri, tracking.experiment, state).runs_page(address)
+    print(f"mlflow   {address}")
     url = os.environ.get("PREFECT_API_URL") or server_url(state)
     print(f"prefect  {url.removesuffix('/api') if url else 'not running; textmill up starts it'}")
     return 0

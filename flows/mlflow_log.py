@@ -29,6 +29,8 @@ MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 1000, 100, 6000
 
 PARENT_TAG = "mlflow.parentRunId"
 KEY_TAG = "store.key"
+VIEW = "?workflowType=machine_learning"
+"""Until it is told, MLflow 3.17 shows traces of chat applications, which we have none of, whatever the experiment is of."""
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -153,9 +155,13 @@ class MlflowLog:
     def children(self, run_id: str) -> list[Any]:
         return list(self._client.search_runs([self.experiment_id], f"tags.`{PARENT_TAG}` = '{run_id}'"))
 
+    def runs_page(self, address: str) -> str:
+        """Where the UI at an address lists the runs of this experiment."""
+        return f"{address.rstrip('/')}/#/experiments/{self.experiment_id}/runs{VIEW}"
+
     def link(self, run_id: str) -> str:
         if urlsplit(self.uri).scheme.startswith("http"):
-            return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}"
+            return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}{VIEW}"
         return f"run {run_id} in {self.uri}; `textmill ui` shows it"
 
 

@@ -174,3 +174,9 @@ def test_only_finite_numbers_become_metrics() -> None:
     values = {"a": 1, "b": {"c/d@": 2.5, "text": "x", "flag": True}, "bad": float("nan"), "list": [1, 2]}
     assert numbers(values) == {"a": 1.0, "b/c/d_": 2.5}
     assert json.dumps(numbers(values))
+
+
+def test_the_page_of_runs_is_that_of_trainings_in_the_experiment(tmp_path: Path) -> None:
+    log = MlflowLog(default_uri(tmp_path), "textmill", tmp_path)
+    page = log.runs_page("http://127.0.0.1:5000/")
+    assert page == f"http://127.0.0.1:5000/#/experiments/{log.experiment_id}/runs?workflowType=machine_learning"
