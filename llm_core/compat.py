@@ -28,6 +28,9 @@ StridedShard: Callable[..., Any] = placement_types._StridedShard
 fused_adamw: Callable[..., None] = torch._fused_adamw_
 """What torch.optim.AdamW(fused=True) calls with lists of tensors; it has no public name."""
 
+scaled_product: Callable[..., Tensor] = torch._scaled_mm
+"""(a8_IK, b8_KJ, scale_a, scale_b, out_dtype=, use_fast_accum=); the public torch.nn.functional.scaled_mm breaks compiled graphs
+in 2.11."""
 
 foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
 """(tensors) → the 2-norm of each; what torch.nn.utils.get_total_norm calls on GPUs. It has no public name."""

@@ -18,8 +18,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import ScalingType, scaled_mm
 
+from llm_core.compat import scaled_product
 from llm_core.config import ConfigError
 from llm_core.model.transformer import Transformer
 
@@ -85,5 +85,4 @@ def _multiply(
     a8_IK: Tensor, b8_JK: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: torch.dtype, use_fast_accum: bool = False
 ) -> Tensor:
     """a bᵀ [I, J] of rows that lie in one piece each."""
-    each = ScalingType.TensorWise
-    return scaled_mm(a8_IK, b8_JK.t(), a_scale, each, b_scale, each, output_dtype=dtype, use_fast_accum=use_fast_accum)
+    return scaled_product(a8_IK, b8_JK.t(), a_scale, b_scale, out_dtype=dtype, use_fast_accum=use_fast_accum)

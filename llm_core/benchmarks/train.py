@@ -123,7 +123,7 @@ def measure(config: RunConfig, skip: int) -> None:
     """Run here, as one rank of the layout; the first prints a row."""
     set_threads(config.parallel)
     with open_ranks(config.parallel) as ranks:
-        layout = build_layout(config.model, config.parallel, config.train, ranks)
+        layout = build_layout(config.model, config.parallel, config.train, ranks, config.memory)
         optimizer = build_optimizer(layout, config.optim, config.train.dtype)
         generator = torch.Generator().manual_seed(ranks.data_rank)
         times = []

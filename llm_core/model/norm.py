@@ -7,6 +7,7 @@ behind a norm makes a copy.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from llm_core.model.config import ModelConfig
+
+AddNorm = Callable[[Tensor, Tensor, nn.Module], tuple[Tensor, Tensor]]
+"""(x_BTD, delta_BTD, norm) → (their sum, its norm)."""
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
@@ -28,6 +32,12 @@ def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def add_then_norm(x_BTD: Tensor, delta_BTD: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """(x + delta, its norm): what stands between the halves of a block."""
+    total_BTD = x_BTD + delta_BTD
+    return total_BTD, norm(total_BTD)
 
 
 class RMSNorm(nn.Module):

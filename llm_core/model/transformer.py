@@ -16,7 +16,7 @@ from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
-from llm_core.model.norm import make_norm
+from llm_core.model.norm import AddNorm, add_then_norm, make_norm
 from llm_core.model.rope import rope_tables
 from llm_core.model.swiglu import Gated, gated
 
@@ -58,8 +58,11 @@ class GELU(nn.Module):
 
 
 class Block(nn.Module):
+    add_norm: AddNorm
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
+        self.add_norm = add_then_norm
         self.attention_norm = make_norm(config)
         self.attention = Attention(config, layer)
         self.ffn_norm = make_norm(config)
@@ -68,8 +71,9 @@ class Block(nn.Module):
     def forward(
         self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, mask: Mask = CAUSAL, cache: KeyValueCache | None = None
     ) -> Tensor:
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope, mask, cache)
-        return x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask, cache)
+        x_BTD, normed_BTD = self.add_norm(x_BTD, attended_BTD, self.ffn_norm)
+        return x_BTD + self.ffn(normed_BTD)
 
 
 class Transformer(nn.Module):

@@ -26,8 +26,8 @@ from llm_core.memory.recompute import apply_recompute
 from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
-from llm_core.model.swiglu import prepare_gated
-from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.model.kernels import apply_kernels
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.context import Context
 from llm_core.parallel.fsdp import shard_weights
 from llm_core.parallel.layout import Layout
@@ -91,12 +91,10 @@ def build_layout(
     if parallel.cp > 1:
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
         context.apply(model)
-    backend, gated = "sdpa" if train.attention == "auto" else train.attention, prepare_gated(train.kernels, ranks.device)
-    for block in model.blocks:
-        if block is not None:
-            block.attention.backend = prepare_backend(backend, ranks.device)
-            if isinstance(block.ffn, SwiGLU):
-                block.ffn.gated = gated
+    backend, blocks = "sdpa" if train.attention == "auto" else train.attention, [b for b in model.blocks if b is not None]
+    apply_kernels(blocks, train.kernels, ranks.device)
+    for block in blocks:
+        block.attention.backend = prepare_backend(backend, ranks.device)
     pipeline = None
     if plan is not None:
         # Whoever holds the same layers and parts of them, whether it reads other sequences or other tokens of the same.

@@ -9,7 +9,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -22,6 +23,12 @@ def fork_ranks(world: int, folder: Path, run: Callable[[], None]) -> None:
     store.unlink(missing_ok=True)
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_rank, args=(rank, world, store, run), daemon=True) for rank in range(world)]
+    if not all_succeed(ranks):
+        sys.exit(1)
+
+
+def all_succeed(ranks: Sequence[BaseProcess]) -> bool:
+    """Run them to their end; where one fails, the others, which may wait for it, are ended too."""
     for rank in ranks:
         rank.start()
     while any(rank.exitcode is None for rank in ranks) and not any(rank.exitcode for rank in ranks):
@@ -29,8 +36,8 @@ def fork_ranks(world: int, folder: Path, run: Callable[[], None]) -> None:
     failed = any(rank.exitcode for rank in ranks)
     for rank in ranks:
         rank.kill()
-    if failed:
-        sys.exit(1)
+        rank.join()
+    return not failed
 
 
 def _rank(rank: int, world: int, store: Path, run: Callable[[], None]) -> None:

@@ -5,9 +5,6 @@ On a GPU as they are; on a CPU by Triton's interpreter, where the package is ins
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import sys
 from typing import Any
 
 import pytest
@@ -16,33 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from llm_core.config import ConfigError
-from llm_core.memory.config import MemoryConfig
 from llm_core.model import swiglu
 from llm_core.model.transformer import SwiGLU
-from llm_core.parallel import apply
-from llm_core.parallel.ranks import Ranks
-from llm_core.run_config import check_run
-from llm_core.train_config import ParallelConfig
-from tests.llm_core.small_runs import MODEL, TRAIN
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+from tests.llm_core.model.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
+from tests.llm_core.small_runs import MODEL
 
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:
-    pytest.importorskip("triton")
-    if not ON_GPU:
-        os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined
-    from llm_core.model import swiglu_triton
-
-    os.environ.pop("TRITON_INTERPRET", None)
-    return swiglu_triton
-
-
-def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-    return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale).to(DEVICE)
+    return kernels_of("swiglu_triton")
 
 
 def exact(gate_up: Tensor, grad: Tensor, block: int) -> tuple[Tensor, Tensor]:
@@ -108,39 +87,3 @@ def test_a_compiled_layer_keeps_the_kernels_in_one_graph(kernels: Any) -> None:
         layer(x).square().sum().backward()
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
     torch.testing.assert_close(layers[1].gate_up.weight.grad, layers[0].gate_up.weight.grad)
-
-
-def test_kernels_are_refused_where_they_cannot_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"train.kernels \(triton\) are for CUDA devices, this one is cpu; use torch"):
-        swiglu.prepare_gated("triton", torch.device("cpu"))
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "llm_core.model.swiglu_triton", raising=False)
-    monkeypatch.delattr("llm_core.model.swiglu_triton", raising=False)
-    with pytest.raises(ConfigError, match="need the package triton"):
-        swiglu.prepare_gated("triton", torch.device("cuda"))
-
-
-def test_kernels_are_refused_for_models_without_gates() -> None:
-    gpt2 = dataclasses.replace(
-        MODEL, norm="layer", ffn="gelu", positions="learned", num_kv_heads=4, qkv_bias=True, out_bias=True, ffn_bias=True
-    )
-    with pytest.raises(ConfigError, match=r"train.kernels \(triton\) compute SwiGLU, model.ffn is gelu; set train.kernels=torch"):
-        check_run(gpt2, dataclasses.replace(TRAIN, kernels="triton"), ParallelConfig())
-
-
-@pytest.mark.parametrize("savings", [{}, {"ffn_tiles": 2}, {"recompute": "selective"}])
-def test_a_model_with_kernels_trains_as_one_without(
-    kernels: Any, savings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(apply, "prepare_gated", lambda name, _device: {"torch": swiglu.gated, "triton": kernels.gated}[name])
-    ids = torch.randint(0, MODEL.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    found = []
-    for name in ("torch", "triton"):
-        train = dataclasses.replace(TRAIN, kernels=name)
-        parallel = ParallelConfig(device=DEVICE.type)  # type: ignore[arg-type]
-        model = apply.build_layout(MODEL, parallel, train, Ranks(0, 1, DEVICE), MemoryConfig(**savings)).bare
-        loss = model(ids[:, :-1], targets_BT=ids[:, 1:])[0]
-        loss.backward()
-        found.append((loss.detach(), *(weight.grad for weight in model.parameters())))
-    for plain, own in zip(*found, strict=True):
-        torch.testing.assert_close(own, plain)

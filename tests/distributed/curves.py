@@ -1,0 +1,109 @@
+"""The loss curves of layouts over the GPUs of this machine: `python -m tests.distributed.curves FOLDER [steps [device [world]]]`.
+
+The same model, weights and batches of the embedded corpus under each layout, in bf16. Leaves `curves.json` in the folder: by
+layout, the loss of each step. `single` is one process; `noise` is one process with a quarter of the micro batch, which
+changes the order of sums and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from llm_core.model.config import ModelConfig
+from llm_core.optim.build import build_optimizer
+from llm_core.optim.config import OptimConfig
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.ranks import open_ranks
+from llm_core.run_config import RunConfig
+from llm_core.step import train_step
+from llm_core.train_config import ParallelConfig, TrainConfig
+from tests.distributed.cases import layout_name
+from tests.distributed.forks import all_succeed
+from tests.distributed.processes import free_port
+
+CORPUS = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
+STEPS, LR = 50, 3e-4
+MODEL = ModelConfig(256, 512, 8, 8, 4, 1408, 512)
+SMALL = replace(MODEL, dim=64, ffn_dim=176)
+TRAIN = TrainConfig(num_steps=STEPS, global_batch_sequences=32, seq_len=512, micro_batch_sequences=4, dtype="bf16")
+
+
+def layouts(world: int, device: str) -> list[ParallelConfig]:
+    """What `world` processes can be, in pairs along each axis: on four, the products that people train with."""
+    one = ParallelConfig(kind="fsdp", num_processes=world, device=device)  # type: ignore[arg-type]
+    if world == 2:
+        data = [replace(one, kind=kind) for kind in ("ddp", "zero1", "zero2", "fsdp")]
+        overlaps = ("none", "ring", "symmetric")[: 3 if device == "cuda" else 2]
+        tensor = [replace(one, tp=2, tp_overlap=overlap) for overlap in overlaps]
+        slices = [replace(one, cp=2, cp_kind=kind, cp_balanced=kind != "ulysses") for kind in ("all_gather", "ulysses", "ring")]
+        stages = [replace(one, kind="ddp", pp=2, pp_schedule=schedule) for schedule in ("1f1b", "interleaved", "zero_bubble")]
+        return [*data, *tensor, *slices, *stages]
+    pairs = [{"tp": 2}, {"pp": 2}, {"cp": 2}, {"pp": 2, "tp": 2}, {"cp": 2, "tp": 2}]
+    return [one, *(replace(one, **pair) for pair in pairs), replace(one, kind="hsdp", dp_shard=2)]
+
+
+def batches(steps: int, sequences: int = TRAIN.global_batch_sequences, tokens: int = TRAIN.seq_len) -> torch.Tensor:
+    """Real text as bytes, in random pieces: ids [steps, sequences, tokens + 1]."""
+    texts = (json.loads(line)["text"] for line in CORPUS.read_text("utf-8").splitlines())
+    data = np.frombuffer("\n\n".join(texts).encode(), np.uint8)
+    begins = np.random.default_rng(0).integers(0, len(data) - tokens, (steps, sequences, 1))
+    return torch.from_numpy(data[begins + np.arange(tokens + 1)].astype(np.int64))
+
+
+def curve(config: RunConfig, file: Path) -> None:
+    """Train here, as one rank; the first writes the losses."""
+    ids = batches(config.train.num_steps)
+    with open_ranks(config.parallel) as ranks:
+        layout = build_layout(config.model, config.parallel, config.train, ranks)
+        optimizer = build_optimizer(layout, config.optim, config.train.dtype)
+        reports = []
+        for step_ids in ids:
+            own = step_ids[ranks.data_rank :: ranks.data_world]
+            reports.append(train_step(layout, optimizer, (own[:, :-1], own[:, 1:]), LR, config, ranks)[0])
+        if ranks.is_first:
+            file.write_text(json.dumps(torch.stack(reports).tolist()), "utf-8")
+
+
+def in_processes(config: RunConfig, file: Path) -> list[float]:
+    """The losses under one layout, in forks of this process, which must not have touched a GPU."""
+    port, fork = str(free_port()), multiprocessing.get_context("fork")
+    world = config.parallel.num_processes
+
+    def rank(number: int) -> None:
+        os.environ |= {"RANK": str(number), "WORLD_SIZE": str(world), "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(world)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        curve(config, file)
+
+    if not all_succeed([fork.Process(target=rank, args=(number,)) for number in range(world)]):
+        raise RuntimeError(f"a process of {layout_name(config.parallel)} failed")
+    losses: list[float] = json.loads(file.read_text("utf-8"))
+    return losses
+
+
+def main(folder: Path, steps: int, device: str, world: int) -> None:
+    model = MODEL if device == "cuda" else SMALL
+    train, optim, nowhere = replace(TRAIN, num_steps=steps), OptimConfig(lr=LR), Path(os.devnull)
+    single = RunConfig(model, optim, train, ParallelConfig(device=device), nowhere, nowhere)  # type: ignore[arg-type]
+    runs = {"single": single, "noise": replace(single, train=replace(train, micro_batch_sequences=1))}
+    for parallel in layouts(world, device):
+        runs[layout_name(parallel)] = replace(single, parallel=parallel)
+    found, numbers = {}, itertools.count()
+    for name, config in runs.items():
+        found[name] = in_processes(config, folder / f"losses-{next(numbers)}.json")
+        apart = [abs(a - b) for a, b in zip(found[name], found["single"], strict=True)]
+        print(f"{name}: last {found[name][-1]:.4f}, from single {max(apart):.4f} at most, {sum(apart) / steps:.4f}", flush=True)
+        (folder / "curves.json").write_text(json.dumps(found), "utf-8")
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:] + [str(STEPS), "cuda", "2"][len(sys.argv) - 2 :]
+    main(Path(given[0]), int(given[1]), given[2], int(given[3]))

@@ -1,0 +1,57 @@
+"""Kernels of our own are asked for by name: refused in one line where they cannot run, and else a model trains as one without."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from llm_core.config import ConfigError
+from llm_core.memory.config import MemoryConfig
+from llm_core.model import kernels as chosen
+from llm_core.model.kernels import triton_kernels
+from llm_core.parallel import apply
+from llm_core.parallel.ranks import Ranks
+from llm_core.run_config import check_run
+from llm_core.train_config import ParallelConfig
+from tests.llm_core.model.triton_kernels import DEVICE, kernels_of
+from tests.llm_core.small_runs import MODEL, TRAIN
+
+
+def test_kernels_are_refused_where_they_cannot_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"train.kernels \(triton\) are for CUDA devices, this one is cpu; use torch"):
+        triton_kernels(torch.device("cpu"))
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "llm_core.model.swiglu_triton", raising=False)
+    monkeypatch.delattr("llm_core.model.swiglu_triton", raising=False)
+    with pytest.raises(ConfigError, match="need the package triton"):
+        triton_kernels(torch.device("cuda"))
+
+
+def test_kernels_are_refused_for_models_without_gates() -> None:
+    gpt2 = dataclasses.replace(
+        MODEL, norm="layer", ffn="gelu", positions="learned", num_kv_heads=4, qkv_bias=True, out_bias=True, ffn_bias=True
+    )
+    with pytest.raises(ConfigError, match=r"train.kernels \(triton\) compute SwiGLU, model.ffn is gelu; set train.kernels=torch"):
+        check_run(gpt2, dataclasses.replace(TRAIN, kernels="triton"), ParallelConfig())
+
+
+@pytest.mark.parametrize("savings", [{}, {"ffn_tiles": 2}, {"recompute": "selective"}])
+def test_a_model_with_kernels_trains_as_one_without(savings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm
+    monkeypatch.setattr(chosen, "triton_kernels", lambda _device: own)
+    ids = torch.randint(0, MODEL.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    found = []
+    for name in ("torch", "triton"):
+        train = dataclasses.replace(TRAIN, kernels=name)
+        parallel = ParallelConfig(device=DEVICE.type)  # type: ignore[arg-type]
+        model = apply.build_layout(MODEL, parallel, train, Ranks(0, 1, DEVICE), MemoryConfig(**savings)).bare
+        assert (model.blocks[0].add_norm is own[1]) == (name == "triton")
+        loss = model(ids[:, :-1], targets_BT=ids[:, 1:])[0]
+        loss.backward()
+        found.append((loss.detach(), *(weight.grad for weight in model.parameters())))
+    for plain, own_ in zip(*found, strict=True):
+        torch.testing.assert_close(own_, plain)
