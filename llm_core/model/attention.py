@@ -58,9 +58,11 @@ class Attention(nn.Module):
         qkv_BTD = self.qkv(x_BTD)
         batch, tokens, _ = qkv_BTD.shape
         # Tensor parallelism leaves some of the groups here. Queries lose their group after rotation: then nothing is copied.
-        qkv_BGHTD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim).permute(0, 2, 3, 1, 4)
+        qkv_BTGHD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim)
         # One split, not three slices: its backward writes the gradient once, where each slice would fill all of it with zeros.
-        q_BGHTD, k_BG1TD, v_BG1TD = qkv_BGHTD.split((self.group_size, 1, 1), dim=2)
+        # Before tokens and heads change places: so it writes in the order of the product.
+        parts = qkv_BTGHD.split((self.group_size, 1, 1), dim=3)
+        q_BGHTD, k_BG1TD, v_BG1TD = (part.permute(0, 2, 3, 1, 4) for part in parts)
         k_BGTD, v_BGTD = k_BG1TD.squeeze(2), v_BG1TD.squeeze(2)
         if self.qk_norm:
             q_BGHTD, k_BGTD = self.q_norm(q_BGHTD), self.k_norm(k_BGTD)

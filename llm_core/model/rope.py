@@ -19,15 +19,18 @@ from llm_core.model.config import RopeScaling
 def rope_tables(
     positions_BT: Tensor, head_dim: int, theta: float, dtype: torch.dtype, scaling: RopeScaling | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(cos_B1TD, sin_B1TD) in float32, or float64 for a float64 model: bfloat16 angles are wrong beyond some hundred tokens."""
+    """(cos_B1TD, sin_B1TD) in float32, or float64 for a float64 model: bfloat16 angles are wrong beyond some hundred tokens.
+
+    Sines carry the sign that a channel's partner turns with, minus in the first half, so no pass over heads is spent on it.
+    """
     precise = torch.float64 if dtype == torch.float64 else torch.float32
     exponents = torch.arange(0, head_dim, 2, dtype=precise, device=positions_BT.device) / head_dim
     frequencies_D = 1.0 / theta**exponents
     if scaling is not None:
         frequencies_D = scale_frequencies(frequencies_D, scaling)
-    angles_BTD = positions_BT[..., None].to(precise) * frequencies_D
-    angles_B1TD = torch.cat((angles_BTD, angles_BTD), dim=-1)[:, None]
-    return angles_B1TD.cos(), angles_B1TD.sin()
+    angles_B1TD = (positions_BT[..., None].to(precise) * frequencies_D)[:, None]
+    cos_B1TD, sin_B1TD = angles_B1TD.cos(), angles_B1TD.sin()
+    return torch.cat((cos_B1TD, cos_B1TD), dim=-1), torch.cat((-sin_B1TD, sin_B1TD), dim=-1)
 
 
 def scale_frequencies(frequencies_D: Tensor, scaling: RopeScaling) -> Tensor:
@@ -38,7 +41,7 @@ def scale_frequencies(frequencies_D: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def apply_rope(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:
-    """Turn each head by its position; computed in the dtype of the tables, returned in the dtype of x."""
+    """Turn each head by its position, with `rope_tables`; computed in the dtype of the tables, returned in the dtype of x."""
     first, second = x_BHTD.chunk(2, dim=-1)
-    rotated_BHTD = torch.cat((-second, first), dim=-1)
-    return (x_BHTD * cos_B1TD + rotated_BHTD * sin_B1TD).to(x_BHTD.dtype)
+    partner_BHTD = torch.cat((second, first), dim=-1)
+    return (x_BHTD * cos_B1TD + partner_BHTD * sin_B1TD).to(x_BHTD.dtype)

@@ -3,16 +3,20 @@
 import ast
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from llm_core.config import ConfigError
 from llm_core.model import transformer
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
+from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Transformer
 from tests.llm_core.small_runs import MODEL
 
@@ -65,6 +69,30 @@ def test_attention_depends_on_distances_not_on_places() -> None:
     here, there = model(ids_BT), model(ids_BT, torch.arange(10)[None] + 1000)
     assert (here - there).abs().max() < 1e-9
     assert (here - model(ids_BT, 2 * torch.arange(10)[None])).abs().max() > 1e-3
+
+
+class Made(TorchDispatchMode):
+    """Names of the operations that make a tensor of so many elements, in memory of its own."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements, self.names = elements, list[str]()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = operation(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.numel() == self.elements and not operation.is_view:
+            self.names.append(operation.name())
+        return out
+
+
+@pytest.mark.parametrize("change", [{}, {"num_kv_heads": 4}, {"qk_norm": True}])
+def test_the_gradient_of_queries_keys_and_values_is_written_once(change: dict[str, Any]) -> None:
+    attention = make_model(dataclasses.replace(MODEL, **change)).blocks[0].attention
+    x_BTD = torch.randn(3, 11, MODEL.dim, requires_grad=True)
+    out_BTD = attention(x_BTD, rope_tables(torch.arange(11)[None], MODEL.head_dim, MODEL.rope_theta, x_BTD.dtype))
+    with Made(3 * 11 * len(attention.qkv.weight)) as made:
+        torch.autograd.grad(out_BTD.sum(), attention.qkv.weight)
+    assert made.names == ["aten::cat"]
 
 
 def test_initial_weights_depend_on_seed_and_name_alone() -> None:
