@@ -30,11 +30,12 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import c4, inner
+from tasks.kernels.bitmaps import NUM_MAPS, PADDING, char_flags, map_document
 from tasks.kernels.interning import make_table
-from tasks.kernels.lines import duplicate_paragraphs
-from tasks.kernels.ngrams import MAX_N, repeated_ngrams
-from tasks.kernels.scan import char_flags, line_marks, scan_document
+from tasks.kernels.lines import duplicate_paragraphs, line_marks, measure_lines
+from tasks.kernels.ngrams import MAX_N, filter_size, repeated_ngrams
 from tasks.kernels.stopwords import count_stop_words, pack_lists, stop_tables
+from tasks.kernels.units import number_units
 from tasks.quality_features import FEATURES
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -52,7 +53,19 @@ def measure_texts(
     lists = np.zeros(len(rows), np.int64) if list_of_document is None else list_of_document.astype(np.int64)
     stop_lists = stop_lists or [STOP_WORDS]
     packed = pack_lists(stop_lists)
-    _measure_documents(buf, offsets, lists, packed, len(stop_lists), (char_flags(), line_marks()), c4.c4_tables(), rows)
+    tables = ((char_flags(), line_marks()), c4.c4_tables())
+    # Bytes behind a document are read: the last ones are measured in a copy with room behind it.
+    padded = int(np.searchsorted(offsets[1:], len(buf) - PADDING, "right"))
+    tail = np.zeros(int(offsets[-1] - offsets[padded]) + PADDING, np.uint8)
+    tail[:-PADDING] = buf[offsets[padded] : offsets[-1]]
+    buf, tail = buf.view(), tail.view()
+    buf.setflags(write=False)
+    tail.setflags(write=False)
+    for texts, begins, some in (
+        (buf, offsets[: padded + 1], slice(padded)),
+        (tail, offsets[padded:] - offsets[padded], slice(padded, None)),
+    ):
+        _measure_documents(texts, begins, lists[some], packed, len(stop_lists), *tables, rows[some])
     return rows
 
 
@@ -64,40 +77,50 @@ def _measure_documents(buf, offsets, stop_lists, packed_lists, num_lists, char_t
         longest = length if length > longest else longest
     # Two units or lines are two bytes apart, or one of them is a letter of three bytes.
     room = longest // 2 + 3
+    num_words = longest // 64 + 3
     # Pages of these arrays that no document reaches are never touched, and cost nothing.
     line_table, unit_table, pair_table = make_table(room), make_table(room), make_table(room)
+    maps, sums = np.empty(NUM_MAPS * num_words, np.uint64), np.empty(4 * num_words, np.int64)
     lines = (np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32))
     line_spans = (np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint64))
-    unit_spans = (np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint64))
-    units = (np.empty(room, np.int32), np.empty(room, np.int64), np.empty(room, np.int32))
+    unit_places = (np.empty(room, np.int64), np.empty(room, np.int64))
+    unit_spans = (np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.uint64))
+    units, unit_chars = (np.empty(room, np.int32), np.empty(room, np.int64), np.empty(room, np.int32)), np.empty(room, np.int32)
     scratch = (np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32))
+    seen = np.empty(filter_size(room), np.uint8)
     stripped, c4_totals, covered = np.empty(longest, np.uint8), np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
     stops = stop_tables(packed_lists, num_lists)
-    generation = np.int64(0)  # a literal would compile the walk twice, for itself and for int64
+    generation = np.int64(0)  # a literal would compile what counts on from it twice, for itself and for int64
     for d in range(len(rows)):
         begin, end = offsets[d], offsets[d + 1]
-        sizes, num_paragraphs, of_lines, of_units = scan_document(
+        num_units, num_tails, num_newlines, hashes, ellipses, braces = map_document(
+            buf, begin, end, char_tables[0], maps, unit_places[0], unit_places[1]
+        )
+        generation, num_lines, num_paragraphs, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = measure_lines(
             buf,
             begin,
             end,
+            maps,
+            sums,
             char_tables,
             c4_tables,
             lines,
             line_spans,
             line_table,
-            units,
-            unit_spans,
-            unit_table,
             generation,
+            num_newlines,
             stripped,
             c4_totals,
         )
-        generation, num_lines, num_ids, num_units = sizes
-        num_chars, num_newlines, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = of_lines
-        unsegmented, alphabetic, word_chars, longest_word, hashes, ellipses, braces = of_units
+        generation, num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
+            buf, begin, maps, char_tables[0], num_units, unit_places, unit_spans, units, unit_chars, unit_table, generation
+        )
+        num_chars = end - begin - num_tails
         generation += 1
-        dup_paragraphs, dup_paragraph_chars = duplicate_paragraphs(lines, num_lines, scratch[0], pair_table, generation)
-        generation = repeated_ngrams(units, num_units, scratch, pair_table, generation, covered)
+        dup_paragraphs, dup_paragraph_chars = (
+            duplicate_paragraphs(lines, num_paragraphs, pair_table, generation) if dup else (0, 0)
+        )
+        generation = repeated_ngrams(units, num_units, num_ids, scratch, seen, pair_table, generation, covered)
         stop_words, stop_occurrences = count_stop_words(
             buf, unit_spans[0], unit_spans[1], unit_spans[2], units[2], num_ids, packed_lists, stops, stop_lists[d]
         )
