@@ -61,10 +61,9 @@ def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
     return types.void(buf, types.int64, types.uint64), generate
 
 
-@njit(cache=True, nogil=True)
-def make_table(num_items):  # type: ignore[no-untyped-def]
+def make_table(num_items: int) -> np.ndarray:
     """An empty table for up to `num_items` of one generation; generation 0 is "never filled"."""
-    return np.zeros(2 * (table_mask(num_items) + 1), np.uint64)
+    return np.zeros(2 * (int(table_mask(num_items)) + 1), np.uint64)
 
 
 @njit(cache=True, nogil=True)

@@ -86,9 +86,9 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
             grow(keys, num_ids, table, generation, mask)
 
     unsegmented, alphabetic, word_chars, longest = 0, 0, 0, 0
-    for known in range(num_ids):
-        start, stop, count = starts[known], stops[known], np.int64(counts[known])
-        chars, has_letter = np.int64(stop - start), False
+    for unit in range(num_ids):
+        start, stop, count = starts[unit], stops[unit], np.int64(counts[unit])
+        chars, has_letter = stop - start, False
         pos = start
         while pos < stop:
             within = _ALL if stop - pos >= 64 else (_ONE << np.uint64(stop - pos)) - _ONE
@@ -100,7 +100,7 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
         alphabetic += count * (is_single | has_letter)
         word_chars += count * chars * (not is_single)
         longest = chars if chars > longest else longest
-        chars_of[known] = chars
+        chars_of[unit] = chars
     sum_before = 0
     char_sums[0] = 0
     for i in range(num_units):
