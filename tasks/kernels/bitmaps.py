@@ -29,6 +29,9 @@ NUM_MAPS = 7
 white space after white space, white space after the end of a sentence, bytes that begin no character, and `[`, `{` or what may be
 one of tasks.kernels.c4.PHRASES."""
 
+RARE_LETTERS = ("kie", "icy", "psu", "jav", "f u")
+"""Three letters in a row of each of tasks.kernels.c4.PHRASES, that other words have seldom."""
+
 _ELLIPSIS = ord("…")
 _ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 _TOP = np.uint64(63)
@@ -100,8 +103,7 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
         here = load(0)
         lower = [builder.or_(load(ahead), all_of(0x20)) for ahead in range(3)]
         phrases = []
-        # Three letters in a row of each phrase that other words have seldom.
-        for rare in ("kie", "icy", "psu", "jav", "f u"):
+        for rare in RARE_LETTERS:
             first, second, third = (equal(chars, char) for chars, char in zip(lower, rare, strict=True))
             phrases.append(builder.and_(builder.and_(first, second), third))
         following = load(1)
@@ -139,6 +141,12 @@ def bits_from(maps, kind, offset):  # type: ignore[no-untyped-def]
     word, shift = offset >> 6, np.uint64(offset & 63)
     low, high = maps[NUM_MAPS * word + kind], maps[NUM_MAPS * (word + 1) + kind]
     return (low >> shift) | ((high << _ONE) << (_TOP - shift))
+
+
+@inner
+def class_at(buf, pos, end, table):  # type: ignore[no-untyped-def]
+    """What a table by code point says of the character at `pos`; not inlined, as it is asked seldom and compiled often."""
+    return table[decode(buf, pos, end)[0]]
 
 
 @inner
@@ -226,13 +234,13 @@ def map_document(buf, begin, end, flags, maps, unit_starts, unit_stops):  # type
                 space_rest |= rest
             elif flag & IS_APOSTROPHE:
                 unit_left = (((units << _ONE) | unit_before) >> place) & _ONE
-                if unit_left and not single_left and after < end and flags[decode(buf, after, end)[0]] & IS_LETTER:
+                if unit_left and not single_left and after < end and class_at(buf, after, end, flags) & IS_LETTER:
                     units |= here
                     unit_rest |= rest
             else:
                 ellipses += char == _ELLIPSIS
         letter_after = letters >> _ONE
-        if apostrophes >> _TOP and pos + 64 < end and flags[decode(buf, pos + 64, end)[0]] & IS_LETTER:
+        if apostrophes >> _TOP and pos + 64 < end and class_at(buf, pos + 64, end, flags) & IS_LETTER:
             letter_after |= _ONE << _TOP
         single_left = (singles << _ONE) | single_before
         units |= apostrophes & ((units << _ONE) | unit_before) & ~single_left & letter_after

@@ -21,9 +21,10 @@ from tasks.kernels.bitmaps import (
     SPACES,
     STARTS,
     TAILS,
+    class_at,
     count_ones,
 )
-from tasks.kernels.chars import NUM_CODE_POINTS, decode
+from tasks.kernels.chars import NUM_CODE_POINTS
 from tasks.kernels.interning import HALF, ID_BITS, PRIME, first_slot, intern_span, span_key, table_mask, trailing_zeros
 
 BULLETS = "•‣▶◀◦■□▪▫–-*"
@@ -33,8 +34,8 @@ TERMINALS = ".?!…‼⁇⁈⁉。．｡！？؟۔।॥։;׃።፧፨᠃᠉၊�
 """Ends of sentences in many scripts, and the quotation marks that may close one (C4 has the ASCII ones)."""
 
 SHORT_LINE_CHARS = 30
-_BULLET, _TERMINAL = 1, 2
-_DOT, _QUESTION, _EXCLAMATION, _QUOTE, _ELLIPSIS = map(ord, '.?!"…')
+_BULLET, _TERMINAL, _ELLIPSIS = 1, 2, 4
+_DOT, _QUESTION, _EXCLAMATION, _QUOTE = map(ord, '.?!"')
 _ZERO, _ONE, _TOP, _ALL = np.uint64(0), np.uint64(1), np.uint64(63), np.uint64(0xFFFFFFFFFFFFFFFF)
 # Numbers of set bits before each word of a bitmap that a line is counted over with.
 _COUNTED = (STARTS, SENTENCE_ENDS, TAILS, ODD)
@@ -43,10 +44,11 @@ _STARTS, _SENTENCES, _TAILS, _ODD = range(4)
 
 @lru_cache(maxsize=1)
 def line_marks() -> np.ndarray:
-    """uint8 by code point: bit 0 for BULLETS, bit 1 for TERMINALS."""
+    """uint8 by code point: bit 0 for BULLETS, bit 1 for TERMINALS, bit 2 for `…`."""
     table = np.zeros(NUM_CODE_POINTS, np.uint8)
     table[[ord(char) for char in BULLETS]] |= _BULLET
     table[[ord(char) for char in TERMINALS]] |= _TERMINAL
+    table[ord("…")] |= _ELLIPSIS
     table.setflags(write=False)
     return table
 
@@ -173,11 +175,11 @@ def measure_lines(  # type: ignore[no-untyped-def]
         last_char = line_stop - 1
         while last_char > line_start and buf[last_char] & 0xC0 == 0x80:
             last_char -= 1
-        opening, closing = decode(buf, line_start, line_stop)[0], decode(buf, last_char, line_stop)[0]
-        bullet += (marks[opening] & _BULLET) != 0
-        terminal += (marks[closing] & _TERMINAL) != 0
+        mark, closing = class_at(buf, last_char, line_stop, marks), np.int64(buf[last_char])
+        bullet += (class_at(buf, line_start, line_stop, marks) & _BULLET) != 0
+        terminal += (mark & _TERMINAL) != 0
         in_three_dots = c4.ends_in_dots(buf, line_start, line_stop)
-        ellipsis += closing == _ELLIPSIS or in_three_dots
+        ellipsis += mark & _ELLIPSIS != 0 or in_three_dots
 
         # No word starts, and nothing odd is, between two lines.
         words, odd = _ones_before(maps, sums, STARTS, _STARTS, last), _ones_before(maps, sums, ODD, _ODD, last)

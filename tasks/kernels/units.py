@@ -11,8 +11,7 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
-from tasks.kernels.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, count_ones
-from tasks.kernels.chars import decode
+from tasks.kernels.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, class_at, count_ones
 from tasks.kernels.interning import HALF, ID_BITS, first_slot, grow, load_word, same_bytes, table_mask
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
@@ -95,7 +94,7 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
             chars -= count_ones(bits_from(maps, TAILS, pos - begin) & within)
             has_letter |= bits_from(maps, LETTERS, pos - begin) & within != 0
             pos += 64
-        is_single = buf[start] >= 0x80 and flags[decode(buf, start, stop)[0]] & IS_UNSEGMENTED != 0
+        is_single = buf[start] >= 0x80 and class_at(buf, start, stop, flags) & IS_UNSEGMENTED != 0
         unsegmented += count * is_single
         alphabetic += count * (is_single | has_letter)
         word_chars += count * chars * (not is_single)
