@@ -16,7 +16,6 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-SMALLEST_MASK = 255
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 PRIME = np.uint64(0xD6E8FEB86659FD93)
 _LONG = np.uint64(1 << 63)
@@ -102,8 +101,8 @@ def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
 def intern_span(buf, start, stop, key, starts, stops, keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
     """The id of buf[start:stop], whose `span_key` is `key`, among the spans of this generation; it is `count` where it is new.
 
-    starts, stops, keys: of each id; those of a new span are added. The caller then raises `count`, and lets the table `grow` when
-    more than half the slots of `mask` are filled.
+    starts, stops, keys: of each id; those of a new span are added. The caller then raises `count`; `mask` is the
+    `table_mask` of all spans there can be.
     """
     slot = first_slot(key, mask)
     while True:
@@ -121,17 +120,6 @@ def intern_span(buf, start, stop, key, starts, stops, keys, count, table, genera
             if stops[known] - begin == stop - start and same_bytes(buf, begin, start, stop - start):
                 return known
         slot = (slot + 1) & mask
-
-
-@njit(cache=True, nogil=True)
-def grow(keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """Fill the table anew, as `generation` and under `mask`, with the first `count` keys, all of different spans."""
-    for known in range(count):
-        slot = first_slot(keys[known], mask)
-        while table[2 * slot + 1] >> HALF == np.uint64(generation):
-            slot = (slot + 1) & mask
-        table[2 * slot] = keys[known]
-        table[2 * slot + 1] = (np.uint64(generation) << HALF) | np.uint64(known)
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -12,7 +12,7 @@ from numba import njit
 
 from tasks.kernels import inner
 from tasks.kernels.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, class_at, count_ones
-from tasks.kernels.interning import HALF, ID_BITS, first_slot, grow, load_word, same_bytes, table_mask
+from tasks.kernels.interning import HALF, ID_BITS, first_slot, load_word, same_bytes, table_mask
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _ALL, _ONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1)
@@ -49,15 +49,14 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
 
     Fills spans: starts, stops, keys and rests by id; units: ids, characters in the units before each (one entry more than units)
     and counts by id; chars_of: characters by id. `generation` is that of the last use of the table.
-    Returns the last generation used, the number of distinct units, and the counts (unsegmented and alphabetic units, characters
+    Returns the generation used, the number of distinct units, and the counts (unsegmented and alphabetic units, characters
     of segmented units and of the longest).
     """
     unit_starts, unit_stops = places
     starts, stops, keys, rests = spans
     ids, char_sums, counts = units
     generation += 1
-    # Units come again: about a third are different.
-    mask, num_ids = table_mask(num_units >> 1), np.int64(0)
+    mask, num_ids = table_mask(num_units), np.int64(0)
     for i in range(num_units):
         start, stop = unit_starts[i], unit_stops[i]
         key, rest = unit_key(buf, start, stop)
@@ -80,9 +79,6 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
         counts[found] = 1 if fresh else counts[found] + 1
         ids[i] = found
         num_ids += fresh
-        if 2 * num_ids > mask:
-            generation, mask = generation + 1, 2 * mask + 1
-            grow(keys, num_ids, table, generation, mask)
 
     unsegmented, alphabetic, word_chars, longest = 0, 0, 0, 0
     for unit in range(num_ids):
