@@ -266,6 +266,9 @@ def test_bytes_of_any_kind_are_measured_as_the_text_they_decode_to(documents: li
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(40, 70), st.text(alphabet="aé中々\u0301'’ .\u3000\n[…", min_size=1, max_size=12))
+@example(62, "a'a")
+@example(62, "a’a")
+@example(62, "a…\u3000中\u0301")
 def test_where_a_block_of_bytes_ends_changes_nothing(before: int, text: str) -> None:
     text = "." * before + text + "b." * 30
     assert features_of(text) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
