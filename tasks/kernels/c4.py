@@ -23,12 +23,10 @@ from functools import lru_cache
 import numpy as np
 
 from tasks.kernels import inner
+from tasks.kernels.bitmaps import IS_SPACE
 from tasks.kernels.chars import decode
-from tasks.kernels.lines import ends_in_dots
 
 LONG_WORD_CHARS = 1000
-IS_SPACE = 16
-"""The flag of white space in tasks.kernels.scan.char_flags."""
 PAPER_LINE_WORDS, CODE_LINE_WORDS = 3, 5
 BOILERPLATE = ("javascript", "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 PHRASES = (*BOILERPLATE, "lorem ipsum")
@@ -38,7 +36,7 @@ MEASURES = 9
 _BOILERPLATE_BITS = (1 << len(BOILERPLATE)) - 1
 _JAVASCRIPT_BIT, _LOREM_IPSUM_BIT = 1, 1 << len(BOILERPLATE)
 # Byte values as numbers: `ord` inside a kernel would compile all of Numba's string support.
-_A, _Z, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE, _SMALL_J = b'AZ"[]09j'
+_A, _Z, _DOT, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE = b'AZ."[]09'
 # What a byte can mean, most of them nothing.
 _NOTHING, _BLANK, _WIDE, _END, _CLOSING, _BRACE, _J = range(7)
 _MAX_CITATION = 64
@@ -69,6 +67,12 @@ def c4_tables() -> tuple[np.ndarray, ...]:
 
 
 @inner
+def ends_in_dots(buf, start, stop):  # type: ignore[no-untyped-def]
+    """Whether a span ends in `...`."""
+    return stop - start >= 3 and buf[stop - 1] == _DOT and buf[stop - 2] == _DOT and buf[stop - 3] == _DOT
+
+
+@inner
 def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals):  # type: ignore[no-untyped-def]
     """Add a line to `totals` (MEASURES numbers).
 
@@ -96,8 +100,8 @@ def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, 
 
 
 @inner
-def judge_cited_line(buf, start, stop, words, longest, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
-    """The same for a line with a bracket: its citations are taken out, and what is left is measured by itself."""
+def judge_odd_line(buf, start, stop, words, longest, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
+    """The same for a line with what is not counted by bits: its citations are taken out, and what is left is read."""
     length = _strip_citations(buf, start, stop, tables[5], stripped)
     clean_words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
     last = stripped[length - 1] if length else np.uint8(0)
@@ -107,7 +111,7 @@ def judge_cited_line(buf, start, stop, words, longest, flags, tables, stripped, 
 
 @inner
 def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-def]
-    """(words, sentences, bits of phrases found, has a curly brace) of buf[:stop], by the rules of tasks.kernels.scan."""
+    """(words, sentences, bits of phrases found, has a curly brace) of buf[:stop], by the rules of tasks.kernels.lines."""
     kinds, heads = tables[0], tables[4]
     words, sentences, found, brace = 0, 0, 0, False
     word_start, content_stop, ended_at = np.int64(0), np.int64(0), np.int64(-1)
@@ -140,15 +144,6 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
     # What follows the last end of a sentence is one more; an end before white space was counted there.
     sentences += stop > word_start or (words > 0 and ended_at != content_stop)
     return words, sentences, found, brace
-
-
-@inner
-def find_javascript(buf, start, stop, tables):  # type: ignore[no-untyped-def]
-    """The bit of `javascript` if buf[start:stop] has it."""
-    for pos in range(start, stop):
-        if buf[pos] | 0x20 == _SMALL_J and _matches(buf, pos, stop, tables, np.int64(0)):
-            return _JAVASCRIPT_BIT
-    return 0
 
 
 @inner

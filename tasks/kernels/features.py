@@ -18,8 +18,8 @@ ellipsis    `…` or `...`, counted left to right without overlap.
 per word    counts are divided by units; where there are none the ratio is 0.
 Bullets, ends of lines and C4's measures: tasks.kernels.lines and tasks.kernels.c4.
 
-Cost: one walk over the bytes and some table look-ups per unit; linear, also in hostile text. Memory: at worst about 60 bytes per
-byte of the longest document. Empty and blank text gives zeros.
+Cost: one pass over the bytes, 64 at a time, and some table look-ups per unit; linear, also in hostile text. Memory: at worst
+about 60 bytes per byte of the longest document. Empty and blank text gives zeros.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import c4, inner
+from tasks.kernels.bitmaps import NUM_MAPS, PADDING, char_flags, map_document
 from tasks.kernels.interning import make_table
-from tasks.kernels.lines import duplicate_paragraphs
-from tasks.kernels.ngrams import MAX_N, repeated_ngrams
-from tasks.kernels.scan import char_flags, line_marks, scan_document
+from tasks.kernels.lines import duplicate_paragraphs, line_marks, measure_lines
+from tasks.kernels.ngrams import MAX_N, filter_size, repeated_ngrams
 from tasks.kernels.stopwords import count_stop_words, pack_lists, stop_tables
+from tasks.kernels.units import number_units
 from tasks.quality_features import FEATURES
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -52,54 +53,94 @@ def measure_texts(
     lists = np.zeros(len(rows), np.int64) if list_of_document is None else list_of_document.astype(np.int64)
     stop_lists = stop_lists or [STOP_WORDS]
     packed = pack_lists(stop_lists)
-    _measure_documents(buf, offsets, lists, packed, len(stop_lists), (char_flags(), line_marks()), c4.c4_tables(), rows)
+    tables = ((char_flags(), line_marks()), c4.c4_tables())
+    # Bytes behind a document are read: the last ones are measured in a copy with room behind it.
+    padded = int(np.searchsorted(offsets[1:], len(buf) - PADDING, "right"))
+    tail = np.zeros(int(offsets[-1] - offsets[padded]) + PADDING, np.uint8)
+    tail[:-PADDING] = buf[offsets[padded] : offsets[-1]]
+    buf, tail = buf.view(), tail.view()
+    buf.setflags(write=False)
+    tail.setflags(write=False)
+    longest = int(np.diff(offsets).max(initial=0))
+    room, generation = _make_room(longest), np.int64(0)
+    parts = (buf, offsets[: padded + 1], slice(padded)), (tail, offsets[padded:] - offsets[padded], slice(padded, None))
+    for texts, begins, some in parts:
+        generation = np.int64(
+            _measure_documents(texts, begins, lists[some], packed, len(stop_lists), *tables, *room, generation, rows[some])
+        )
     return rows
 
 
-@njit(cache=True, nogil=True)
-def _measure_documents(buf, offsets, stop_lists, packed_lists, num_lists, char_tables, c4_tables, rows):  # type: ignore[no-untyped-def]
-    longest = 0
-    for d in range(len(rows)):
-        length = offsets[d + 1] - offsets[d]
-        longest = length if length > longest else longest
+def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
+    """Arrays for a document of so many bytes. Made here, as NumPy's zeros cost nothing until they are touched, in huge pages."""
     # Two units or lines are two bytes apart, or one of them is a letter of three bytes.
-    room = longest // 2 + 3
-    # Pages of these arrays that no document reaches are never touched, and cost nothing.
-    line_table, unit_table, pair_table = make_table(room), make_table(room), make_table(room)
-    lines = (np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.int32))
-    line_spans = (np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint64))
-    unit_spans = (np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint64))
-    units = (np.empty(room, np.int32), np.empty(room, np.int64), np.empty(room, np.int32))
-    scratch = (np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32))
-    stripped, c4_totals, covered = np.empty(longest, np.uint8), np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
+    room, num_words = longest // 2 + 3, longest // 64 + 3
+
+    def numbers(*dtypes: type) -> tuple[np.ndarray, ...]:
+        return tuple(np.empty(room, dtype) for dtype in dtypes)
+
+    bits = (np.empty(NUM_MAPS * num_words, np.uint64), np.empty(4 * num_words, np.int64))
+    spans = numbers(np.int64, np.int64, np.uint64, np.uint64)
+    places, units = numbers(np.int64, np.int64), (*numbers(np.int32, np.int64, np.int32), *numbers(np.int32))
+    table, seen = make_table(room), np.empty(filter_size(room), np.uint8)
+    return bits, spans, places, units, numbers(np.int32, np.int32, np.int32), (table, seen, np.empty(longest, np.uint8))
+
+
+@njit(cache=True, nogil=True)
+def _measure_documents(  # type: ignore[no-untyped-def]
+    buf,
+    offsets,
+    stop_lists,
+    packed_lists,
+    num_lists,
+    char_tables,
+    c4_tables,
+    bits,
+    spans,
+    places,
+    units_room,
+    scratch,
+    others,
+    generation,
+    rows,
+):
+    maps, sums = bits
+    table, seen, stripped = others
+    units, unit_chars = (units_room[0], units_room[1], units_room[2]), units_room[3]
+    # Lines are done with when units begin.
+    lines, line_spans = (units[1], scratch[0], scratch[1]), (spans[0], spans[1], spans[2])
+    c4_totals, covered = np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
     stops = stop_tables(packed_lists, num_lists)
-    generation = np.int64(0)  # a literal would compile the walk twice, for itself and for int64
     for d in range(len(rows)):
         begin, end = offsets[d], offsets[d + 1]
-        sizes, num_paragraphs, of_lines, of_units = scan_document(
+        num_units, num_tails, num_newlines, hashes, ellipses, braces = map_document(
+            buf, begin, end, char_tables[0], maps, places[0], places[1]
+        )
+        num_chars = end - begin - num_tails
+        generation, num_lines, num_paragraphs, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = measure_lines(
             buf,
             begin,
             end,
+            maps,
+            sums,
             char_tables,
             c4_tables,
             lines,
             line_spans,
-            line_table,
-            units,
-            unit_spans,
-            unit_table,
+            table,
             generation,
+            num_newlines,
             stripped,
             c4_totals,
         )
-        generation, num_lines, num_ids, num_units = sizes
-        num_chars, num_newlines, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = of_lines
-        unsegmented, alphabetic, word_chars, longest_word, hashes, ellipses, braces = of_units
         generation += 1
-        dup_paragraphs, dup_paragraph_chars = duplicate_paragraphs(lines, num_lines, scratch[0], pair_table, generation)
-        generation = repeated_ngrams(units, num_units, scratch, pair_table, generation, covered)
+        dup_paragraphs, dup_paragraph_chars = duplicate_paragraphs(lines, num_paragraphs, table, generation) if dup else (0, 0)
+        generation, num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
+            buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table, generation
+        )
+        generation = repeated_ngrams(units, num_units, num_ids, scratch, seen, table, generation, covered)
         stop_words, stop_occurrences = count_stop_words(
-            buf, unit_spans[0], unit_spans[1], unit_spans[2], units[2], num_ids, packed_lists, stops, stop_lists[d]
+            buf, spans[0], spans[1], spans[2], units[2], num_ids, packed_lists, stops, stop_lists[d]
         )
         # In the order of tasks.quality_features.
         row = rows[d]
@@ -122,6 +163,7 @@ def _measure_documents(buf, offsets, stop_lists, packed_lists, num_lists, char_t
         )
         for n in range(2, MAX_N + 1):
             row[29 + n] = _ratio(covered[n], units[1][num_units])
+    return generation
 
 
 @inner

@@ -16,12 +16,11 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-SMALLEST_MASK = 255
 _SEED = np.uint64(0x9E3779B97F4A7C15)
-_PRIME = np.uint64(0xD6E8FEB86659FD93)
+PRIME = np.uint64(0xD6E8FEB86659FD93)
 _LONG = np.uint64(1 << 63)
-_HALF = np.uint64(32)
-_ID_BITS = np.uint64((1 << 32) - 1)
+HALF = np.uint64(32)
+ID_BITS = np.uint64((1 << 32) - 1)
 
 
 @intrinsic
@@ -61,10 +60,9 @@ def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
     return types.void(buf, types.int64, types.uint64), generate
 
 
-@njit(cache=True, nogil=True)
-def make_table(num_items):  # type: ignore[no-untyped-def]
+def make_table(num_items: int) -> np.ndarray:
     """An empty table for up to `num_items` of one generation; generation 0 is "never filled"."""
-    return np.zeros(2 * (table_mask(num_items) + 1), np.uint64)
+    return np.zeros(2 * (int(table_mask(num_items)) + 1), np.uint64)
 
 
 @njit(cache=True, nogil=True)
@@ -93,7 +91,7 @@ def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     while pos < stop:
         # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
         pos = pos if pos < stop - 8 else stop - 8
-        key = (key ^ load_word(buf, pos)) * _PRIME
+        key = (key ^ load_word(buf, pos)) * PRIME
         key ^= key >> np.uint64(29)
         pos += 8
     return key | _LONG
@@ -103,51 +101,40 @@ def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
 def intern_span(buf, start, stop, key, starts, stops, keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
     """The id of buf[start:stop], whose `span_key` is `key`, among the spans of this generation; it is `count` where it is new.
 
-    starts, stops, keys: of each id; those of a new span are added. The caller then raises `count`, and lets the table `grow` when
-    more than half the slots of `mask` are filled.
+    starts, stops, keys: of each id; those of a new span are added. The caller then raises `count`; `mask` is the
+    `table_mask` of all spans there can be.
     """
-    slot = _first_slot(key, mask)
+    slot = first_slot(key, mask)
     while True:
         tag = table[2 * slot + 1]
-        if tag >> _HALF != np.uint64(generation):
+        if tag >> HALF != np.uint64(generation):
             table[2 * slot] = key
-            table[2 * slot + 1] = (np.uint64(generation) << _HALF) | np.uint64(count)
+            table[2 * slot + 1] = (np.uint64(generation) << HALF) | np.uint64(count)
             starts[count], stops[count], keys[count] = start, stop, key
             return np.int64(count)
         if table[2 * slot] == key:
-            known = np.int64(tag & _ID_BITS)
+            known = np.int64(tag & ID_BITS)
             if key < _LONG:
                 return known
             begin = starts[known]
-            if stops[known] - begin == stop - start and _same_bytes(buf, begin, start, stop - start):
+            if stops[known] - begin == stop - start and same_bytes(buf, begin, start, stop - start):
                 return known
         slot = (slot + 1) & mask
-
-
-@njit(cache=True, nogil=True)
-def grow(keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """Fill the table anew, as `generation` and under `mask`, with the first `count` keys, all of different spans."""
-    for known in range(count):
-        slot = _first_slot(keys[known], mask)
-        while table[2 * slot + 1] >> _HALF == np.uint64(generation):
-            slot = (slot + 1) & mask
-        table[2 * slot] = keys[known]
-        table[2 * slot + 1] = (np.uint64(generation) << _HALF) | np.uint64(known)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def intern_pair(key, count, table, generation, mask):  # type: ignore[no-untyped-def]
     """The id of a pair of numbers below 2**32 (`pair_key`) in this generation; it is `count` where the pair is new."""
-    tagged = np.uint64(generation) << _HALF
-    slot = _first_slot(key, mask)
+    tagged = np.uint64(generation) << HALF
+    slot = first_slot(key, mask)
     # Whether a pair is new nobody can foresee: both cases take the same way through, and a known pair is written over itself.
     while True:
         tag = table[2 * slot + 1]
-        fresh = tag >> _HALF != np.uint64(generation)
+        fresh = tag >> HALF != np.uint64(generation)
         if fresh | (table[2 * slot] == key):
             break
         slot = (slot + 1) & mask
-    found = np.uint64(count) if fresh else tag & _ID_BITS
+    found = np.uint64(count) if fresh else tag & ID_BITS
     table[2 * slot] = key
     table[2 * slot + 1] = tagged | found
     return np.int64(found)
@@ -156,18 +143,20 @@ def intern_pair(key, count, table, generation, mask):  # type: ignore[no-untyped
 @njit(cache=True, nogil=True, forceinline=True)
 def pair_key(first, second):  # type: ignore[no-untyped-def]
     """Two numbers below 2**32 as one."""
-    return (np.uint64(first) << _HALF) | np.uint64(second)
+    return (np.uint64(first) << HALF) | np.uint64(second)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _first_slot(key, mask):  # type: ignore[no-untyped-def]
+def first_slot(key, mask):  # type: ignore[no-untyped-def]
+    """Where to look for a key first."""
     # Both halves of the key reach the upper half of the product, and the upper half is what is taken.
-    return np.int64(((key ^ (key >> _HALF)) * _PRIME) >> _HALF) & np.int64(mask)
+    return np.int64(((key ^ (key >> HALF)) * PRIME) >> HALF) & np.int64(mask)
 
 
-@njit(cache=True, nogil=True)
-def _same_bytes(buf, first, second, length):  # type: ignore[no-untyped-def]
-    # Called for 8 bytes or more: the last eight overlap the ones before.
+@njit(cache=True, nogil=True, forceinline=True)
+def same_bytes(buf, first, second, length):  # type: ignore[no-untyped-def]
+    """Whether two spans of one length, 8 bytes or more, are equal."""
+    # The last eight bytes overlap the ones before.
     pos = 0
     while pos < length:
         pos = pos if pos < length - 8 else length - 8

@@ -1,15 +1,31 @@
-"""Marks at the beginnings and ends of lines, and which paragraphs came before.
+"""What is a line, what stands at its beginning and end, and which lines and paragraphs came before?
 
 A line is what stands between newlines, trimmed of white space; blank lines are none. A paragraph is a maximal run of lines with
-no blank line between, and equals another when their lines do. Exact: equality is by content, not by hash.
+no blank line between, and equals another when their lines do. Exact: equality is by content, not by hash. Lines are counted over
+by bits (tasks.kernels.bitmaps), and read only where tasks.kernels.c4 may find more in them than words and ends.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from functools import lru_cache
 
-from tasks.kernels import inner
-from tasks.kernels.interning import intern_pair, pair_key, table_mask
+import numpy as np
+from numba import njit
+
+from tasks.kernels import c4, inner
+from tasks.kernels.bitmaps import (
+    NEWLINES,
+    NUM_MAPS,
+    ODD,
+    SENTENCE_ENDS,
+    SPACES,
+    STARTS,
+    TAILS,
+    class_at,
+    count_ones,
+)
+from tasks.kernels.chars import NUM_CODE_POINTS
+from tasks.kernels.interning import HALF, ID_BITS, PRIME, first_slot, intern_span, span_key, table_mask, trailing_zeros
 
 BULLETS = "•‣▶◀◦■□▪▫–-*"
 """RedPajama's ten, `-` of DataTrove and `*` of dolma."""
@@ -17,37 +33,225 @@ BULLETS = "•‣▶◀◦■□▪▫–-*"
 TERMINALS = ".?!…‼⁇⁈⁉。．｡！？؟۔।॥։;׃።፧፨᠃᠉၊။។៕།༎᙮" + "\"'”’」』"
 """Ends of sentences in many scripts, and the quotation marks that may close one (C4 has the ASCII ones)."""
 
-_DOT = ord(".")
+SHORT_LINE_CHARS = 30
+_BULLET, _TERMINAL, _ELLIPSIS = 1, 2, 4
+_DOT, _QUESTION, _EXCLAMATION, _QUOTE = map(ord, '.?!"')
+_ZERO, _ONE, _TOP, _ALL = np.uint64(0), np.uint64(1), np.uint64(63), np.uint64(0xFFFFFFFFFFFFFFFF)
+# Numbers of set bits before each word of a bitmap that a line is counted over with.
+_COUNTED = (STARTS, SENTENCE_ENDS, TAILS, ODD)
+_STARTS, _SENTENCES, _TAILS, _ODD = range(4)
+
+
+@lru_cache(maxsize=1)
+def line_marks() -> np.ndarray:
+    """uint8 by code point: bit 0 for BULLETS, bit 1 for TERMINALS, bit 2 for `…`."""
+    table = np.zeros(NUM_CODE_POINTS, np.uint8)
+    table[[ord(char) for char in BULLETS]] |= _BULLET
+    table[[ord(char) for char in TERMINALS]] |= _TERMINAL
+    table[ord("…")] |= _ELLIPSIS
+    table.setflags(write=False)
+    return table
+
+
+@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _ones_before(maps, sums, kind, column, offset):  # type: ignore[no-untyped-def]
+    """How many bits of a bitmap are set before an offset."""
+    word = offset >> 6
+    below = (_ONE << np.uint64(offset & 63)) - _ONE
+    return sums[4 * word + column] + count_ones(maps[NUM_MAPS * word + kind] & below)
 
 
 @inner
-def ends_in_dots(buf, start, stop):  # type: ignore[no-untyped-def]
-    """Whether a span ends in `...`."""
-    return stop - start >= 3 and buf[stop - 1] == _DOT and buf[stop - 2] == _DOT and buf[stop - 3] == _DOT
+def _sum_bits(maps, num_words, sums):  # type: ignore[no-untyped-def]
+    starts, sentences, tails, odd = 0, 0, 0, 0
+    for word in range(num_words):
+        base = 4 * word
+        sums[base], sums[base + 1], sums[base + 2], sums[base + 3] = starts, sentences, tails, odd
+        base = NUM_MAPS * word
+        starts += count_ones(maps[base + STARTS])
+        sentences += count_ones(maps[base + SENTENCE_ENDS])
+        tails += count_ones(maps[base + TAILS])
+        odd += count_ones(maps[base + ODD])
 
 
 @inner
-def duplicate_paragraphs(lines, num_lines, counts, table, generation):  # type: ignore[no-untyped-def]
-    """(paragraphs that came before, their characters). `counts` has room for one number more than lines.
+def _trim(maps, start, stop):  # type: ignore[no-untyped-def]
+    """(first, behind the last) of the bytes from `start` to `stop` that are no white space; both are `stop` where all are."""
+    pos = start
+    while pos < stop:
+        others = ~maps[NUM_MAPS * (pos >> 6) + SPACES] >> np.uint64(pos & 63)
+        if others:
+            pos += trailing_zeros(others)
+            break
+        pos = (pos | 63) + 1
+    if pos >= stop:
+        return stop, stop
+    while (maps[NUM_MAPS * ((stop - 1) >> 6) + SPACES] >> np.uint64((stop - 1) & 63)) & _ONE:
+        stop -= 1
+    return pos, stop
 
-    lines: as tasks.kernels.scan fills them. A paragraph is a path in the tree whose edges are line ids; equal paragraphs end in
-    the same node.
+
+@inner
+def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
+    """Characters of the longest word between white space from `start` to `stop`, or 0 where none has over c4.LONG_WORD_CHARS."""
+    if stop - start <= c4.LONG_WORD_CHARS:
+        return 0
+    # A word of so many characters fills whole words of the bitmap, one after another.
+    filled, most = 0, 0
+    for word in range((start >> 6) + 1, stop >> 6):
+        filled = filled + 1 if maps[NUM_MAPS * word + SPACES] == _ZERO else 0
+        most = filled if filled > most else most
+    if 64 * (most + 2) <= c4.LONG_WORD_CHARS:
+        return 0
+    longest, chars = 0, 0
+    for pos in range(start, stop):
+        word, place = NUM_MAPS * (pos >> 6), np.uint64(pos & 63)
+        chars += ((maps[word + TAILS] >> place) & _ONE) == _ZERO
+        if (maps[word + SPACES] >> place) & _ONE:
+            chars = 0
+        longest = chars if chars > longest else longest
+    return longest
+
+
+@inner
+def measure_lines(  # type: ignore[no-untyped-def]
+    buf, begin, end, maps, sums, tables, c4_tables, lines, spans, table, generation, num_newlines, stripped, c4_totals
+):
+    """Find, number and measure the lines of buf[begin:end], of which `maps` has the bitmaps.
+
+    tables: tasks.kernels.bitmaps.char_flags and line_marks. Fills
+    lines: characters and ids, and the number of lines up to the end of each paragraph; spans: starts, stops and keys by id;
+    c4_totals: what tasks.kernels.c4 says of the lines, with `stripped` as room for the longest line without its citations.
+    sums: room for four numbers a word of a bitmap. `generation` is that of the last use of the table.
+    Returns the last generation used, and the numbers of lines and paragraphs, bullet, ellipsis, terminal, short and duplicate
+    lines, characters of duplicate lines and of all.
     """
-    chars, ids, paragraphs = lines
-    mask = table_mask(num_lines)
-    num_nodes, dup, dup_chars = np.int64(1), 0, 0
-    for i in range(num_lines + 1):
-        counts[i] = 0
-    node, paragraph_chars = np.int64(0), 0
-    for i in range(num_lines):
-        child = intern_pair(pair_key(node, ids[i]), num_nodes, table, generation, mask)
-        num_nodes += child == num_nodes
-        node = child
-        paragraph_chars += chars[i]
-        if i + 1 == num_lines or paragraphs[i + 1] != paragraphs[i]:
-            if counts[node] > 0:
+    flags, marks = tables
+    line_chars, line_ids, paragraph_stops = lines
+    starts, stops, keys = spans
+    for i in range(c4.MEASURES):
+        c4_totals[i] = 0
+    size = end - begin
+    num_words = (size + 63) >> 6
+    _sum_bits(maps, num_words + 1, sums)
+    generation += 1
+    mask, num_ids = table_mask((num_newlines if num_newlines < size >> 1 else size >> 1) + 1), np.int64(0)
+    num_lines, num_paragraphs = 0, 0
+    bullet, ellipsis, terminal, short, dup, dup_chars, all_chars = 0, 0, 0, 0, 0, 0, 0
+    blank_before, words_before, odd_before = True, np.int64(0), np.int64(0)
+    has_tails = sums[4 * num_words + _TAILS] > 0
+    word, start = 0, 0
+    newlines = maps[NEWLINES] if size else _ZERO
+    while start < size:
+        while newlines == _ZERO and word < num_words:
+            word += 1
+            newlines = maps[NUM_MAPS * word + NEWLINES]
+        line_end = 64 * word + trailing_zeros(newlines) if newlines else size
+        newlines &= newlines - _ONE
+        first, last = _trim(maps, start, line_end)
+        start = line_end + 1
+        if first == last:
+            blank_before = True
+            continue
+        if blank_before and num_lines:
+            paragraph_stops[num_paragraphs] = num_lines
+            num_paragraphs += 1
+        blank_before = False
+        chars = last - first
+        if has_tails:
+            chars -= _ones_before(maps, sums, TAILS, _TAILS, last) - _ones_before(maps, sums, TAILS, _TAILS, first)
+        line_start, line_stop = begin + first, begin + last
+        key = span_key(buf, line_start, line_stop)
+        found = intern_span(buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, generation, mask)
+        if found == num_ids:
+            num_ids += 1
+        else:
+            dup += 1
+            dup_chars += chars
+        line_chars[num_lines], line_ids[num_lines] = chars, found
+        num_lines += 1
+        all_chars += chars
+        short += chars <= SHORT_LINE_CHARS
+        last_char = line_stop - 1
+        while last_char > line_start and buf[last_char] & 0xC0 == 0x80:
+            last_char -= 1
+        mark, closing = class_at(buf, last_char, line_stop, marks), np.int64(buf[last_char])
+        bullet += (class_at(buf, line_start, line_stop, marks) & _BULLET) != 0
+        terminal += (mark & _TERMINAL) != 0
+        in_three_dots = c4.ends_in_dots(buf, line_start, line_stop)
+        ellipsis += mark & _ELLIPSIS != 0 or in_three_dots
+
+        # No word starts, and nothing odd is, between two lines.
+        words, odd = _ones_before(maps, sums, STARTS, _STARTS, last), _ones_before(maps, sums, ODD, _ODD, last)
+        words, words_before = words - words_before, words
+        odd, odd_before = odd - odd_before, odd
+        longest = _longest_word(maps, first, last)
+        if odd:
+            c4.judge_odd_line(buf, line_start, line_stop, words, longest, flags, c4_tables, stripped, c4_totals)
+        else:
+            # What follows the last end of a sentence is one more, and so is an end at the end of the line.
+            ends = _ones_before(maps, sums, SENTENCE_ENDS, _SENTENCES, last)
+            ends -= _ones_before(maps, sums, SENTENCE_ENDS, _SENTENCES, first)
+            ends_well = (closing in (_DOT, _QUESTION, _EXCLAMATION, _QUOTE)) and not in_three_dots
+            c4.judge_line(words, words, longest, ends + 1, 0, False, ends_well, c4_totals)
+    if num_lines:
+        paragraph_stops[num_paragraphs] = num_lines
+        num_paragraphs += 1
+    return (
+        generation,
+        num_lines,
+        num_paragraphs,
+        bullet,
+        ellipsis,
+        terminal,
+        short,
+        dup,
+        dup_chars,
+        all_chars,
+    )
+
+
+@inner
+def duplicate_paragraphs(lines, num_paragraphs, table, generation):  # type: ignore[no-untyped-def]
+    """(paragraphs that came before, their characters) of lines as `measure_lines` fills them.
+
+    A paragraph is looked up by the hash of its line ids; those of equal hash are compared.
+    """
+    line_chars, ids, stops = lines
+    mask = table_mask(num_paragraphs)
+    dup, dup_chars = 0, 0
+    start = np.int64(0)
+    for paragraph in range(num_paragraphs):
+        stop = np.int64(stops[paragraph])
+        key, chars = np.uint64(stop - start), 0
+        for i in range(start, stop):
+            key = (key ^ np.uint64(ids[i])) * PRIME
+            key ^= key >> HALF
+            chars += line_chars[i]
+        slot = first_slot(key, mask)
+        while True:
+            tag = table[2 * slot + 1]
+            if tag >> HALF != np.uint64(generation):
+                table[2 * slot] = key
+                table[2 * slot + 1] = (np.uint64(generation) << HALF) | np.uint64(paragraph)
+                break
+            known = np.int64(tag & ID_BITS)
+            if table[2 * slot] == key and _same_lines(ids, stops, known, start, stop - start):
                 dup += 1
-                dup_chars += paragraph_chars
-            counts[node] += 1
-            node, paragraph_chars = np.int64(0), 0
+                dup_chars += chars
+                break
+            slot = (slot + 1) & mask
+        start = stop
     return dup, dup_chars
+
+
+@inner
+def _same_lines(ids, stops, known, start, count):  # type: ignore[no-untyped-def]
+    """Whether the paragraph of number `known` has the `count` lines from `start` on."""
+    begin = stops[known - 1] if known else 0
+    if stops[known] - begin != count:
+        return False
+    same = 0
+    while same < count and ids[begin + same] == ids[start + same]:
+        same += 1
+    return same == count

@@ -2,65 +2,56 @@
 
 An n-gram is the pair (its first n-1 units, its last unit), so ids of one length give ids of the next by interning pairs, without
 collisions. An n-gram repeats only where both (n-1)-grams inside it repeat: only those places go on to the next length, which
-makes long n-grams nearly free on ordinary text and at worst one table look-up per unit and length.
+makes long n-grams nearly free on ordinary text and at worst one table look-up per unit and length. Most pairs of units occur
+once: a filter of one byte a hash, set at the first and second time, tells nearly all of them without a table. Where there are few
+different n-grams and units, as in repetitive text, a pair has a slot to itself.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from tasks.kernels import inner
-from tasks.kernels.interning import intern_pair, pair_key, table_mask
+from tasks.kernels.interning import HALF, ID_BITS, PRIME, intern_pair, pair_key, table_mask
 
 MAX_N = 10
 FIRST_DUP = 5
 """Below it the characters in the most frequent n-gram are measured, from it on those in all repeated n-grams."""
+_SLOTS_PER_PLACE = 2
 
 
 @inner
-def repeated_ngrams(units, num_units, scratch, table, generation, covered):  # type: ignore[no-untyped-def]
+def repeated_ngrams(units, num_units, num_unit_ids, scratch, seen, table, generation, covered):  # type: ignore[no-untyped-def]
     """Fill covered[n] for n = 2..10; returns the last generation of the table used.
 
-    units: ids, characters in the units before each, and counts by id (tasks.kernels.scan).
+    units: ids, characters in the units before each, and counts by id (tasks.kernels.units).
     covered[n]: for n < 5 characters in the occurrences of the most frequent n-gram, the first seen among equals; from 5 on in all
     n-grams that occur more than once, all their occurrences. A character counts once however many n-grams cover it, and an n-gram
     that occurs once covers nothing.
-    scratch: three int32 arrays with room for num_units numbers each.
+    scratch: three int32 arrays with room for num_units numbers each; seen: room for filter_size(num_units) bytes.
     """
-    unit_ids, char_sums, counts = units
+    unit_ids, char_sums, _ = units
     places, ids, pair_counts = scratch
     for n in range(MAX_N + 1):
         covered[n] = 0
-    num_places = np.int64(0)
-    before = num_units > 0 and counts[unit_ids[0]] > 1
-    for i in range(num_units - 1):
-        repeats = counts[unit_ids[i + 1]] > 1
-        # Written in any case and counted if it stands: cheaper than a branch that nobody can foresee.
-        places[num_places] = i
-        num_places += before & repeats
-        before = repeats
-    runs = False
+    if num_units < 3:
+        return generation
+    num_places, num_ids = num_units - 1, num_unit_ids
     for n in range(2, MAX_N + 1):
+        direct = num_ids * num_unit_ids <= _SLOTS_PER_PLACE * num_places
+        if n == 2:
+            if direct:
+                for i in range(num_places):
+                    places[i] = i
+            else:
+                num_places = _keep_seen_twice(unit_ids, num_places, seen, places)
+            for k in range(num_places):
+                ids[k] = unit_ids[places[k]]
         if num_places < 2:
             break
         generation += 1
-        mask = table_mask(num_places)
-        num_ids, equal = np.int64(0), 0
-        last_key, last_id = np.uint64(0xFFFFFFFFFFFFFFFF), np.int64(-1)
-        for k in range(num_places):
-            place = places[k]
-            key = pair_key(unit_ids[place], unit_ids[place + 1]) if n == 2 else pair_key(ids[k], unit_ids[place + n - 1])
-            if runs and key == last_key:
-                found = last_id
-            else:
-                found = intern_pair(key, num_ids, table, generation, mask)
-            pair_counts[found] = 1 if found == num_ids else pair_counts[found] + 1
-            num_ids += found == num_ids
-            equal += found == last_id
-            last_key, last_id = key, found
-            ids[k] = found
-        # Text that is little but runs of one unit waits for each look-up of the same slot: the next length looks at runs first.
-        runs = bool(4 * equal > 3 * num_places)
+        num_ids = _number_pairs(unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, direct, table, generation)
         if num_ids == num_places:  # all different
             break
         wanted = -1
@@ -69,37 +60,87 @@ def repeated_ngrams(units, num_units, scratch, table, generation, covered):  # t
             for i in range(1, num_ids):
                 if pair_counts[i] > pair_counts[wanted]:
                     wanted = i
-        covered[n] = _covered(char_sums, places, ids, pair_counts, num_places, n, wanted)
-        num_places = _keep_repeated(places, ids, pair_counts, num_places)
+        num_places = _cover(char_sums, places, ids, pair_counts, num_places, n, wanted, covered)
     return generation
 
 
+@njit(cache=True, nogil=True)
+def filter_size(num_units):  # type: ignore[no-untyped-def]
+    """Bytes of the filter of pairs of so many units."""
+    size = 256
+    while size < 8 * num_units:
+        size *= 2
+    return size
+
+
 @inner
-def _covered(char_sums, places, ids, counts, num_places, n, wanted):  # type: ignore[no-untyped-def]
-    """Characters under the n-grams of id `wanted`, or, where that is negative, under those that occur more than once."""
-    chars, reached = np.int64(0), np.int64(0)
+def _keep_seen_twice(unit_ids, num_pairs, seen, places):  # type: ignore[no-untyped-def]
+    """Write the places of pairs whose hash occurs more than once, a few that occur once among them; returns how many."""
+    size = filter_size(num_pairs)
+    mask = np.uint64(size - 1)
+    for i in range(size):
+        seen[i] = 0
+    # The hash of each place is kept where the places go: no place is written beyond the hash that was read.
+    for i in range(num_pairs):
+        slot = np.int64(((pair_key(unit_ids[i], unit_ids[i + 1]) * PRIME) >> HALF) & mask)
+        seen[slot] = (seen[slot] << 1) | 1
+        places[i] = slot
+    kept = 0
+    for i in range(num_pairs):
+        twice = seen[places[i]] != 1
+        places[kept] = i
+        kept += twice
+    return kept
+
+
+@inner
+def _number_pairs(  # type: ignore[no-untyped-def]
+    unit_ids, places, ids, counts, num_places, n, num_unit_ids, direct, table, generation
+):
+    """Turn the ids of (n-1)-grams at these places into those of n-grams, and count each; returns how many there are."""
+    num_ids = np.int64(0)
+    if direct:
+        tagged = np.uint64(generation) << HALF
+        for k in range(num_places):
+            slot = np.int64(ids[k]) * num_unit_ids + unit_ids[places[k] + n - 1]
+            tag = table[2 * slot + 1]  # where all tags are: a key might look like one
+            fresh = tag >> HALF != np.uint64(generation)
+            found = num_ids if fresh else np.int64(tag & ID_BITS)
+            table[2 * slot + 1] = tagged | np.uint64(found)
+            counts[found] = 1 if fresh else counts[found] + 1
+            num_ids += fresh
+            ids[k] = found
+        return num_ids
+    mask = table_mask(num_places)
     for k in range(num_places):
-        place = np.int64(places[k])
-        hit = ids[k] == wanted if wanted >= 0 else counts[ids[k]] > 1
+        found = intern_pair(pair_key(ids[k], unit_ids[places[k] + n - 1]), num_ids, table, generation, mask)
+        fresh = found == num_ids
+        counts[found] = 1 if fresh else counts[found] + 1
+        num_ids += fresh
+        ids[k] = found
+    return num_ids
+
+
+@inner
+def _cover(char_sums, places, ids, counts, num_places, n, wanted, covered):  # type: ignore[no-untyped-def]
+    """Count in covered[n] the characters under the n-grams of id `wanted`, or, where that is negative, under those that repeat.
+
+    Keeps the places at which a longer n-gram can repeat, where the n-gram and the one after it do: both lie in it. Returns how
+    many are left.
+    """
+    chars, reached = np.int64(0), np.int64(0)
+    kept = 0
+    before, last_place, last_id = False, np.int64(-2), np.int32(0)
+    for k in range(num_places):
+        place, found = np.int64(places[k]), ids[k]
+        repeats = counts[found] > 1
+        hit = found == wanted if wanted >= 0 else repeats
         # No branch on what nobody can foresee.
         chars += (char_sums[place + n] - char_sums[place if place > reached else reached]) * hit
         reached = place + n if hit else reached
-    return chars
-
-
-@inner
-def _keep_repeated(places, ids, counts, num_places):  # type: ignore[no-untyped-def]
-    """Keep the places at which a longer n-gram can repeat; returns how many are left.
-
-    A place stays when the n-gram there and the one after it repeat: both lie in the n-gram one longer.
-    """
-    kept = 0
-    before, last_place, last_id = False, np.int32(-2), np.int32(0)
-    for k in range(num_places):
-        place, found = places[k], ids[k]
-        repeats = counts[found] > 1
         # Written in any case and counted if it stands; `kept` never passes k.
         places[kept], ids[kept] = last_place, last_id
         kept += before & repeats & (place == last_place + 1)
         before, last_place, last_id = repeats, place, found
+    covered[n] = chars
     return kept

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.kernels import inner
-from tasks.kernels.interning import span_key
+from tasks.kernels.units import unit_key
 
 _SLOTS = 256
-_LONG = np.uint64(1 << 63)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(56)
 
@@ -23,7 +22,7 @@ def pack_lists(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, 
     words = [word.encode() for words in lists for word in words]
     assert all(len(words) <= 100 for words in lists)
     of_list = np.repeat(np.arange(len(lists)), [len(words) for words in lists])
-    return np.frombuffer(b"".join(words) + bytes(8), np.uint8), np.cumsum([0, *map(len, words)]), of_list
+    return np.frombuffer(b"".join(words) + bytes(16), np.uint8), np.cumsum([0, *map(len, words)]), of_list
 
 
 @inner
@@ -32,7 +31,7 @@ def stop_tables(packed, num_lists):  # type: ignore[no-untyped-def]
     words, offsets, of_list = packed
     keys, numbers = np.zeros(num_lists * _SLOTS, np.uint64), np.zeros(num_lists * _SLOTS, np.int64)
     for word in range(len(of_list)):
-        key = span_key(words, offsets[word], offsets[word + 1])
+        key, _ = unit_key(words, offsets[word], offsets[word + 1])
         base, slot = of_list[word] * _SLOTS, np.int64((key * _SPREAD) >> _SHIFT)
         while keys[base + slot]:
             slot = (slot + 1) % _SLOTS
@@ -52,13 +51,11 @@ def count_stop_words(buf, starts, stops, keys, counts, num_ids, packed, tables, 
         slot = np.int64((key * _SPREAD) >> _SHIFT)
         while slot_keys[base + slot]:
             if slot_keys[base + slot] == key:
-                same = True
-                if key >= _LONG:  # a hash, not the word itself
-                    begin = offsets[slot_words[base + slot]]
-                    length = offsets[slot_words[base + slot] + 1] - begin
-                    same = stops[known] - starts[known] == length
-                    for i in range(length if same else 0):
-                        same = same and buf[starts[known] + i] == words[begin + i]
+                begin = offsets[slot_words[base + slot]]
+                length = offsets[slot_words[base + slot] + 1] - begin
+                same = stops[known] - starts[known] == length
+                for i in range(length if same else 0):
+                    same = same and buf[starts[known] + i] == words[begin + i]
                 if same:
                     distinct += 1
                     occurrences += counts[known]

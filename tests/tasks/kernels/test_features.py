@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tasks.documentset import text_buffers
 from tasks.kernels import c4
+from tasks.kernels.bitmaps import IS_LETTER, IS_UNSEGMENTED, RARE_LETTERS, char_flags
 from tasks.kernels.features import STOP_WORDS, measure_texts
 from tasks.quality_features import COUNTS, FEATURES
 from tests.tasks.kernels.test_chars import MIXED_SCRIPTS, expected_words, is_unsegmented
@@ -261,6 +262,29 @@ def test_bytes_of_any_kind_are_measured_as_the_text_they_decode_to(documents: li
     texts = [document.decode("utf-8", "replace") for document in documents]
     for text, row in zip(texts, measure(texts).tolist() if texts else [], strict=True):
         assert dict(zip(FEATURES, row, strict=True)) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(40, 70), st.text(alphabet="aé中々\u0301'’ .\u3000\n[…", min_size=1, max_size=12))
+@example(62, "a'a")
+@example(62, "a’a")
+@example(62, "a…\u3000中\u0301")
+def test_where_a_block_of_bytes_ends_changes_nothing(before: int, text: str) -> None:
+    text = "." * before + text + "b." * 30
+    assert features_of(text) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
+
+
+def test_letters_told_by_their_bytes_are_those_of_the_tables() -> None:
+    flags = char_flags()
+    common = {*range(0xC0, 0x100), *range(0x400, 0x480)} - set(map(ord, "×÷"))
+    assert (flags[0x4E00:0xA000] & IS_UNSEGMENTED).all()
+    assert (flags[sorted(common)] & IS_LETTER).all()
+    text = " ".join("1" + chr(code) + "2" for first in (0xB0, 0x3F0, 0x4DB0, 0x9FC0) for code in range(first, first + 0x100))
+    assert features_of(text) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
+
+
+def test_every_phrase_of_c4_has_three_letters_that_are_looked_for() -> None:
+    assert all(any(rare in phrase for rare in RARE_LETTERS) for phrase in c4.PHRASES)
 
 
 @pytest.mark.slow
