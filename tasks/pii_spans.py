@@ -101,6 +101,7 @@ def _candidates(
 ) -> np.ndarray:
     """Rows of (document, start, end, kind, value)."""
     from tasks.kernels.pii import MIN_ROOM, ROW, find_candidates
+    from tasks.kernels.pii_numbers import GROUP_NUMBERS
 
     # Always the same array types, read-only and writable alike, so that the kernel is compiled once.
     readonly = values.view()
@@ -109,8 +110,18 @@ def _candidates(
     # Room for a row every eight bytes. What is not used costs nothing, and large arrays of NumPy, unlike those that a kernel
     # makes, lie in huge pages: else a row in every ten bytes costs more in page faults than in looking.
     room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 8 * ROW), np.int64)
+    groups, letters = np.empty(GROUP_NUMBERS, np.int64), np.zeros(128, np.int64)
     rows = find_candidates(
-        readonly, begins[documents], begins[documents + 1], scan_lo, scan_hi, config.wanted_kinds, phone_shapes, room
+        readonly,
+        begins[documents],
+        begins[documents + 1],
+        scan_lo,
+        scan_hi,
+        config.wanted_kinds,
+        phone_shapes,
+        room,
+        groups,
+        letters,
     ).reshape(-1, ROW)
     rows[:, 0] = documents[rows[:, 0]]
     return rows

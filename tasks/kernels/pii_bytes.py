@@ -9,6 +9,8 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
 DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, INNER = (1 << i for i in range(8))
 ALNUM = DIGIT | ALPHA
@@ -52,6 +54,20 @@ _HELPER: dict[str, Any] = {
 helper = numba.njit(**_HELPER)
 inlined = numba.njit(forceinline=True, **_HELPER)
 """For the few helpers that every row of digits calls: each call of them has its own copy, which compiles longer."""
+
+
+@intrinsic
+def pointer(typing: Any, array: Any) -> Any:
+    """Where the numbers of an array in one piece lie. Whoever made the array must hold it as long.
+
+    Indexed like it, without a length and not from its end. An array that goes into a helper is counted there, twice, and the
+    counters are atomic: three quarters of the time of a search. It also compiles as seven arguments.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.make_array(array)(context, builder, values[0]).data
+
+    return types.CPointer(array.dtype)(array), code
 
 
 @helper
