@@ -221,7 +221,7 @@ class _Country:
         description = plan.general_desc
         assert description is not None
         general = np.array(
-            [self._matches(bits, description.national_number_pattern or _NEVER) for bits in self.automaton.matched], np.bool_
+            [self._matches(bits, description.national_number_pattern or _NEVER) for bits in self.automaton.matched], np.uint8
         )
         machine = _machine(PrefixMachine(plan.national_prefix_for_parsing or _NEVER), plan.national_prefix_transform_rule)
         local, possible = description.possible_length_local_only, description.possible_length
@@ -294,7 +294,7 @@ def _machine(machine: PrefixMachine, rule: str | None) -> tuple[Any, ...]:
         if form is not None and groups and groups[-1] >= 0:
             group = int(form[2])
             results[state, 1:] = int(form[1] or 0), len(form[1]), max(0, groups[2 * group - 2]), max(0, groups[2 * group - 1])
-    return machine.step, results, machine.settled
+    return machine.step, results, machine.settled.view(np.uint8)
 
 
 def _plain(machine: tuple[Any, ...]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from tasks.kernels.pii_bytes import helper
+from tasks.kernels.pii_bytes import helper, pointer
 
 MAX_DIGITS = 24
 RECENT_BITS = 11
@@ -44,11 +44,13 @@ def are_valid(
     off national prefixes; abroad: the prefix of calls to other countries. chosen, form_shapes, written: how numbers are written.
     """
     verdicts = np.zeros(len(numbers), np.bool_)
-    digits, national, rest = np.zeros(MAX_DIGITS, np.int64), np.zeros(MAX_DIGITS, np.int64), np.zeros(MAX_DIGITS, np.int64)
+    scratch = np.zeros((3, MAX_DIGITS), np.int64)
     recent = np.full((1 << RECENT_BITS, 3), -1, np.int64)
     code_digits = np.int64(1 if code < 10 else 2 if code < 100 else 3)
-    begin = np.int64(0)
+    begin, steps, first, second = np.int64(0), pointer(step), _pointers(main), _pointers(own)
+    out = pointer(abroad[0]), pointer(abroad[1]), pointer(abroad[2])
     for n in range(len(numbers)):
+        digits, national, rest = pointer(scratch[0]), pointer(scratch[1]), pointer(scratch[2])
         number, shape = numbers[n], shapes[n]
         place = np.int64((np.uint64(number ^ (shape << 40)) * _MIXER) >> _PLACE_SHIFT)
         if recent[place, 0] != number or recent[place, 1] != shape:
@@ -57,10 +59,10 @@ def are_valid(
             if (plain >> digits[ahead]) & 1:
                 size = _copy(digits, ahead, count, begin, national)
             elif shape == 0:
-                size = _national_number(digits, code_digits, count, step, main, national)
+                size = _national_number(digits, code_digits, count, steps, first, national)
             else:
-                size = _parsed(digits, count, code, code_digits, step, main, own, abroad, national, rest)
-            state = _walk(national, begin, size, step)
+                size = _parsed(digits, count, code, code_digits, steps, first, second, out, national, rest)
+            state = _walk(national, begin, size, steps)
             good = 2 <= size <= 17 and (valid[state] >> np.uint32(size)) & np.uint32(1) != 0
             if good and shape > 0:
                 good = False
@@ -74,6 +76,12 @@ def are_valid(
             recent[place, 0], recent[place, 1], recent[place, 2] = number, shape, good
         verdicts[n] = recent[place, 2] != 0
     return verdicts
+
+
+@helper
+def _pointers(prefix: Any) -> Any:
+    machine, results, settled, general, possible, too_long = prefix
+    return pointer(machine), pointer(results), pointer(settled), pointer(general), possible, too_long
 
 
 @helper
@@ -109,8 +117,8 @@ def _walk(digits: np.ndarray, begin: int, end: int, step: np.ndarray) -> int:
 @helper
 def _prefix_state(digits: np.ndarray, begin: int, end: int, step: np.ndarray, settled: np.ndarray) -> int:
     state: Any = np.int64(0)
-    while begin < end and not settled[state]:
-        state = np.int64(step[state, digits[begin]])
+    while begin < end and settled[state] == 0:
+        state = np.int64(step[10 * state + digits[begin]])
         begin += 1
     return state
 
@@ -133,14 +141,15 @@ def _stripped(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix
     machine, results, settled, general, _, _ = prefix
     state = _prefix_state(digits, begin, end, machine, settled)
     count = np.int64(0)
-    if results[state, 0] >= 0:
-        front, count = results[state, 1], results[state, 2]
+    found = 5 * state
+    if results[found] >= 0:
+        front, count = results[found + 1], results[found + 2]
         for k in range(count - 1, -1, -1):
             out[k] = front % 10
             front //= 10
-        count = _copy(digits, begin + results[state, 3], begin + results[state, 4], count, out)
-        count = _copy(digits, begin + results[state, 0], end, count, out)
-        if general[_walk(out, np.int64(0), count, step)] or not general[_walk(digits, begin, end, step)]:
+        count = _copy(digits, begin + results[found + 3], begin + results[found + 4], count, out)
+        count = _copy(digits, begin + results[found], end, count, out)
+        if general[_walk(out, np.int64(0), count, step)] != 0 or general[_walk(digits, begin, end, step)] == 0:
             return count
     return _copy(digits, begin, end, np.int64(0), out)
 
@@ -170,7 +179,7 @@ def _parsed(
     """Write the national number of what is dialled in a region to `national`; how many digits, 0 for one from abroad."""
     zero: Any = np.int64(0)
     machine, results, settled = abroad
-    end = results[_prefix_state(digits, zero, count, machine, settled), 0]
+    end = results[5 * _prefix_state(digits, zero, count, machine, settled)]
     if end >= 0 and not (end < count and digits[end] == 0):
         if count - end <= 2 or not _begins_with(digits, end, count, code, code_digits):
             return zero
@@ -178,8 +187,8 @@ def _parsed(
     if _begins_with(digits, zero, count, code, code_digits):
         size = _stripped(digits, code_digits, count, step, own, rest)
         general, too_long = own[3], own[5]
-        whole = general[_walk(digits, zero, count, step)]
-        if (not whole and general[_walk(rest, zero, size, step)]) or (too_long >> np.uint32(count)) & np.uint32(1):
+        whole = general[_walk(digits, zero, count, step)] != 0
+        if (not whole and general[_walk(rest, zero, size, step)] != 0) or (too_long >> np.uint32(count)) & np.uint32(1):
             return _national_number(rest, zero, size, step, main, national)
     return _national_number(digits, zero, count, step, own, national)
 

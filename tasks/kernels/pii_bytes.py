@@ -9,7 +9,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
+from numba import errors, types
 from numba.extending import intrinsic
 
 DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, INNER = (1 << i for i in range(8))
@@ -58,11 +58,14 @@ inlined = numba.njit(forceinline=True, **_HELPER)
 
 @intrinsic
 def pointer(typing: Any, array: Any) -> Any:
-    """Where the numbers of an array in one piece lie. Whoever made the array must hold it as long.
+    """Where the numbers of an array in one piece lie, row by row. Indexed by one number, not from the end; without a length.
 
-    Indexed like it, without a length and not from its end. An array that goes into a helper is counted there, twice, and the
-    counters are atomic: three quarters of the time of a search. It also compiles as seven arguments.
+    An array that is passed on is counted twice, and the counters are atomic: that was three quarters of the time of a search. It
+    also compiles as seven arguments. The array must live as long: the caller of the kernel holds it, or the kernel takes the
+    pointer of its own anew in each round of its loop, since Numba drops arrays after their last use.
     """
+    if array.layout != "C":
+        raise errors.TypingError(f"{array} does not lie in one piece")
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return context.make_array(array)(context, builder, values[0]).data
