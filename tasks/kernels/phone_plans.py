@@ -21,9 +21,36 @@ _PLACE_SHIFT = np.uint64(64 - RECENT_BITS)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def are_valid(
+def by_country_code(numbers: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the numbers in order of the country codes they begin with, and where in it each code ends, from 0 for none.
+
+    codes: int64, the code or 0 by the first three digits of a number.
+    """
+    ends, found = np.zeros(1001, np.int64), np.empty(len(numbers), np.int16)
+    for n in range(len(numbers)):
+        head: Any = np.uint64(numbers[n])
+        while head >= np.uint64(1_000_000):
+            head //= np.uint64(1_000)
+        while head >= np.uint64(1_000):
+            head //= np.uint64(10)
+        code = codes[np.int64(head)] if numbers[n] > 99 else np.int64(0)
+        found[n] = code
+        ends[code + 1] += 1
+    for code in range(1000):
+        ends[code + 1] += ends[code]
+    order = np.empty(len(numbers), np.int64)
+    for n in range(len(numbers)):
+        order[ends[found[n]]] = n
+        ends[found[n]] += 1
+    return order, ends[:1000]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def judge(
     numbers: np.ndarray,
+    asked: np.ndarray,
     shapes: np.ndarray,
+    verdicts: np.ndarray,
     code: int,
     plain: int,
     step: np.ndarray,
@@ -34,24 +61,23 @@ def are_valid(
     chosen: np.ndarray,
     form_shapes: np.ndarray,
     written: np.ndarray,
-) -> np.ndarray:
-    """Which numbers are valid by plans that share a country code.
+) -> None:
+    """Say in `verdicts` which numbers, of those at the places `asked`, are valid by plans that share a country code.
 
-    shapes: codes of the groups of digits of national numbers, which must be grouped as the plan groups them; 0 for an
-    international number, which begins with the country code. plain: bits of the digits that begin neither a prefix nor the
+    shapes: codes of the groups of digits of national numbers, which must be grouped as the plan groups them; empty for
+    international numbers, which begin with the country code. plain: bits of the digits that begin neither a prefix nor the
     country code, so that nothing is to be taken off before them. step, valid: what digits lead to, and bits of the lengths
     that a valid national number may have there. main, own: how the region that leads the country code and the one asked for take
     off national prefixes; abroad: the prefix of calls to other countries. chosen, form_shapes, written: how numbers are written.
     """
-    verdicts = np.zeros(len(numbers), np.bool_)
     scratch = np.zeros((3, MAX_DIGITS), np.int64)
     recent = np.full((1 << RECENT_BITS, 3), -1, np.int64)
     code_digits = np.int64(1 if code < 10 else 2 if code < 100 else 3)
     begin, steps, first, second = np.int64(0), pointer(step), _pointers(main), _pointers(own)
     out = pointer(abroad[0]), pointer(abroad[1]), pointer(abroad[2])
-    for n in range(len(numbers)):
+    for n in asked:
         digits, national, rest = pointer(scratch[0]), pointer(scratch[1]), pointer(scratch[2])
-        number, shape = numbers[n], shapes[n]
+        number, shape = numbers[n], shapes[n] if len(shapes) > 0 else begin
         place = np.int64((np.uint64(number ^ (shape << 40)) * _MIXER) >> _PLACE_SHIFT)
         if recent[place, 0] != number or recent[place, 1] != shape:
             count = _write(number, shape, digits)
@@ -75,7 +101,6 @@ def are_valid(
                     good |= same
             recent[place, 0], recent[place, 1], recent[place, 2] = number, shape, good
         verdicts[n] = recent[place, 2] != 0
-    return verdicts
 
 
 @helper

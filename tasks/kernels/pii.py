@@ -43,12 +43,10 @@ from tasks.kernels.pii_numbers import (
     read_groups,
     value_of,
 )
+from tasks.kernels.pii_rows import ROW
 from tasks.kernels.pii_shapes import shape_number
 from tasks.kernels.pii_tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
 
-MAX_LOOK_BYTES = 512
-ROW = 5
-"""Numbers of a candidate: range, start, end, kind, value."""
 MAX_ROWS_OF_A_TRIGGER = 40
 MIN_ROOM = 1024 * ROW
 
@@ -281,35 +279,3 @@ def _grown(found: np.ndarray, count: int) -> np.ndarray:
     for i in range(count):
         grown[i] = found[i]
     return grown
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Overwrite the spans of rows with their marks, in order, where no byte of them is a mark already; which ones were."""
-    taken = np.zeros(len(rows), np.bool_)
-    for r in range(len(rows)):
-        start, end, free = rows[r, 1], rows[r, 2], True
-        for i in range(start, end):
-            free &= masked[i] != 60 and masked[i] != 42
-        if free:
-            for i in range(start, end):
-                masked[i] = marks[r]
-        taken[r] = free
-    return taken
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def places_around(rows: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(document, first byte, last byte) of what `MAX_LOOK_BYTES` reach around spans in order; places that overlap are one."""
-    documents, lows, highs = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    count = 0
-    for r in range(len(rows)):
-        document = rows[r, 0]
-        low = max(begins[document], rows[r, 1] - MAX_LOOK_BYTES)
-        high = min(begins[document + 1], rows[r, 2] + MAX_LOOK_BYTES)
-        if count > 0 and documents[count - 1] == document and low <= highs[count - 1]:
-            highs[count - 1] = high
-        else:
-            documents[count], lows[count], highs[count] = document, low, high
-            count += 1
-    return documents[:count], lows[:count], highs[:count]
