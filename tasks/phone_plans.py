@@ -54,46 +54,38 @@ class PhonePlans:
 
     def are_international(self, numbers: np.ndarray) -> np.ndarray:
         """Which numbers (int64, all digits after the +, country code first) are valid numbers of their country."""
-        from tasks.kernels.phone_plans import are_valid
+        from tasks.kernels.phone_plans import by_country_code, judge
 
-        codes = self._country_codes(numbers)
-        verdicts, no_shapes = np.zeros(len(numbers), np.bool_), np.zeros(len(numbers), np.int64)
-        order = np.argsort(codes, kind="stable")
-        begin = 0
-        for end in (np.flatnonzero(np.diff(codes[order], append=-1)) + 1).tolist():
-            mine = order[begin:end]
-            code = int(codes[mine[0]])
-            if code:
-                verdicts[mine] = are_valid(numbers[mine], no_shapes[mine], code, *self._country(code).tables)
-            begin = end
+        verdicts, no_shapes = np.zeros(len(numbers), np.bool_), np.zeros(0, np.int64)
+        order, ends = by_country_code(numbers, self._country_codes())
+        for code in (np.flatnonzero(np.diff(ends)) + 1).tolist():
+            judge(numbers, order[ends[code - 1] : ends[code]], no_shapes, verdicts, code, *self._country(code).tables)
         return verdicts
 
     def are_national(self, numbers: np.ndarray, shapes: np.ndarray, region: str) -> np.ndarray:
         """Which numbers (int64, all digits as one number) are valid in the region, and grouped as it groups them.
 
-        shapes: codes of the sizes of the digit groups, int64; a number has as many digits, zeros in front included.
+        shapes: codes of the sizes of the digit groups, int64, 0 for a number that is not asked for; a number has as many digits,
+        zeros in front included.
         """
-        from tasks.kernels.phone_plans import are_valid
+        from tasks.kernels.phone_plans import judge
 
-        if region not in self._regions:
-            self._regions[region] = self._region(region)
-        return are_valid(numbers, shapes, *self._regions[region])
+        verdicts = np.zeros(len(numbers), np.bool_)
+        judge(numbers, np.flatnonzero(shapes), shapes, verdicts, *self._region(region))
+        return verdicts
 
-    def writes(self, shapes: np.ndarray, region: str) -> np.ndarray:
-        """Which shapes does some format of the region have?"""
-        if region not in self._regions:
-            self._regions[region] = self._region(region)
-        return np.isin(shapes, self._regions[region][-2])
+    def written(self, shapes: np.ndarray, region: str) -> np.ndarray:
+        """The shapes that some format of the region has, and 0 in place of others."""
+        return np.where(np.isin(shapes, self._region(region)[-2]), shapes, 0)
 
-    def _country_codes(self, numbers: np.ndarray) -> np.ndarray:
-        """The country code that each number begins with, or 0; int16."""
+    def _country_codes(self) -> np.ndarray:
+        """The country code that numbers with these first three digits begin with, or 0; int64."""
         if self._codes is None:
             from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
             heads = [[int(f"{head:03d}"[:digits]) for digits in (1, 2, 3)] for head in range(1000)]
-            self._codes = np.array([next((c for c in some if c in COUNTRY_CODE_TO_REGION_CODE), 0) for some in heads], np.int16)
-        digits = np.searchsorted(10 ** np.arange(1, 19), numbers, "right") + 1
-        return self._codes[np.where(digits < 3, 0, numbers // 10 ** np.maximum(0, digits - 3))]
+            self._codes = np.array([next((c for c in some if c in COUNTRY_CODE_TO_REGION_CODE), 0) for some in heads], np.int64)
+        return self._codes
 
     def _country(self, code: int) -> _Country:
         if code not in self._countries:
@@ -101,7 +93,12 @@ class PhonePlans:
         return self._countries[code]
 
     def _region(self, region: str) -> tuple[Any, ...]:
-        """The arguments of `are_valid` after numbers and shapes, for national numbers of a region."""
+        """The arguments of `judge` after verdicts, for national numbers of a region."""
+        if region not in self._regions:
+            self._regions[region] = self._make_region(region)
+        return self._regions[region]
+
+    def _make_region(self, region: str) -> tuple[Any, ...]:
         plan = _metadata(region)
         code = plan.country_code
         assert code is not None
@@ -184,7 +181,7 @@ class _Country:
         forms = np.zeros((0, 0), np.int16), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0, 0), np.int8)
         nowhere = _machine(PrefixMachine(_NEVER), None)
         self.tables = (_plain(self.prefix), self.step, self.valid, self.prefix, self.prefix, nowhere, *forms)
-        """The arguments of `are_valid` after the country code, for international numbers."""
+        """The arguments of `judge` after the country code, for international numbers."""
 
     def _matches(self, matched: int, pattern: str, begins: bool = False) -> bool:
         return matched & self.automaton.bits[pattern, begins] != 0
@@ -221,7 +218,7 @@ class _Country:
         description = plan.general_desc
         assert description is not None
         general = np.array(
-            [self._matches(bits, description.national_number_pattern or _NEVER) for bits in self.automaton.matched], np.bool_
+            [self._matches(bits, description.national_number_pattern or _NEVER) for bits in self.automaton.matched], np.uint8
         )
         machine = _machine(PrefixMachine(plan.national_prefix_for_parsing or _NEVER), plan.national_prefix_transform_rule)
         local, possible = description.possible_length_local_only, description.possible_length
@@ -294,7 +291,7 @@ def _machine(machine: PrefixMachine, rule: str | None) -> tuple[Any, ...]:
         if form is not None and groups and groups[-1] >= 0:
             group = int(form[2])
             results[state, 1:] = int(form[1] or 0), len(form[1]), max(0, groups[2 * group - 2]), max(0, groups[2 * group - 1])
-    return machine.step, results, machine.settled
+    return machine.step, results, machine.settled.view(np.uint8)
 
 
 def _plain(machine: tuple[Any, ...]) -> int:

@@ -17,8 +17,6 @@ import numpy as np
 from tasks import pii_kinds as kinds
 from tasks.phone_plans import phone_plans, phone_shapes
 
-ROW = 5
-"""As in `tasks.kernels.pii`, which takes long to import."""
 ALWAYS = (-9999, 9999)
 
 
@@ -29,29 +27,20 @@ class Checks:
         self._regions = regions
         self.phone_shapes = phone_shapes(regions)
         """Sorted codes of the digit groups of national numbers."""
-        self._turned_down = np.zeros((0, ROW), np.int64)
+        self._turned_down = np.zeros(0, np.int64)
 
     def passed(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Which rows (document, start, end, kind, value) are what they look like, as booleans."""
-        passed = ~self._were_turned_down(rows)
+        from tasks.kernels.pii_rows import are_new, keys_of, of_kind
+
+        # What was turned down the last time is not asked again: where spans are many, all others come again in the next round.
+        passed = are_new(rows, self._turned_down)
         for kind in np.flatnonzero(np.bincount(rows[:, 3])).tolist():
             if kind in kinds.BY_VALUE or kind in kinds.BY_TEXT:
-                mine = np.flatnonzero((rows[:, 3] == kind) & passed)
-                if kind in kinds.BY_VALUE:
-                    passed[mine] = self._by_value(kind, rows[mine, 4])
-                else:
-                    passed[mine] = _by_text(kind, values, rows[mine])
-        self._turned_down = rows[~passed]
+                mine, numbers = of_kind(rows, passed, kind)
+                passed[mine] = self._by_value(kind, numbers) if kind in kinds.BY_VALUE else _by_text(kind, values, rows[mine])
+        self._turned_down = np.sort(keys_of(rows, passed))
         return passed
-
-    def _were_turned_down(self, rows: np.ndarray) -> np.ndarray:
-        """Which rows were turned down the last time: where spans are many, all others come again in the next round."""
-        before = self._turned_down
-        if not len(before) or not len(rows):
-            return np.zeros(len(rows), np.bool_)
-        keys, known = _keys(rows), np.sort(_keys(before))
-        found: np.ndarray = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
-        return found
 
     def _by_value(self, kind: int, values: np.ndarray) -> np.ndarray:
         from tasks.kernels.pii_ids import are_ids
@@ -62,21 +51,15 @@ class Checks:
             numbers, nth = values >> kinds.SHAPE_BITS, values & kinds.MAX_PHONE_SHAPES - 1
             verdicts = np.zeros(len(values), np.bool_)
             for region in self._regions:
-                asked = np.flatnonzero(phone_plans().writes(self.phone_shapes, region)[nth] & ~verdicts)
-                shapes = self.phone_shapes[nth[asked]]
-                verdicts[asked] = phone_plans().are_national(numbers[asked], shapes, region)
+                shapes = phone_plans().written(self.phone_shapes, region)[nth]
+                shapes[verdicts] = 0
+                verdicts |= phone_plans().are_national(numbers, shapes, region)
             return verdicts
         verdicts = are_ids(kind, values)
         if kind == kinds.CN_RIC:
             left = np.flatnonzero(verdicts)
             verdicts[left] = _have_county(values[left] >> 4)
         return verdicts
-
-
-def _keys(rows: np.ndarray) -> np.ndarray:
-    """What decides about a candidate, as one number: where it is, its kind, and whether an Ethereum address was announced."""
-    announced = np.where(rows[:, 3] == kinds.ETHER_ADDRESS, rows[:, 4], 0)
-    return ((rows[:, 1] << 10 | rows[:, 2] - rows[:, 1]) << 6 | rows[:, 3]) << 1 | announced
 
 
 def _by_text(kind: int, values: np.ndarray, rows: np.ndarray) -> np.ndarray:

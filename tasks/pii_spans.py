@@ -50,7 +50,7 @@ class Spans:
 
 def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
     """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i + 1])."""
-    from tasks.kernels.pii import ROW, take
+    from tasks.kernels.pii_rows import ROW, take
     from tasks.kernels.pii_shapes import shape_table
 
     checks = Checks(config.regions)
@@ -100,7 +100,9 @@ def _candidates(
     values: np.ndarray, begins: np.ndarray, windows: Windows, config: PiiConfig, phone_shapes: np.ndarray
 ) -> np.ndarray:
     """Rows of (document, start, end, kind, value)."""
-    from tasks.kernels.pii import MIN_ROOM, ROW, find_candidates
+    from tasks.kernels.pii import MIN_ROOM, find_candidates
+    from tasks.kernels.pii_numbers import GROUP_NUMBERS
+    from tasks.kernels.pii_rows import ROW
 
     # Always the same array types, read-only and writable alike, so that the kernel is compiled once.
     readonly = values.view()
@@ -109,8 +111,18 @@ def _candidates(
     # Room for a row every eight bytes. What is not used costs nothing, and large arrays of NumPy, unlike those that a kernel
     # makes, lie in huge pages: else a row in every ten bytes costs more in page faults than in looking.
     room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 8 * ROW), np.int64)
+    groups, letters = np.empty(GROUP_NUMBERS, np.int64), np.zeros(128, np.int64)
     rows = find_candidates(
-        readonly, begins[documents], begins[documents + 1], scan_lo, scan_hi, config.wanted_kinds, phone_shapes, room
+        readonly,
+        begins[documents],
+        begins[documents + 1],
+        scan_lo,
+        scan_hi,
+        config.wanted_kinds,
+        phone_shapes,
+        room,
+        groups,
+        letters,
     ).reshape(-1, ROW)
     rows[:, 0] = documents[rows[:, 0]]
     return rows
@@ -118,7 +130,7 @@ def _candidates(
 
 def _phrases(values: np.ndarray, begins: np.ndarray, windows: Windows, config: PiiConfig, candidates: np.ndarray) -> np.ndarray:
     """Rows of the two options that no byte triggers."""
-    from tasks.kernels.pii import ROW
+    from tasks.kernels.pii_rows import ROW
 
     words, persons = config.addresses_in_words and "EMAIL" in config.types, "NAME" in config.types
     if not words and not persons:
@@ -140,7 +152,7 @@ def _phrases(values: np.ndarray, begins: np.ndarray, windows: Windows, config: P
 
 def _around(rows: np.ndarray, begins: np.ndarray) -> Windows:
     """Where a trigger may now judge otherwise: around spans in order, overlapping places of a document as one."""
-    from tasks.kernels.pii import places_around
+    from tasks.kernels.pii_rows import places_around
 
     documents, lows, highs = places_around(rows, begins)
     return documents, lows, highs

@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from tasks.kernels.pii_bytes import helper
+from tasks.kernels.pii_bytes import helper, pointer
 
 MAX_DIGITS = 24
 RECENT_BITS = 11
@@ -21,9 +21,36 @@ _PLACE_SHIFT = np.uint64(64 - RECENT_BITS)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def are_valid(
+def by_country_code(numbers: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the numbers in order of the country codes they begin with, and where in it each code ends, from 0 for none.
+
+    codes: int64, the code or 0 by the first three digits of a number.
+    """
+    ends, found = np.zeros(1001, np.int64), np.empty(len(numbers), np.int16)
+    for n in range(len(numbers)):
+        head: Any = np.uint64(numbers[n])
+        while head >= np.uint64(1_000_000):
+            head //= np.uint64(1_000)
+        while head >= np.uint64(1_000):
+            head //= np.uint64(10)
+        code = codes[np.int64(head)] if numbers[n] > 99 else np.int64(0)
+        found[n] = code
+        ends[code + 1] += 1
+    for code in range(1000):
+        ends[code + 1] += ends[code]
+    order = np.empty(len(numbers), np.int64)
+    for n in range(len(numbers)):
+        order[ends[found[n]]] = n
+        ends[found[n]] += 1
+    return order, ends[:1000]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def judge(
     numbers: np.ndarray,
+    asked: np.ndarray,
     shapes: np.ndarray,
+    verdicts: np.ndarray,
     code: int,
     plain: int,
     step: np.ndarray,
@@ -34,22 +61,23 @@ def are_valid(
     chosen: np.ndarray,
     form_shapes: np.ndarray,
     written: np.ndarray,
-) -> np.ndarray:
-    """Which numbers are valid by plans that share a country code.
+) -> None:
+    """Say in `verdicts` which numbers, of those at the places `asked`, are valid by plans that share a country code.
 
-    shapes: codes of the groups of digits of national numbers, which must be grouped as the plan groups them; 0 for an
-    international number, which begins with the country code. plain: bits of the digits that begin neither a prefix nor the
+    shapes: codes of the groups of digits of national numbers, which must be grouped as the plan groups them; empty for
+    international numbers, which begin with the country code. plain: bits of the digits that begin neither a prefix nor the
     country code, so that nothing is to be taken off before them. step, valid: what digits lead to, and bits of the lengths
     that a valid national number may have there. main, own: how the region that leads the country code and the one asked for take
     off national prefixes; abroad: the prefix of calls to other countries. chosen, form_shapes, written: how numbers are written.
     """
-    verdicts = np.zeros(len(numbers), np.bool_)
-    digits, national, rest = np.zeros(MAX_DIGITS, np.int64), np.zeros(MAX_DIGITS, np.int64), np.zeros(MAX_DIGITS, np.int64)
+    scratch = np.zeros((3, MAX_DIGITS), np.int64)
     recent = np.full((1 << RECENT_BITS, 3), -1, np.int64)
     code_digits = np.int64(1 if code < 10 else 2 if code < 100 else 3)
-    begin = np.int64(0)
-    for n in range(len(numbers)):
-        number, shape = numbers[n], shapes[n]
+    begin, steps, first, second = np.int64(0), pointer(step), _pointers(main), _pointers(own)
+    out = pointer(abroad[0]), pointer(abroad[1]), pointer(abroad[2])
+    for n in asked:
+        digits, national, rest = pointer(scratch[0]), pointer(scratch[1]), pointer(scratch[2])
+        number, shape = numbers[n], shapes[n] if len(shapes) > 0 else begin
         place = np.int64((np.uint64(number ^ (shape << 40)) * _MIXER) >> _PLACE_SHIFT)
         if recent[place, 0] != number or recent[place, 1] != shape:
             count = _write(number, shape, digits)
@@ -57,10 +85,10 @@ def are_valid(
             if (plain >> digits[ahead]) & 1:
                 size = _copy(digits, ahead, count, begin, national)
             elif shape == 0:
-                size = _national_number(digits, code_digits, count, step, main, national)
+                size = _national_number(digits, code_digits, count, steps, first, national)
             else:
-                size = _parsed(digits, count, code, code_digits, step, main, own, abroad, national, rest)
-            state = _walk(national, begin, size, step)
+                size = _parsed(digits, count, code, code_digits, steps, first, second, out, national, rest)
+            state = _walk(national, begin, size, steps)
             good = 2 <= size <= 17 and (valid[state] >> np.uint32(size)) & np.uint32(1) != 0
             if good and shape > 0:
                 good = False
@@ -73,7 +101,12 @@ def are_valid(
                     good |= same
             recent[place, 0], recent[place, 1], recent[place, 2] = number, shape, good
         verdicts[n] = recent[place, 2] != 0
-    return verdicts
+
+
+@helper
+def _pointers(prefix: Any) -> Any:
+    machine, results, settled, general, possible, too_long = prefix
+    return pointer(machine), pointer(results), pointer(settled), pointer(general), possible, too_long
 
 
 @helper
@@ -109,8 +142,8 @@ def _walk(digits: np.ndarray, begin: int, end: int, step: np.ndarray) -> int:
 @helper
 def _prefix_state(digits: np.ndarray, begin: int, end: int, step: np.ndarray, settled: np.ndarray) -> int:
     state: Any = np.int64(0)
-    while begin < end and not settled[state]:
-        state = np.int64(step[state, digits[begin]])
+    while begin < end and settled[state] == 0:
+        state = np.int64(step[10 * state + digits[begin]])
         begin += 1
     return state
 
@@ -133,14 +166,15 @@ def _stripped(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix
     machine, results, settled, general, _, _ = prefix
     state = _prefix_state(digits, begin, end, machine, settled)
     count = np.int64(0)
-    if results[state, 0] >= 0:
-        front, count = results[state, 1], results[state, 2]
+    found = 5 * state
+    if results[found] >= 0:
+        front, count = results[found + 1], results[found + 2]
         for k in range(count - 1, -1, -1):
             out[k] = front % 10
             front //= 10
-        count = _copy(digits, begin + results[state, 3], begin + results[state, 4], count, out)
-        count = _copy(digits, begin + results[state, 0], end, count, out)
-        if general[_walk(out, np.int64(0), count, step)] or not general[_walk(digits, begin, end, step)]:
+        count = _copy(digits, begin + results[found + 3], begin + results[found + 4], count, out)
+        count = _copy(digits, begin + results[found], end, count, out)
+        if general[_walk(out, np.int64(0), count, step)] != 0 or general[_walk(digits, begin, end, step)] == 0:
             return count
     return _copy(digits, begin, end, np.int64(0), out)
 
@@ -170,7 +204,7 @@ def _parsed(
     """Write the national number of what is dialled in a region to `national`; how many digits, 0 for one from abroad."""
     zero: Any = np.int64(0)
     machine, results, settled = abroad
-    end = results[_prefix_state(digits, zero, count, machine, settled), 0]
+    end = results[5 * _prefix_state(digits, zero, count, machine, settled)]
     if end >= 0 and not (end < count and digits[end] == 0):
         if count - end <= 2 or not _begins_with(digits, end, count, code, code_digits):
             return zero
@@ -178,8 +212,8 @@ def _parsed(
     if _begins_with(digits, zero, count, code, code_digits):
         size = _stripped(digits, code_digits, count, step, own, rest)
         general, too_long = own[3], own[5]
-        whole = general[_walk(digits, zero, count, step)]
-        if (not whole and general[_walk(rest, zero, size, step)]) or (too_long >> np.uint32(count)) & np.uint32(1):
+        whole = general[_walk(digits, zero, count, step)] != 0
+        if (not whole and general[_walk(rest, zero, size, step)] != 0) or (too_long >> np.uint32(count)) & np.uint32(1):
             return _national_number(rest, zero, size, step, main, national)
     return _national_number(digits, zero, count, step, own, national)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks import pii_kinds as kinds
 from tasks.kernels.pii_addresses import ip4, ip6, mac
-from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, inlined, is_any
+from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, inlined, is_any, pointer
 from tasks.kernels.pii_emails import email, may_be_email
 from tasks.kernels.pii_numbers import (
     DIGITS,
@@ -24,9 +24,7 @@ from tasks.kernels.pii_numbers import (
     END,
     FORM_SHAPES,
     FORM_TABLE,
-    GROUP_COLUMNS,
     HYPHEN,
-    MAX_GROUPS,
     MAX_NATIONAL_DIGITS,
     MAX_PHONE_DIGITS,
     NUM_FORMS,
@@ -45,12 +43,10 @@ from tasks.kernels.pii_numbers import (
     read_groups,
     value_of,
 )
+from tasks.kernels.pii_rows import ROW
 from tasks.kernels.pii_shapes import shape_number
 from tasks.kernels.pii_tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
 
-MAX_LOOK_BYTES = 512
-ROW = 5
-"""Numbers of a candidate: range, start, end, kind, value."""
 MAX_ROWS_OF_A_TRIGGER = 40
 MIN_ROOM = 1024 * ROW
 
@@ -68,27 +64,31 @@ def find_candidates(
     wanted: int,
     phone_shapes: np.ndarray,
     found: np.ndarray,
+    groups: np.ndarray,
+    letters: np.ndarray,
 ) -> np.ndarray:
     """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi).
 
     wanted: bits of the kinds to look for. phone_shapes: `shape_table` of national numbers' groups. found: int64, where rows go
-    while there is room; at least `MIN_ROOM`. Returns a flat int64 array, this or a larger one, `ROW` numbers a candidate, of each
-    range first the words, then the rest, in order of triggers; alternatives of one trigger longest first.
+    while there is room; at least `MIN_ROOM`. groups, letters: int64 to write on, `GROUP_NUMBERS` and 128 zeros. Returns a flat
+    int64 array, `found` or a larger one, `ROW` numbers a candidate, of each range first the words, then the rest, in order of
+    triggers; alternatives of one trigger longest first.
     """
-    groups = np.empty((MAX_GROUPS, GROUP_COLUMNS), np.int64)
-    letters = np.zeros(128, np.int64)
+    v, shapes = pointer(values), pointer(phone_shapes)
     count, r = np.int64(0), np.int64(0)  # literals would compile every judge twice, for themselves and for int64
     while r < len(lo):
         low, high, end = lo[r], hi[r], scan_hi[r]
         if wanted & _TOKEN_KINDS:
-            i = _next_word(values, low, high, scan_lo[r] - 1, end)
+            i = _next_word(v, low, high, scan_lo[r] - 1, end)
             while i < high:
-                i, count = _scan_words(values, low, high, i, end, wanted, r, found, count, letters)
+                full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
+                i, count = _scan_words(v, low, high, i, end, wanted, r, pointer(found), count, full, pointer(letters))
                 if i < high:
                     found = _grown(found, count)
-        i = _next_trigger(values, scan_lo[r], end)
+        i = _next_trigger(v, scan_lo[r], end)
         while i < end:
-            i, count = _scan_triggers(values, low, high, i, end, wanted, r, found, count, groups, phone_shapes)
+            full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
+            i, count = _scan_triggers(v, low, high, i, end, wanted, r, pointer(found), count, full, pointer(groups), shapes)
             if i < end:
                 found = _grown(found, count)
         r += 1
@@ -97,10 +97,19 @@ def find_candidates(
 
 @helper
 def _scan_words(
-    v: np.ndarray, low: int, high: int, i: int, stop: int, wanted: int, r: int, found: np.ndarray, count: int, letters: np.ndarray
+    v: np.ndarray,
+    low: int,
+    high: int,
+    i: int,
+    stop: int,
+    wanted: int,
+    r: int,
+    found: np.ndarray,
+    count: int,
+    full: int,
+    letters: np.ndarray,
 ) -> tuple[int, int]:
     """Judge long words from the one at i until none is left or `found` is full: (place of the next word, count)."""
-    full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
     while i < high and count < full:
         end = i + MIN_TOKEN_BYTES
         while end < high and is_any(v[end], TOKEN):
@@ -123,11 +132,11 @@ def _scan_triggers(
     r: int,
     found: np.ndarray,
     count: int,
+    full: int,
     groups: np.ndarray,
     phone_shapes: np.ndarray,
 ) -> tuple[int, int]:
     """Judge triggers from the one at i until none is left or `found` is full: (place of the next trigger, count)."""
-    full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
     while i < stop and count < full:
         c = v[i]
         if c == 64:
@@ -154,7 +163,7 @@ def _scan_triggers(
                 if may_begin(v, low, high, i, end):
                     most = MAX_PHONE_DIGITS if before == 43 else MAX_NATIONAL_DIGITS
                     num_groups = read_groups(v, i, high, groups, most)
-                    if num_groups > 0 and groups[num_groups - 1, DIGITS] > 6:
+                    if num_groups > 0 and groups[DIGITS + num_groups - 1] > 6:
                         count = _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, phone_shapes)
             i = end - 1
         i = _next_trigger(v, i + 1, stop)
@@ -231,21 +240,21 @@ def _digits(
     """Numbers that begin with the digit i."""
     count = _put(found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0)
     for k in range(num_groups):
-        nth = shape_number(FORM_TABLE, groups[k, SHAPE]) if groups[k, DIGITS] > 7 else NUM_FORMS
-        while 0 <= nth < NUM_FORMS and FORM_SHAPES[nth] == groups[k, SHAPE]:
+        nth = shape_number(pointer(FORM_TABLE), groups[SHAPE + k]) if groups[DIGITS + k] > 7 else NUM_FORMS
+        while 0 <= nth < NUM_FORMS and FORM_SHAPES[nth] == groups[SHAPE + k]:
             end, kind, value = national_id(v, low, high, i, groups, k, nth)
             count = _put(found, count, wanted, r, i, end, kind, value)
             nth += 1
     if i > low and v[i - 1] == 43:
         start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, MAX_PHONE_DIGITS
     else:
-        start, kind, fewest, most = local_phone_start(v, low, high, i, groups[0, END]), kinds.LOCAL_PHONE, 9, MAX_NATIONAL_DIGITS
+        start, kind, fewest, most = local_phone_start(v, low, high, i, groups[END]), kinds.LOCAL_PHONE, 9, MAX_NATIONAL_DIGITS
     for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
-        end = groups[k, END]
-        if not fewest <= groups[k, DIGITS] <= most or not ends_a_phone(v, high, end):
+        end = groups[END + k]
+        if not fewest <= groups[DIGITS + k] <= most or not ends_a_phone(v, high, end):
             continue
         if kind == kinds.LOCAL_PHONE:
-            shape, signs = shape_number(phone_shapes, groups[k, SHAPE]), groups[k, SIGNS]
+            shape, signs = shape_number(phone_shapes, groups[SHAPE + k]), groups[SIGNS + k]
             # 252.227-7014 is a clause of some law.
             if k == 0 or shape < 0 or goes_on(v, high, end, signs) or (signs & DOT and signs & HYPHEN):
                 continue
@@ -270,35 +279,3 @@ def _grown(found: np.ndarray, count: int) -> np.ndarray:
     for i in range(count):
         grown[i] = found[i]
     return grown
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Overwrite the spans of rows with their marks, in order, where no byte of them is a mark already; which ones were."""
-    taken = np.zeros(len(rows), np.bool_)
-    for r in range(len(rows)):
-        start, end, free = rows[r, 1], rows[r, 2], True
-        for i in range(start, end):
-            free &= masked[i] != 60 and masked[i] != 42
-        if free:
-            for i in range(start, end):
-                masked[i] = marks[r]
-        taken[r] = free
-    return taken
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def places_around(rows: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(document, first byte, last byte) of what `MAX_LOOK_BYTES` reach around spans in order; places that overlap are one."""
-    documents, lows, highs = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    count = 0
-    for r in range(len(rows)):
-        document = rows[r, 0]
-        low = max(begins[document], rows[r, 1] - MAX_LOOK_BYTES)
-        high = min(begins[document + 1], rows[r, 2] + MAX_LOOK_BYTES)
-        if count > 0 and documents[count - 1] == document and low <= highs[count - 1]:
-            highs[count - 1] = high
-        else:
-            documents[count], lows[count], highs[count] = document, low, high
-            count += 1
-    return documents[:count], lows[:count], highs[:count]

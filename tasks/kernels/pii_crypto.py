@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from tasks.kernels.pii_bytes import DIGIT, helper, is_any
+from tasks.kernels.pii_bytes import DIGIT, helper, is_any, pointer
 
 _NONE = 255
 _BASE58 = np.full(256, _NONE, np.uint8)
@@ -63,18 +63,17 @@ def _keccak_rounds() -> np.ndarray:
     return np.array(constants, np.uint64)
 
 
-def _keccak_path() -> tuple[np.ndarray, np.ndarray]:
-    """Lanes along the path of rotation and permutation, and how far each is turned: triangular numbers."""
-    lanes, turns, x, y = [], [], 1, 0
+def _keccak_moves() -> tuple[np.ndarray, np.ndarray]:
+    """Which lane comes to each place by rotation and permutation, and how far it is turned: triangular numbers."""
+    sources, turns, x, y = np.zeros(25, np.int64), np.zeros(25, np.uint64), 1, 0
     for t in range(24):
-        x, y = y, (2 * x + 3 * y) % 5
-        lanes.append(x + 5 * y)
-        turns.append((t + 1) * (t + 2) // 2 % 64)
-    return np.array(lanes, np.int64), np.array(turns, np.uint64)
+        lane, x, y = x + 5 * y, y, (2 * x + 3 * y) % 5
+        sources[x + 5 * y], turns[x + 5 * y] = lane, (t + 1) * (t + 2) // 2 % 64
+    return sources, turns
 
 
 _KECCAK_ROUNDS = _keccak_rounds()
-_KECCAK_LANES, _KECCAK_TURNS = _keccak_path()
+_KECCAK_SOURCES, _KECCAK_TURNS = _keccak_moves()
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -108,11 +107,11 @@ def are_base58(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
             zeros += zeros == k and data[k] == 0
         if zeros != ones:
             continue
-        _sha256(data, 21, schedule, digest)
+        _sha256(pointer(data), 21, pointer(schedule), pointer(digest))
         checksum = limbs[0]
         for k in range(32):
             data[k] = (digest[k >> 2] >> np.uint64(24 - 8 * (k & 3))) & np.uint64(255)
-        _sha256(data, 32, schedule, digest)
+        _sha256(pointer(data), 32, pointer(schedule), pointer(digest))
         verdicts[r] = digest[0] == checksum
     return verdicts
 
@@ -187,7 +186,7 @@ def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
     rows[:, 4] says whether it does. 0x000…0 and the like are numbers.
     """
     verdicts = np.zeros(len(rows), np.bool_)
-    lanes, columns = np.zeros(25, np.uint64), np.zeros(5, np.uint64)
+    lanes, columns, moved = np.zeros(25, np.uint64), np.zeros(5, np.uint64), np.zeros(25, np.uint64)
     for r in range(len(rows)):
         start = rows[r, 1] + 2
         lower, upper, seen, different = False, False, np.int64(0), 0
@@ -208,7 +207,7 @@ def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
             lanes[k >> 3] |= np.uint64(c if is_any(c, DIGIT) else c | 32) << np.uint64(8 * (k & 7))
         lanes[5] = 1  # the original padding, after 40 bytes and at the end of 136
         lanes[16] = np.uint64(1) << np.uint64(63)
-        _permute(lanes, columns)
+        _permute(pointer(lanes), pointer(columns), pointer(moved))
         good = True
         for k in range(40):
             c = v[start + k]
@@ -219,7 +218,7 @@ def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 @helper
-def _permute(lanes: np.ndarray, columns: np.ndarray) -> None:
+def _permute(lanes: np.ndarray, columns: np.ndarray, moved: np.ndarray) -> None:
     """Keccak-f[1600] in place; lane (x, y) is at x + 5 y."""
     for n in range(24):
         for x in range(5):
@@ -229,13 +228,10 @@ def _permute(lanes: np.ndarray, columns: np.ndarray) -> None:
             change = columns[(x + 4) % 5] ^ ((after << np.uint64(1)) | (after >> np.uint64(63)))
             for y in range(0, 25, 5):
                 lanes[x + y] ^= change
-        moved = lanes[1]
-        for t in range(24):
-            place, bits = _KECCAK_LANES[t], _KECCAK_TURNS[t]
-            moved, lanes[place] = lanes[place], (moved << bits) | (moved >> (np.uint64(64) - bits))
+        for k in range(25):
+            lane, bits = lanes[_KECCAK_SOURCES[k]], _KECCAK_TURNS[k]
+            moved[k] = (lane << bits) | (lane >> (-bits & np.uint64(63)))
         for y in range(0, 25, 5):
             for x in range(5):
-                columns[x] = lanes[x + y]
-            for x in range(5):
-                lanes[x + y] = columns[x] ^ (~columns[(x + 1) % 5] & columns[(x + 2) % 5])
+                lanes[x + y] = moved[x + y] ^ (~moved[(x + 1) % 5 + y] & moved[(x + 2) % 5 + y])
         lanes[0] ^= _KECCAK_ROUNDS[n]

@@ -21,10 +21,9 @@ MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS = 15, 12
 MAX_ONES = 3
 """More groups of one digit are no number but a row of them."""
 
-END, DIGITS, SHAPE, SIGNS = range(4)
-"""Columns of a row of groups, a line per group: where it ends; digits and sizes so far (five bits each); bits of the separators
-so far."""
-GROUP_COLUMNS = 4
+END, DIGITS, SHAPE, SIGNS, GROUP_NUMBERS = (MAX_GROUPS * column for column in range(5))
+"""Where the columns of a row of groups begin, a number per group in each: where it ends; digits and sizes so far (five bits
+each); bits of the separators so far."""
 BLANK, HYPHEN, DOT, SLASH, OTHER = 1, 2, 4, 8, 16
 
 _SEPARATOR = np.zeros(256, np.int64)
@@ -95,10 +94,10 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray, most_mixed: 
         if digits > most_mixed and signs & (signs - 1) != 0:
             break
         shape = (shape << SIZE_BITS) | (j - i)
-        groups[count, END] = j
-        groups[count, DIGITS] = digits
-        groups[count, SHAPE] = shape
-        groups[count, SIGNS] = signs
+        groups[END + count] = j
+        groups[DIGITS + count] = digits
+        groups[SHAPE + count] = shape
+        groups[SIGNS + count] = signs
         count += 1
         if j == limit:
             break
@@ -202,10 +201,10 @@ def _is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
 def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int) -> int:
     """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer row of numbers."""
     for k in range(min(count, 5) - 1, -1, -1):
-        digits, shape, signs = groups[k, DIGITS], groups[k, SHAPE], groups[k, SIGNS]
+        digits, shape, signs = groups[DIGITS + k], groups[SHAPE + k], groups[SIGNS + k]
         if digits < 14 or signs > HYPHEN or not _is_card_shape(shape, k + 1):
             continue
-        end = groups[k, END]
+        end = groups[END + k]
         if (
             _is_free(v, lo, hi, i, end)
             and numbers_before(v, lo, i) + numbers_after(v, hi, end) <= 1
@@ -295,8 +294,8 @@ def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
 @helper
 def national_id(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: int, nth: int) -> tuple[int, int, int]:
     """(end, kind, value) of the digits from i to the end of group k, which has the shape of the nth form; end -1 if none."""
-    kind, end = _FORM_KIND[nth], groups[k, END]
-    if groups[k, SIGNS] != _FORM_SIGNS[nth]:
+    kind, end = _FORM_KIND[nth], groups[END + k]
+    if groups[SIGNS + k] != _FORM_SIGNS[nth]:
         return -1, 0, 0
     value = value_of(v, i, end)
     if FORM_SHAPES[nth] == 17 or kind == kinds.ES_DNI:

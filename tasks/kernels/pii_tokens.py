@@ -69,7 +69,9 @@ def token_kind(v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np
     size = end - start
     c = v[start]
     if c == 48 and size == 42 and v[start + 1] | 32 == 120 and all_of(v, start + 2, end, HEX):
-        return end, kinds.ETHER_ADDRESS, 1 if announced(v, lo, start, kinds.ETHER_ADDRESS) else 0
+        # The case of the letters tells where there are two.
+        asked = not (_has_case(v, start + 2, end, 96) and _has_case(v, start + 2, end, 64))
+        return end, kinds.ETHER_ADDRESS, 1 if asked and announced(v, lo, start, kinds.ETHER_ADDRESS) else 0
     if (c == 49 or c == 51) and 26 <= size <= 35:
         return (end, kinds.BASE58_ADDRESS, 0) if all_of(v, start, end, BASE58) else (-1, 0, 0)
     if c | 32 == 98 and size <= 74 and v[start + 1] | 32 == 99 and v[start + 2] == 49:
@@ -94,6 +96,15 @@ def token_kind(v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np
         ):
             return end, kinds.API_KEY, 0
     return -1, 0, 0
+
+
+@helper
+def _has_case(v: np.ndarray, start: int, end: int, case: int) -> bool:
+    """Is one of these letters and digits a capital (64) or a small letter (96)?"""
+    found = False
+    for i in range(start, end):
+        found |= v[i] & 96 == case
+    return found
 
 
 @helper

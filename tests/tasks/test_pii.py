@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from tasks.documentset import text_buffers
-from tasks.kernels.pii import MAX_LOOK_BYTES
+from tasks.kernels.pii_rows import MAX_LOOK_BYTES
 from tasks.pii import PiiConfig, find_pii, find_spans
 from tasks.pii_kinds import TYPE_NAMES
 from tasks.pii_spans import find_all_spans
