@@ -94,7 +94,8 @@ class SourceConfig(InputConfig):
     """{name: paths and columns} for several sources; `paths` and the column mapping beside it are then those of none."""
     html: HtmlConfig = field(default_factory=HtmlConfig)
     max_bad_frac: float = field(default=0.05, metadata=NOT_IN_KEY)
-    """The run fails where more of the records than this had to be quarantined."""
+    """The run fails where more of the records than this had to be quarantined, those that damaged files are estimated to hold
+    among them."""
     max_text_bytes_per_file: int = 32_000_000
     """A file of documents is closed when it holds this much; bounds the memory of every later stage."""
     cache: Path = field(default=Path("data/store/.remote"), metadata=NOT_IN_KEY)

@@ -151,9 +151,11 @@ class Run:
         quarantined = self.counters("ingest").number("quarantined")
         if not quarantined:
             return None
-        of_read = share(quarantined, self.documents_read)
+        of_read, lost = share(quarantined, self.documents_read), self.counters("ingest").number("lost_estimate")
+        more = f" Damaged files would hold some {count(lost)} more, by their size." if lost else ""
         return (
-            f"{plural(quarantined, 'record')} ({of_read} of those read) could not be read and went to quarantine; see Documents."
+            f"{plural(quarantined, 'record')} ({of_read} of those read) could not be read and went to quarantine; see "
+            f"Documents.{more}"
         )
 
     def _warn_of_accounting(self) -> str | None:
