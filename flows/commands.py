@@ -20,8 +20,8 @@ from flows.records import remove, unused
 from flows.run import decide
 from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
 from llm_core.config import ConfigError, nearest
+from tasks.graph import ancestors
 from tasks.plan import plan_rows
-from tasks.remotefiles import is_remote
 from tasks.store import Store
 
 
@@ -51,11 +51,18 @@ def show_plan(arguments: list[str]) -> int:
     if name not in FLOWS:
         raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
     config = compose(arguments)
+    if unfetched := config.source.unfetched():
+        # A key needs the contents of all inputs, so none is known before they are here.
+        known = [file.size_bytes for file in unfetched if file.size_bytes is not None]
+        size = f"{sum(known) / 1e6:,.1f} MB" if len(known) == len(unfetched) else "size not told"
+        rows = [(stage, "?", "not read" if stage == "ingest" else "follows ingest") for stage in ancestors(FLOWS[name].target)]
+        print(table(("stage", "key", "why"), rows))
+        first = f"first {unfetched[0].address}"
+        print(f"\nnot read: {len(unfetched):,} file(s), {size}, {first}; a run fetches them to {config.source.cache}")
+        return 0
     store, plan = decide(config, FLOWS[name].target)
     print(table(("stage", "key", "why"), plan_rows(plan)))
     print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
-    if any(is_remote(path) for one in config.source.inputs.values() for path in one.paths):
-        print(f"sources from elsewhere were fetched to {config.source.cache}: what they hold is part of every key")
     return 0
 
 
@@ -162,7 +169,7 @@ def export(arguments: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "plan": (show_plan, "what a flow would run, and why, once sources are fetched: textmill plan [flow] [overrides]"),
+    "plan": (show_plan, "what a flow would run, and why; fetches nothing: textmill plan [flow] [overrides]"),
     "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
     "hits": (hits, "evaluation items in documents, with the text of both: textmill hits [run=RUN] [--json] > FILE"),
     "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),

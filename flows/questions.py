@@ -175,6 +175,7 @@ def describe_document(found: Mapping[str, Any]) -> str:
         measured = f"{rule['feature']} {_number(rule['value'])}, wanted {_wanted(rule)}"
         lines.append(f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}")
     lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
+    lines += [f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}" for cut in quality["cuts"][:MOST_ROWS]]
     if found.get("scores"):
         bucket = f"bucket {quality['bucket']}" if quality["bucket"] else ""
         lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items()), bucket))

@@ -46,6 +46,8 @@ class RunRecord:
     error: str | None = None
     mlflow_run_id: str | None = None
     process: dict[str, Any] = field(default_factory=dict)
+    chain: dict[str, str] | None = None
+    """`name` of the chain this run is of, and digest of its `inputs`."""
 
     def is_alive(self) -> bool:
         """Whether the run may still be going on; one on another host cannot be asked."""
@@ -54,7 +56,7 @@ class RunRecord:
         return self.process.get("host") != platform.node() or is_running(self.process["pid"], self.process["started"])
 
 
-def new_record(flow: str, plan: Plan, overrides: Sequence[str]) -> RunRecord:
+def new_record(flow: str, plan: Plan, overrides: Sequence[str], chain: dict[str, str] | None = None) -> RunRecord:
     started_at = now()
     run_id = f"{started_at[:10].replace('-', '')}-{started_at[11:19].replace(':', '')}-{uuid.uuid4().hex[:6]}"
     return RunRecord(
@@ -66,6 +68,7 @@ def new_record(flow: str, plan: Plan, overrides: Sequence[str]) -> RunRecord:
         stages={step.node.stage: step.node.key for step in plan.steps},
         parts={step.node.stage: step.node.part_key for step in plan.steps},
         process={"host": platform.node(), "pid": os.getpid(), "started": start_time(os.getpid())},
+        chain=chain,
     )
 
 
@@ -88,6 +91,21 @@ def read_records(store: Store) -> list[RunRecord]:
     return sorted(records, key=lambda r: (r.started_at, r.run_id), reverse=True)
 
 
+def chain_places(records: Sequence[RunRecord], name: str) -> dict[str, RunRecord]:
+    """{digest of an input: its last completed run} of a chain, in the order in which inputs came to it."""
+    places = {}
+    for record in sorted(records, key=lambda r: (r.started_at, r.run_id)):
+        if record.chain and record.chain["name"] == name and record.outcome == "completed" and "dedup" in record.stages:
+            places[record.chain["inputs"]] = record  # a key keeps the place it was first given
+    return places
+
+
+def chain_ends(records: Sequence[RunRecord], name: str) -> list[str]:
+    """Keys of the dedup artifacts that the next run of a chain goes on from: with new input the last, with the last one's the one
+    before it."""
+    return [record.stages["dedup"] for record in list(chain_places(records, name).values())[-2:]]
+
+
 @dataclass(frozen=True)
 class Unused:
     """Something in the store that no recent run refers to."""
@@ -100,10 +118,12 @@ class Unused:
 
 
 def unused(store: Store, keep: int) -> list[Unused]:
-    """What neither the last `keep` runs nor a live one refers to, largest first. Held keys are left out."""
+    """What neither the last `keep` runs nor a live one refers to, nor the next run of a chain will, largest first. Held keys are
+    left out."""
     records = read_records(store)
     kept = [r for i, r in enumerate(records) if i < keep or r.is_alive()]
     keys = {(stage, key) for r in kept for stage, key in r.stages.items()}
+    keys |= {("dedup", key) for name in {r.chain["name"] for r in records if r.chain} for key in chain_ends(records, name)}
     part_keys = {(stage, key) for r in kept for stage, key in r.parts.items()}
     found = []
     for kind, root, known in (

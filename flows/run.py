@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from flows.chains import follow_chain
 from flows.config import RunConfig
 from flows.console import Progress, headline, in_and_out, say
 from flows.console import table as show_table
@@ -125,6 +126,7 @@ class Run:
 def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
     """The plan of a run. Imports neither torch nor an orchestrator, reads no document that it has seen before."""
     store = Store(config.store)
+    config, _ = follow_chain(config)
     try:
         digests = InputDigests(store.digests_file)
         nodes = make_nodes(target, config.stages, digests, device_fingerprint())
@@ -143,8 +145,9 @@ def open_run(
     cluster: AbstractContextManager[Executor | None] | None = None,
 ) -> Iterator[Run]:
     """Plan a run and keep its record and its tracking in step with how it ends."""
+    config, link = follow_chain(config)
     store, plan = decide(config, target)
-    record = new_record(flow, plan, overrides)
+    record = new_record(flow, plan, overrides, link)
     write_record(store, record)
     tracker = make_tracker(config.tracking, config.state, record, config.resolved())
     record.mlflow_run_id = tracker.run_id

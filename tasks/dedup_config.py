@@ -103,6 +103,10 @@ class DedupConfig:
     """An earlier dedup artifact, as a folder or a key in the store, that kept its index: documents are compared with all of its
     documents, which are preferred. Its content is part of the key."""
 
+    chain: str | None = field(default=None, metadata=NOT_IN_KEY)
+    """Runs of one store with the same name here are a chain: each goes on from the index of the one before it, the first from
+    `index`, if given."""
+
     keep_index: bool = False
     """Write what later runs need to compare with these documents; costs about 0.8 kB and 4 bytes per shingle a document."""
 
@@ -139,6 +143,11 @@ class DedupConfig:
             raise ConfigError(
                 "cuts.piece_memory (bloom) forgets the pieces that keep_index would keep; "
                 "set cuts.piece_memory=exact, or keep_index=false"
+            )
+        if self.chain is not None and not (self.keep_index and self.chain.strip()):
+            raise ConfigError(
+                f"chain ({self.chain!r}) must be a name, and the next run of it needs keep_index=true; "
+                "try dedup=indexed dedup.chain=crawl"
             )
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed ({self.seed}) must be in 0 .. 2^32 - 1; try 1")

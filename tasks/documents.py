@@ -145,7 +145,8 @@ def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[s
     """Bytes of the edited texts of one part, by family, source, language and copies."""
     judged = read_judged(part, ("id", "source"))
     # Sizes follow from the edits alone, but whether cuts left anything that shows is seen in the text only.
-    if pc.any(pc.greater(pc.list_value_length(judged.sidecars["dedup"]["cuts"]), 0)).as_py():
+    cuts = [judged.sidecars["dedup"]["cuts"], edits_column(judged.sidecars["quality"], "cuts")]
+    if any(pc.any(pc.greater(pc.list_value_length(column), 0)).as_py() for column in cuts):
         judged = read_judged(part, TEXT_COLUMNS)
     documents = _edited(judged, part, config)
     if documents["family_id"].null_count:
@@ -199,19 +200,19 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
     language = read_table(part.payload["language"], ["id", "language"])
     check_aligned(judged.documents, language, "language")
     kept = judged.kept
-    rows, dedup = judged.documents.filter(kept), judged.sidecars["dedup"].filter(kept)
+    rows, dedup, quality = judged.documents.filter(kept), *(judged.sidecars[name].filter(kept) for name in ("dedup", "quality"))
     edits = collect_edits(
         edits_column(dedup, "cuts"),
         edits_column(judged.sidecars["pii"].filter(kept), "spans"),
-        edits_column(judged.sidecars["quality"].filter(kept), "masks"),
+        edits_column(quality, "masks"),
+        edits_column(quality, "cuts"),
     )
     if "text" in rows.column_names:
         texts, emptied = edit_texts(rows["text"], edits, part.name)
         rows = rows.set_column(rows.column_names.index("text"), "text", texts)
         sizes = pc.binary_length(texts).cast(pa.int64())
     else:
-        sizes, emptied = edited_sizes(judged.sidecars["quality"]["num_bytes"].filter(kept).to_numpy(), edits, part.name), None
-    quality = judged.sidecars["quality"].filter(kept)
+        sizes, emptied = edited_sizes(quality["num_bytes"].to_numpy(), edits, part.name), None
     buckets = quality["bucket"].to_pylist() if "bucket" in quality.column_names else None
     table = pa.table(
         {

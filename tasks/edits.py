@@ -1,8 +1,8 @@
 """What is left of each text once everybody's edits are made? Cuts, masks and spans of personal data, merged and applied.
 
-Edits are lists of byte ranges in the original text: `cuts` of dedup (removed), `spans` of pii (replaced by their `replacement`)
-and `masks` of quality (replaced by `<TYPE>`). Cuts win, spans win over masks; `tasks.kernels.edits` says how ranges that overlap
-are merged. Deterministic, whatever the order of edits. Cost: a sort of the edits and a copy of the text.
+Edits are lists of byte ranges in the original text: `cuts` of dedup and of quality (removed), `spans` of pii (replaced by their
+`replacement`) and `masks` of quality (replaced by `<TYPE>`). Cuts win, spans win over masks; `tasks.kernels.edits` says how
+ranges that overlap are merged. Deterministic, whatever the order of edits. Cost: a sort of the edits and a copy of the text.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ class Edits:
     replacements: Sequence[str]
 
 
-def collect_edits(cuts: pa.ChunkedArray, spans: pa.ChunkedArray, masks: pa.ChunkedArray) -> Edits:
+def collect_edits(
+    cuts: pa.ChunkedArray, spans: pa.ChunkedArray, masks: pa.ChunkedArray, line_cuts: pa.ChunkedArray | None = None
+) -> Edits:
     """The edits of documents, from columns of list<struct<start, end, …>>; null is no edit.
 
     Cuts need no more fields, masks have `type`, spans have `type` and `replacement` (null: the type in angle brackets).
     """
     names: list[str] = []
     documents, rows = [], []
-    for kind, column in ((CUTS, cuts), (SPANS, spans), (MASKS, masks)):
+    columns = [(CUTS, cuts), (SPANS, spans), (MASKS, masks)]
+    for kind, column in columns if line_cuts is None else [*columns, (CUTS, line_cuts)]:
         flat = pc.list_flatten(column).combine_chunks()
         documents.append(pc.list_parent_indices(column).to_numpy())
         start, end = (flat.field(name).to_numpy() for name in ("start", "end"))

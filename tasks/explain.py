@@ -114,7 +114,9 @@ def _quality(quality: Artifact, place: Place, document: Mapping[str, Any], langu
                     "drops": bool(row["drops"] >> rule["bit"] & 1),
                 }
             )
-    features = {name: value for name, value in row.items() if name not in ("id", "verdict", "drops", "kept", "masks", "bucket")}
+    features = {
+        name: value for name, value in row.items() if name not in ("id", "verdict", "drops", "kept", "masks", "cuts", "bucket")
+    }
     return {
         "kept": row["kept"],
         "kind": judged_as.kind,
@@ -126,6 +128,7 @@ def _quality(quality: Artifact, place: Place, document: Mapping[str, Any], langu
         "reason": next((rule["rule"] for rule in broken if rule["drops"]), None),
         "broken": sorted(broken, key=lambda rule: not rule["drops"]),
         "masks": row.get("masks") or [],
+        "cuts": row.get("cuts") or [],
         "bucket": row.get("bucket"),
         "features": features,
     }
@@ -180,7 +183,7 @@ def _now(documents: Artifact, place: Place, document_id: bytes, text: str, expla
         if stage in explained and explained[stage].get("kept") is False:
             return {"kept": False, "dropped_by": stage, "reason": explained[stage].get("reason") or stage.upper()}
     raw, rest, position = text.encode(), b"", 0
-    for cut in explained["dedup"]["cuts"]:
-        rest, position = rest + raw[position : cut["start"]], cut["end"]
+    for cut in sorted((*explained["dedup"]["cuts"], *explained["quality"]["cuts"]), key=lambda cut: cut["start"]):
+        rest, position = rest + raw[position : cut["start"]], max(position, cut["end"])
     emptied = position > 0 and not shows((rest + raw[position:]).decode())
     return {"kept": False, "dropped_by": "documents", "reason": EMPTIED if emptied else MIXTURE}

@@ -18,10 +18,12 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.artifact import Artifact, check_accounting, digest_file, link_file
+from tasks.damagedfiles import FileExtent, estimate_lost
 from tasks.documentrows import Row, RowReader
 from tasks.documentset import sum_counters
 from tasks.documentwriter import DocumentWriter
@@ -31,9 +33,10 @@ from tasks.keys import digest, key_config
 from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
 from tasks.readers import Columns, Dropped, Fault, Item, Record, Skipped, read_streams
+from tasks.readers.formats import ARCHIVES, SEEKING, format_of
 from tasks.sandbox import Sandbox
 from tasks.sourcefiles import Listing
-from tasks.sources import SourceConfig, input_name
+from tasks.sources import InputConfig, SourceConfig, input_name
 from tasks.stage import StageFailure
 from tasks.tally import Tally, add_to_tally, largest
 
@@ -56,7 +59,8 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     parts = list_parts(config, listings)
     results = run_parts(ingest_file, parts, config, out_dir)
     _merge(results, out_dir)
-    counters = sum_counters([result.counters for result in results])
+    extents = [FileExtent(**result.counters["extent"]) for result in results]
+    counters = sum_counters([{k: v for k, v in result.counters.items() if k != "extent"} for result in results])
     metrics = {
         "by_source": largest(counters.pop("by_source")),
         "licenses": {k: v["documents"] for k, v in largest(counters.pop("licenses")).items()},
@@ -68,21 +72,25 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     if not counters["kept"]:
         raise StageFailure(nothing_left(", ".join(config.inputs), len(parts), counters))
     counters |= {"files": len(parts), "files_left_out": sum(left_out["by_ending"].values())}
+    counters |= {"files_damaged": sum(one.damaged for one in extents), "lost_estimate": estimate_lost(extents)}
     return Artifact(out_dir, "ingest", counters, metrics)
 
 
 def require_budget(artifact: Artifact, config: SourceConfig) -> None:
     """Raise StageFailure where more was quarantined than `max_bad_frac` allows. Says how much, of what kind, and where."""
     read, quarantined = artifact.counters["read"], artifact.counters["quarantined"]
-    if quarantined <= config.max_bad_frac * read:
+    damaged, lost = artifact.counters["files_damaged"], artifact.counters["lost_estimate"]
+    if quarantined + lost <= config.max_bad_frac * (read + lost):
         return
+    more = f" and some {lost:,} that {damaged:,} damaged file(s) would hold more" if lost else ""
     kinds = Counter(artifact.counters["quarantined_by"])
     shown = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(3))
     first = "; ".join(
         f"{e['file']} line {e['line']}: {e['error']}" for e in _examples(artifact.file(QUARANTINE_FILE), MAX_NAMED_FAULTS)
     )
     raise StageFailure(
-        f"{quarantined:,} of {read:,} records ({quarantined / read:.1%}) could not be read, source.max_bad_frac is "
+        f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%}) could not be read, "
+        f"source.max_bad_frac is "
         f"{config.max_bad_frac:g} ({shown}); first {first}; all are in {artifact.path / QUARANTINE_FILE}; "
         "mend the input or its settings, or raise source.max_bad_frac"
     )
@@ -109,15 +117,16 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     """Read one file into tables of bounded size and a list of faults. Raises StageFailure where it changes meanwhile."""
     source, one = part.payload["source"], config.inputs[part.payload["source"]]
     columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column)
-    counts = FileCounts()
+    counts, path = FileCounts(), Path(part.payload["path"])
     writer = DocumentWriter(directory, config.max_text_bytes_per_file, counts.keep)
     with (
+        path.open("rb") as file,
         (directory / QUARANTINE_FILE).open("w", encoding="utf-8") as quarantine,
         DroppedRecords(directory / DROPPED_FILE) as dropped,
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
     ):
         rows = RowReader(source, one, config.html, sandbox)
-        for name, items in read_streams(Path(part.payload["path"]), part.payload["relative"], columns, one.layout):
+        for name, items in read_streams(file, part.payload["relative"], columns, one.layout):
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             shown = input_name(source, name, bool(config.sources))
@@ -138,6 +147,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                     entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
                     quarantine.write(json.dumps(entry, ensure_ascii=False) + "\n")
                     counts.quarantined[outcome.error.partition(":")[0]] += 1
+                    if outcome.ends:
+                        counts.broke_off_at.append(file.tell())
                     became, place = ("quarantined", outcome.error), outcome
                 else:
                     became, place = ("dropped", outcome.reason if isinstance(outcome, Dropped) else str(outcome)), record
@@ -146,9 +157,19 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                 where = (place.line, place.byte_offset) if place is not None else (None, None)
                 dropped.add(document_id, source, own_id, *became, shown, *where)
     writer.close()
-    if file_stamp(Path(part.payload["path"])) != part.payload["stamp"]:
+    if file_stamp(path) != part.payload["stamp"]:
         raise StageFailure(f"{part.name} changed while it was read; run again, what comes of other files is kept")
-    return counts.counters()
+    counters = counts.counters()
+    return counters | {"extent": asdict(_extent(part, one, counters["read"], counts.broke_off_at))}
+
+
+def _extent(part: Part, one: InputConfig, records: int, broke_off_at: Sequence[int]) -> FileExtent:
+    form = format_of(part.payload["relative"], one.layout.format)
+    assert form is not None
+    # Of a file that is read here and there, and of a member, the place says nothing of how much came before.
+    in_order = form.kind not in (*SEEKING, *ARCHIVES)
+    taken_bytes = broke_off_at[0] if broke_off_at and in_order else 0
+    return FileExtent(form.kind + form.compression, part.payload["stamp"][0], records, bool(broke_off_at), taken_bytes)
 
 
 def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str, Any]:
@@ -182,6 +203,7 @@ class FileCounts:
         self.dropped = Counter({"EMPTY": 0, "EXCLUDED": 0})
         self.quarantined: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
+        self.broke_off_at: list[int] = []
         self.repaired = Counter({"NUL": 0, "BOM": 0, "CRLF": 0, "LONE_SURROGATE": 0})
         self.by_source: Tally = {}
         self.licenses: Tally = {}

@@ -9,9 +9,8 @@ are features and rules too.
 In: id, text, source, url, metadata; language; scores, features like others (`tasks.score_limits`). Out: a sidecar `id`,
 `num_bytes`, one column per feature, list and score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops`
 uint64 (those of the broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords masks;
-`bucket` where a score parts documents (`tasks.buckets`). A dropped document counts for the first of its rules. Deterministic and
-independent of parts but for shares of scores, which are of all documents.
-Leaves out: removal of single lines.
+`cuts` where lines go (`tasks.c4_lines`); `bucket` where a score parts documents (`tasks.buckets`). A dropped document counts for
+the first of its rules. Deterministic and independent of parts but for shares of scores, which are of all documents.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import pyarrow.compute as pc
 from llm_core.config import ConfigError, nearest, to_plain
 from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.buckets import BucketConfig, bucket_of, count_buckets, resolve_buckets
+from tasks.c4_lines import LineCutsConfig, count_line_cuts, cut_lines
 from tasks.described_rules import describe_rule
 from tasks.documentset import (
     SIDECAR_FILE,
@@ -56,7 +56,7 @@ from tasks.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.parts import Part, RunParts, serial
 from tasks.quality_features import COUNTS, FEATURES
 from tasks.quality_fineweb2 import FINEWEB2
-from tasks.quality_rules import Limit, RuleBook, RuleOverlay, check_names, document_kind, judge
+from tasks.quality_rules import UNSEGMENTED_FROM, Limit, RuleBook, RuleOverlay, check_names, document_kind, judge
 from tasks.score_labels import DIMENSIONS, LABELS_FOLDER, NONE
 from tasks.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
 from tasks.stage import StageFailure
@@ -114,6 +114,9 @@ class QualityConfig:
 
     urls: UrlRules = field(default_factory=UrlRules)
     """Lists of domains, URLs and words in URLs, for all documents."""
+
+    line_cuts: LineCutsConfig = field(default_factory=LineCutsConfig)
+    """Lines that go from documents that stay; rules and dedup judge the whole text."""
 
     def __post_init__(self) -> None:
         check_names(self.presets, self.record, self.thresholds, self.limits)
@@ -196,7 +199,9 @@ def filter_quality(
         logger.warning("quality.by_source names %s, which no document has; there are: %s", name, _some(sources))
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
-    metrics = _metrics(config.rule_book(), totals) | {name: totals[name] for name in ("urls", "keywords") if name in totals}
+    metrics = _metrics(config.rule_book(), totals) | {
+        name: totals[name] for name in ("urls", "keywords", "line_cuts") if name in totals
+    }
     if buckets:
         metrics["buckets"] = {**buckets, "by_language": totals["buckets"]}
     return Artifact(out_dir, "quality", counters, metrics | ({"odd_list_entries": odd} if config.urls.folders else {}))
@@ -225,6 +230,12 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     columns = {"id": documents["id"], **measured, "verdict": verdicts, "drops": drops, "kept": drops == 0}
     if masks is not None:
         columns["masks"] = masks
+    line_cuts = None
+    if config.line_cuts.rules != "none":
+        wanted = np.isin(languages.astype(str), config.line_cuts.languages) | (not config.line_cuts.languages)
+        wanted &= features["unsegmented_frac"] < UNSEGMENTED_FROM
+        line_cuts = cut_lines(documents["text"], wanted, config.line_cuts.rules)
+        columns["cuts"] = line_cuts
     if buckets := part.payload["buckets"]:
         values = scores[buckets["score"]].to_numpy(zero_copy_only=False).astype(np.float64)
         columns["bucket"] = bucket_of(buckets, values, languages)
@@ -237,6 +248,8 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     counts = _count(book, verdicts, drops, labels_of)
     if buckets:
         counts["buckets"] = count_buckets(columns["bucket"], num_bytes.to_numpy(), languages)
+    if line_cuts is not None:
+        counts["line_cuts"] = count_line_cuts(line_cuts, drops == 0)
     if config.keywords:
         counts["keywords"] = count_keywords(config.keywords, hits)
     if url_hits:

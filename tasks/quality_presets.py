@@ -17,9 +17,9 @@ c4_paper      Raffel et al. 2020, section 2.2: pages of 5 sentences, in lines of
 c4_code       the same as published in code (tensorflow_datasets, c4_utils.py): 3 sentences, in lines of 5 words.
 c4_fineweb    the same without its rule on ends of lines, as FineWeb ran it: 5 sentences, in lines of 3 words.
               Not in scripts without spaces: C4 is English. Its readings: tasks.kernels.c4.
-              All c4_* judge pages and take no line out of those they keep. Of the paper's other steps, bad words are a list in
-              `quality.keywords`, English at 0.99 is `language.min_score` with a limit on languages, and sentences repeated
-              in spans of three come near to `dedup.cuts`; none of them is in a preset.
+              All c4_* judge pages; `quality.line_cuts` takes the single lines out (tasks.c4_lines). Of the paper's other steps,
+              bad words are a list in `quality.keywords`, English at 0.99 is `language.min_score` with a limit on languages, and
+              sentences repeated in spans of three come near to `dedup.cuts`; none of them is in a preset.
 fineweb2/LANG FineWeb-2's thresholds by language (tasks.quality_fineweb2).
 
 Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:

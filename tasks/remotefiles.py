@@ -100,12 +100,23 @@ def list_remote(address: str, where: str, form: str | None = None) -> tuple[list
     return read, [file.place for file in files if file not in read and not file.place.name.startswith(".")]
 
 
+def look(file: RemoteFile, cache: Path, where: str) -> tuple[bool, int | None]:
+    """Whether the file has to be fetched, and its bytes as far as its server says them. Raises ConfigError."""
+    info, target = _look(_file_system(file.address, where), file, cache, where)
+    return not (_version(info) and target.exists()), info.get("size")
+
+
+def _look(system: Any, file: RemoteFile, cache: Path, where: str) -> tuple[Mapping[str, Any], Path]:
+    """What the server says of the file, and where in the cache it is if it was fetched."""
+    info = _patiently(lambda: system.info(file.address), file.address, where)
+    return info, cache / f"{_digest(file.address, _version(info))}{''.join(file.place.suffixes[-2:])}"
+
+
 def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
     """The file as it is in the cache, fetched where it is not. Raises ConfigError."""
     system = _file_system(file.address, where)
-    info = _patiently(lambda: system.info(file.address), file.address, where)
+    info, target = _look(system, file, cache, where)
     version = _version(info)
-    target = cache / f"{_digest(file.address, version)}{''.join(file.place.suffixes[-2:])}"
     if version and target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)

@@ -103,10 +103,11 @@ def texts_of_file(path: Path, text_column: str) -> Iterator[str]:
 
 def records_of_file(path: Path, text_column: str) -> Iterator[Record | Fault]:
     """The records of a file, or of the members of an archive, and what should be one and is not."""
-    for _, items in read_streams(path, path.name, Columns(text_column, None, None, None)):
-        for item in items:
-            if isinstance(item, (Record, Fault)):
-                yield item
+    with path.open("rb") as file:
+        for _, items in read_streams(file, path.name, Columns(text_column, None, None, None)):
+            for item in items:
+                if isinstance(item, (Record, Fault)):
+                    yield item
 
 
 @functools.lru_cache(maxsize=1)

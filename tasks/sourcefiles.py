@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from llm_core.config import ConfigError
 from tasks.readers.formats import format_of, known_formats
-from tasks.remotefiles import base_of, fetch, is_remote, list_remote
+from tasks.remotefiles import base_of, fetch, is_remote, list_remote, look
 
 FETCHES_AT_ONCE = 8
 
@@ -60,6 +60,22 @@ def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str 
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+class Unfetched(NamedTuple):
+    """A file elsewhere that a run would fetch."""
+
+    address: str
+    size_bytes: int | None
+
+
+def list_unfetched(paths: Sequence[str], cache: Path, where: str = "source", form: str | None = None) -> list[Unfetched]:
+    """What `list_files` would fetch, in order of addresses; servers are asked for names, sizes and versions alone."""
+    listed = [list_remote(path, where, form)[0] for path in paths if is_remote(path)]
+    files = {file.address: file for some in listed for file in some}
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        looked = pool.map(lambda address: look(files[address], cache, where), sorted(files))
+        return [Unfetched(address, size) for address, (is_new, size) in zip(sorted(files), looked, strict=True) if is_new]
 
 
 def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str | None) -> Listing:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
 from tasks.readers.formats import Layout, format_of, known_formats
-from tasks.sourcefiles import Listing, list_files
+from tasks.sourcefiles import Listing, Unfetched, list_files, list_unfetched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,8 @@ class SourceConfig(InputConfig):
     """{name: paths and columns} for several sources; `paths` and the column mapping beside it are then those of none."""
     html: HtmlConfig = field(default_factory=HtmlConfig)
     max_bad_frac: float = field(default=0.05, metadata=NOT_IN_KEY)
-    """The run fails where more of the records than this had to be quarantined."""
+    """The run fails where more of the records than this had to be quarantined, those that damaged files are estimated to hold
+    among them."""
     max_text_bytes_per_file: int = 32_000_000
     """A file of documents is closed when it holds this much; bounds the memory of every later stage."""
     cache: Path = field(default=Path("data/store/.remote"), metadata=NOT_IN_KEY)
@@ -132,9 +133,16 @@ class SourceConfig(InputConfig):
     def listings(self) -> dict[str, Listing]:
         """{name of the source: its files}; what is not here is fetched."""
         return {
-            name: list_files(one.paths, one.root, self.cache, f"source.sources.{name}" if self.sources else "source", one.format)
-            for name, one in self.inputs.items()
+            name: list_files(one.paths, one.root, self.cache, self._where(name), one.format) for name, one in self.inputs.items()
         }
+
+    def unfetched(self) -> list[Unfetched]:
+        """Files elsewhere that `listings` would fetch."""
+        found = [list_unfetched(one.paths, self.cache, self._where(name), one.format) for name, one in self.inputs.items()]
+        return [file for some in found for file in some]
+
+    def _where(self, name: str) -> str:
+        return f"source.sources.{name}" if self.sources else "source"
 
     def input_files(self) -> dict[str, Path]:
         """{unique name: file} of everything that is read; with several sources the name begins with that of its source."""

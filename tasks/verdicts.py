@@ -23,7 +23,7 @@ JUDGES = ("quality", "dedup", "contamination", "pii")
 FALLBACK = {"quality": "QUALITY", "dedup": "DUPLICATE", "contamination": "CONTAMINATED", "pii": "PII"}
 """The reason where a sidecar gives none."""
 JUDGE_COLUMNS = {
-    "quality": ("id", "num_bytes", "drops", "kept", "masks", "bucket"),
+    "quality": ("id", "num_bytes", "drops", "kept", "masks", "cuts", "bucket"),
     "dedup": ("id", "family_id", "cluster_size", "kept", "reason", "cuts"),
     "contamination": ("id", "kept", "reason"),
     "pii": ("id", "kept", "spans"),

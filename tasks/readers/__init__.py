@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
+from typing import BinaryIO
 
 from tasks.readers.archives import read_members
 from tasks.readers.arrowtables import read_arrow, read_parquet
@@ -32,21 +32,23 @@ READERS: Mapping[str, Reader] = {
 __all__ = ["Columns", "Dropped", "Fault", "Item", "Layout", "Record", "Skipped", "json_type", "read_streams"]
 
 
-def read_streams(path: Path, relative: str, columns: Columns, layout: Layout = BY_NAME) -> Iterator[tuple[str, Iterator[Item]]]:
-    """(name, items) of the file, or of each member where it is an archive. Items must be taken before the next stream is."""
+def read_streams(
+    file: BinaryIO, relative: str, columns: Columns, layout: Layout = BY_NAME
+) -> Iterator[tuple[str, Iterator[Item]]]:
+    """(name, items) of a file that is open, or of each member where it is an archive. Items must be taken before the next
+    stream is."""
     form = format_of(relative, layout.format)
     assert form is not None, f"{relative} was listed but has no reader"
-    with path.open("rb") as stream:
-        if form.kind not in ARCHIVES:
-            yield relative, _reader(form.kind, layout)(stream, form.compression, relative, columns)
-            return
-        for member in read_members(stream, form.kind, form.compression):
-            if isinstance(member, (Fault, Skipped)):
-                yield relative, iter((member,))
-            else:
-                name, member_form, member_stream = member
-                inner = f"{relative}!{name}"
-                yield inner, _reader(member_form.kind, layout)(member_stream, member_form.compression, inner, columns)
+    if form.kind not in ARCHIVES:
+        yield relative, _reader(form.kind, layout)(file, form.compression, relative, columns)
+        return
+    for member in read_members(file, form.kind, form.compression):
+        if isinstance(member, (Fault, Skipped)):
+            yield relative, iter((member,))
+        else:
+            name, member_form, member_stream = member
+            inner = f"{relative}!{name}"
+            yield inner, _reader(member_form.kind, layout)(member_stream, member_form.compression, inner, columns)
 
 
 def _reader(kind: str, layout: Layout) -> Reader:

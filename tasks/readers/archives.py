@@ -42,7 +42,7 @@ def _read_zip(stream: BinaryIO) -> Iterator[Member]:
         archive = zipfile.ZipFile(stream)
     except ZIP_TROUBLE as error:
         _require_no_disk_trouble(error)
-        yield Fault(1, None, f"broken zip: {type(error).__name__}")
+        yield Fault(1, None, f"broken zip: {type(error).__name__}", ends=True)
         return
     names = _Names()
     with archive:
@@ -57,14 +57,14 @@ def _read_zip(stream: BinaryIO) -> Iterator[Member]:
                 member = archive.open(entry)
             except ZIP_TROUBLE as error:
                 _require_no_disk_trouble(error)
-                yield Fault(1, None, f"broken zip: a member cannot be opened ({type(error).__name__})")
+                yield Fault(1, None, f"broken zip: a member cannot be opened ({type(error).__name__})", ends=True)
                 continue
             with member:
                 sound = SoundMember(member)
                 yield names.name(entry.filename), form, _seekable(sound, form)
                 sound.drain()
             if sound.damage:
-                yield Fault(1, None, f"broken zip: a member is damaged ({sound.damage})")
+                yield Fault(1, None, f"broken zip: a member is damaged ({sound.damage})", ends=True)
 
 
 def _read_tar(stream: BinaryIO, compression: str) -> Iterator[Member]:
@@ -85,15 +85,16 @@ def _read_tar(stream: BinaryIO, compression: str) -> Iterator[Member]:
                     yield names.name(entry.name), form, _seekable(part, form)
                     part.drain()
                 if part.damage:
-                    yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})")
+                    yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})", ends=True)
             if _goes_on(cast(IO[bytes], archive.fileobj)):
-                yield Fault(1, None, damaged("the tar archive goes on after its end, as archives do that are appended with cat"))
+                more = "the tar archive goes on after its end, as archives do that are appended with cat"
+                yield Fault(1, None, damaged(more), ends=True)
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
-        yield Fault(1, None, damaged(sound.damage or f"broken tar ({type(error).__name__})"))
+        yield Fault(1, None, damaged(sound.damage or f"broken tar ({type(error).__name__})"), ends=True)
         return
     sound.drain()
     if sound.damage:
-        yield Fault(1, None, damaged(sound.damage))
+        yield Fault(1, None, damaged(sound.damage), ends=True)
 
 
 def _goes_on(stream: IO[bytes]) -> bool:

@@ -64,7 +64,7 @@ def _read_rows(kind: str, batches: Callable[[], Iterator[pa.RecordBatch]]) -> It
     try:
         for batch in batches():
             if len(set(batch.schema.names)) < len(batch.schema.names):
-                yield Fault(row + 1, None, f"unreadable {kind}: a column is named twice")
+                yield Fault(row + 1, None, f"unreadable {kind}: a column is named twice", ends=True)
                 return
             for values in _rows(_in_microseconds(batch)):
                 if isinstance(values, str):
@@ -75,7 +75,7 @@ def _read_rows(kind: str, batches: Callable[[], Iterator[pa.RecordBatch]]) -> It
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the file
-        yield Fault(row + 1, None, f"unreadable {kind}: from row {row + 1} on ({type(error).__name__})")
+        yield Fault(row + 1, None, f"unreadable {kind}: from row {row + 1} on ({type(error).__name__})", ends=True)
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:

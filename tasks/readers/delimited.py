@@ -46,7 +46,7 @@ def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Colum
             continue
         wrong = _fault_of(row, header)
         if wrong:
-            yield Fault(number, offset, wrong)
+            yield Fault(number, offset, wrong, ends=header is None)
             if header is None:
                 return
         elif header is None:
@@ -54,7 +54,7 @@ def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Colum
         else:
             yield Record(offset, number, offset, dict(zip(header, row, strict=True)))
     if lines.damage:
-        yield Fault(lines.number, lines.offset, lines.damage)
+        yield Fault(lines.number, lines.offset, lines.damage, ends=True)
 
 
 class _Lines:

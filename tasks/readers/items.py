@@ -29,6 +29,8 @@ class Fault:
     line: int
     byte_offset: int | None
     error: str
+    ends: bool = field(default=False, compare=False)
+    """What comes after it in the file, or in a member of it, is lost too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Colu
     # One loop over the lines of a block: a generator for each line would cost as much as parsing a short one.
     for lines in line_blocks(stream, compression):
         if isinstance(lines, str):
-            yield Fault(number, offset, lines)
+            yield Fault(number, offset, lines, ends=True)
             return
         for line in lines:
             try:

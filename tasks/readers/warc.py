@@ -48,12 +48,12 @@ def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns) -
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the file
-        yield Fault(number + 1, None, f"broken WARC: {error} after record {number}")
+        yield Fault(number + 1, None, f"broken WARC: {error} after record {number}", ends=True)
         return
     sound.drain()
     # A record ends with empty lines; what is too short for a header FastWARC passes over.
     if sound.damage or cut_off or sound.tail[-1:] not in (b"", b"\r", b"\n"):
-        yield Fault(max(number, 1), None, damaged(sound.damage or "the last WARC record is cut off"))
+        yield Fault(max(number, 1), None, damaged(sound.damage or "the last WARC record is cut off"), ends=True)
 
 
 def _header_trouble(headers: Any) -> str | None:

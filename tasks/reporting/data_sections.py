@@ -61,6 +61,12 @@ def rules_section(run: Run) -> Section:
         f"{plural(struck, 'rule')} of {len(quality.rows('rules'))} had something to drop; together they dropped "
         f"{plural(dropped, 'document')}. A document may break several rules: its first is the one it is counted under."
     )
+    if lines := quality.number("line_cuts", "all", "cuts"):
+        num_bytes, documents = (quality.number("line_cuts", "all", name) for name in ("bytes", "documents"))
+        finding += (
+            f" {plural(lines, 'line')} ({size(num_bytes)}) that break rules on lines were cut out of "
+            f"{plural(documents, 'document')} that rules kept."
+        )
     if not quality.rows("rules"):
         finding = "Quality rules were not measured in this run."
     pieces = [_rule_table(quality, hits), _overlap(quality), _dropped_by_language(quality)]

@@ -117,13 +117,13 @@ def _limits(run: Run) -> list[object]:
 
 
 def _limit_of_scale(run: Run) -> str | None:
-    tokens, parameters = run.train_tokens, run.metrics("train").number("num_parameters")
-    if tokens is None or not parameters:
+    held, seen, parameters = run.shard_tokens, run.seen_tokens, run.metrics("train").number("num_parameters")
+    if seen is None or not parameters:
         return None
     usual = f"; models of this kind are usually trained on {USUAL_TOKENS_PER_PARAMETER} or more (Hoffmann et al. 2022)"
-    few = tokens / parameters < USUAL_TOKENS_PER_PARAMETER
-    each = significant(tokens / parameters, 2)
-    return f"The training text holds {compact(tokens)} tokens, {each} for each parameter{usual if few else ''}."
+    few = seen / parameters < USUAL_TOKENS_PER_PARAMETER
+    each, text = significant(seen / parameters, 2), f" of a text of {compact(held)}" if held is not None else ""
+    return f"Training saw {compact(seen)} tokens{text}, {each} for each parameter{usual if few else ''}."
 
 
 def _limit_of_languages(run: Run) -> object:

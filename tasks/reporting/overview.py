@@ -77,10 +77,17 @@ def _documents_card(run: Run) -> Card:
 
 
 def _tokens_card(run: Run) -> Card:
-    train = run.metrics("shards").group("splits").get("train")
+    held, seen = run.shard_tokens, run.seen_tokens
     num_bytes = run.metrics("shards").number("splits", "train", "bytes")
-    detail = f"{size(num_bytes)} of text" if train else NOT_MEASURED
-    return Card("Training tokens", compact(run.train_tokens), detail, "Pieces of text the model can learn from in one pass.")
+    of_text = f", {size(num_bytes)} of text" if num_bytes is not None else ""
+    shards = f"{compact(held)} in training shards{of_text}" if held is not None else f"shards {NOT_MEASURED}"
+    passes = f"as many as {significant(seen / held, 2)} passes over them" if held and seen is not None else None
+    return Card(
+        "Tokens seen",
+        compact(seen),
+        [tag("span", shards), tag("span", passes) if passes else None],
+        "Pieces of text read in training; shards hold those it can learn from.",
+    )
 
 
 def _vocabulary_card(run: Run) -> Card:

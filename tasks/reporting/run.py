@@ -40,8 +40,15 @@ class Run:
         return self.counters("documents").number("kept")
 
     @property
-    def train_tokens(self) -> float | None:
+    def shard_tokens(self) -> float | None:
+        """What there is to train on, each document as often as the mixture repeats it."""
         return self.metrics("shards").number("splits", "train", "tokens")
+
+    @property
+    def seen_tokens(self) -> float | None:
+        """What training read over all its steps; less than the shards hold, or some of it several times. Padding is no token."""
+        places, padding_frac = self.counters("train").number("tokens"), self.metrics("train").number("packing", "padding_frac")
+        return None if places is None else places * (1 - (padding_frac or 0))
 
     @cached_property
     def speed_withheld(self) -> str | None:
@@ -78,7 +85,8 @@ class Run:
         evaluate, speed = self.metrics("evaluate"), self.metrics("bench").number("decode_tok_s")
         return {
             "documents_kept": self.documents_kept,
-            "train_tokens": self.train_tokens,
+            "train_shard_tokens": self.shard_tokens,
+            "train_seen_tokens": self.seen_tokens,
             "vocab_size": self.metrics("tokenizer").number("vocab_size"),
             "val_bpb": evaluate.number("val_bpb", "value"),
             "val_bpb_low": evaluate.number("val_bpb", "low"),
@@ -143,9 +151,11 @@ class Run:
         quarantined = self.counters("ingest").number("quarantined")
         if not quarantined:
             return None
-        of_read = share(quarantined, self.documents_read)
+        of_read, lost = share(quarantined, self.documents_read), self.counters("ingest").number("lost_estimate")
+        more = f" Damaged files would hold some {count(lost)} more, by their size." if lost else ""
         return (
-            f"{plural(quarantined, 'record')} ({of_read} of those read) could not be read and went to quarantine; see Documents."
+            f"{plural(quarantined, 'record')} ({of_read} of those read) could not be read and went to quarantine; see "
+            f"Documents.{more}"
         )
 
     def _warn_of_accounting(self) -> str | None:

@@ -31,7 +31,7 @@ def _train_facts(run: Run, train: Facts) -> Markup:
     entries = [
         ("Parameters", count(train.number("num_parameters")), "trained weights, each counted once"),
         ("Steps", count(train.number("num_steps")), "optimizer updates"),
-        ("Tokens seen", compact(run.counters("train").number("tokens")), "over all steps; text may be seen more than once"),
+        ("Tokens seen", compact(run.seen_tokens), "over all steps, without padding; text may be seen more than once"),
         ("Throughput", f"{compact(train.number('tokens_per_s'))} tokens/s", "training tokens per second, validation left out"),
         ("Compute", f"{compact(flops)} FLOPs/token", "forward and backward; a multiply-add counts as two"),
         ("Wall time", duration(run.record("train").number("elapsed_s")), "of the whole stage, with start-up and validation"),

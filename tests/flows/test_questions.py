@@ -15,6 +15,7 @@ from flows import cli
 from flows.questions import describe_dedup
 from flows.records import RunRecord, write_record
 from tasks.artifact import Artifact
+from tasks.c4_lines import LineCutsConfig
 from tasks.contamination import ContaminationConfig, find_contamination
 from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, write_table
@@ -35,12 +36,15 @@ TEXTS = {
     "emptied": "All of this that the people have to be with is cut " + " ".join(f"cut{i}" for i in range(50)) + ".",
     "unmixed": "Das hier ist the text of another language that we have " + " ".join(f"wort{i}" for i in range(99)) + ".",
     "again": "The people of the town had all that is to be read with a run " + " ".join(f"again{i}" for i in range(50)) + ".",
+    "headed": "A heading\n\nThe people of the town have all that is to be read " + " ".join(f"fin{i}" for i in range(60)) + ".",
+    "unended": "The line of this has no end that C4 is to take for one " + " ".join(f"bout{i}" for i in range(60)) + "”",
     "other": "And one more document that is to be read with the rest " + " ".join(f"more{i}" for i in range(45)) + ".",
 }
 RULES = QualityConfig(
     limits={"num_lines": Limit(max_by_language={"de": 0.5}, drops=False)},
     by_language={"zh": RuleOverlay(limits={"num_lines": Limit(max=9.0, max_by_language={"en": 0.25})})},
     by_kind={"mail": RuleOverlay(limits={"num_words": Limit(max=9.0, drops=False)})},
+    line_cuts=LineCutsConfig("c4_paper", ("fr",)),
 )
 LISTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
@@ -56,7 +60,8 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     records += [{"id": "bla\x1bnk", "text": " "}, {"id": "good", "text": None}]
     ingested = ingest_files(folder, "ingest", [write_jsonl(folder / "in.jsonl", records)])
     names, ids = list(TEXTS), {row["source_id"]: row["id"] for row in read_documents(ingested)}
-    kinds = ["de" if name == "unmixed" else "en" for name in names]
+    others = {"unmixed": "de", "headed": "fr", "unended": "fr"}
+    kinds = [others.get(name, "en") for name in names]
     language = make_sidecar(
         ingested,
         "language",
@@ -143,6 +148,15 @@ def test_a_dropped_document_is_explained_by_rule_value_and_threshold(ask: Ask, i
     assert found["dedup"]["cluster_size"] is None and found["excerpt"] == TEXTS["short"]
 
 
+def test_lines_that_quality_cut_are_explained_and_what_they_leave_nothing_of(ask: Ask) -> None:
+    out, found = ask("explain", "headed")["out"], ask("explain", "headed", "--json")["json"]
+    assert "cut C4_NO_END_MARK at bytes 0–11" in out
+    assert found["now"]["kept"] and found["now"]["bytes"] == len(TEXTS["headed"]) - 11
+    found = ask("explain", "unended", "--json")["json"]
+    assert found["quality"]["kept"] and found["now"] == {"kept": False, "dropped_by": "documents", "reason": "EMPTIED"}
+    assert ask("explain", "other", "--json")["json"]["quality"]["cuts"] == [], "of another language"
+
+
 def test_a_document_is_explained_by_the_rules_of_its_kind(ask: Ask) -> None:
     out, found = ask("explain", "other")["out"], ask("explain", "other", "--json")["json"]["quality"]
     assert "num_words 57, wanted ≤ 9   (recorded only)" in out and "by rules of the run + by_kind.mail" in out
@@ -217,7 +231,7 @@ def test_what_the_documents_stage_dropped_says_why(ask: Ask) -> None:
 
 def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, str]) -> None:
     found = ask("replay", "quality.thresholds.TOO_FEW_WORDS=5", "quality.thresholds.TOO_FEW_STOP_WORDS=0", "--json")["json"]
-    assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (6, 7, 1)
+    assert (found["total"]["kept_before"], found["total"]["kept_after"], found["total"]["newly_kept"]) == (8, 9, 1)
     [back] = found["newly_kept"]
     assert back == {
         "id": ids["short"],

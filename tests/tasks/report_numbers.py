@@ -126,6 +126,7 @@ def run_counters() -> dict[str, Any]:
             "dropped": first | {"EXACT_DUPLICATE": 31, "NEAR_DUPLICATE": 111},
             "quarantined": 0,
         },
+        "train": {"tokens": 2_457_600, "steps": 600},
     }
 
 
@@ -307,6 +308,7 @@ def run_metrics() -> dict[str, Any]:
             ],
             "device": "cpu",
             "dtype": "float32",
+            "packing": {"padding_frac": 0.125, "cropped_frac": 0.0, "cut_documents_frac": 0.0},
             "layout": {"kind": "single", "num_processes": 1, "num_threads": 2},
             "training_flops_per_token": 4.1e7,
         },

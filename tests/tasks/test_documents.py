@@ -157,6 +157,19 @@ def test_cuts_masks_and_replacements_are_applied_and_what_is_emptied_goes(parent
     assert artifact.counters["bytes"] == sum(len(r["text"].encode()) for r in read_documents(artifact))
 
 
+def test_lines_that_quality_cuts_go_beside_what_dedup_cuts(parents, tmp_path) -> None:
+    texts = [row["text"].encode() for row in read_documents(parents["ingest"])]
+    cuts = [[{"start": 0, "end": 9, "reason": "LINE"}] for _ in texts]
+    lines = [[{"start": 4, "end": t.index(b" speaks"), "reason": "C4"}] for t in texts]
+    lines[1] = [{"start": 9, "end": len(texts[1]), "reason": "C4"}]
+    edited = with_columns(parents, tmp_path, dedup={"cuts": (RANGES, cuts)}, quality={"cuts": (RANGES, lines)})
+    artifact = make(edited, tmp_path / "out")
+    assert artifact.counters["dropped"]["EMPTIED"] == 1
+    rows = read_documents(artifact)
+    assert {row["text"] for row in rows} == {f" speaks of {'é' * (int(r['source_id']) % 9)} to <EMAIL> and others." for r in rows}
+    assert artifact.counters["bytes"] == sum(len(row["text"].encode()) for row in rows)
+
+
 def test_contaminated_documents_go_and_count_only_where_nothing_before_dropped_them(parents, tmp_path) -> None:
     contaminated = [i % 5 == 0 for i in range(NUM)]
     reasons = ["CONTAMINATED" if one else None for one in contaminated]

@@ -329,7 +329,9 @@ def test_ready_kinds_keep_what_the_rules_for_web_pages_misjudge() -> None:
     poem = {"terminal_line_frac": 0.05, "short_line_frac": 1.0, "newline_per_word": 0.35, "dup_line_char_frac": 0.3}
     letter = {"terminal_line_frac": 0.08, "dup_line_char_frac": 0.05, "alphabetic_word_frac": 0.7}
     program = {"hash_per_word": 0.2, "terminal_line_frac": 0.0, "newline_per_word": 0.4, "num_stop_words": 0.0}
-    for kind, values in (("verse", poem), ("mail", letter), ("email", letter), ("code", program)):
+    dialogue = {"num_words": 24, "bullet_line_frac": 1.0, "terminal_line_frac": 0.05}
+    kinds = (("verse", poem), ("mail", letter), ("email", letter), ("code", program), ("fortune", dialogue), ("fortune", poem))
+    for kind, values in kinds:
         assert judge_one(config, values, kind=kind) == set() != judge_one(config, values)
     for kind in KINDS:
         assert judge_one(config, {"top_2gram_char_frac": 0.9, "dup_line_frac": 0.95}, kind=kind) >= {

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flows.cli import main
 from llm_core.config import ConfigError
 from tasks import remotefiles
 from tasks.artifact import digest_file
@@ -110,6 +111,28 @@ def test_unchanged_file_is_fetched_once_and_a_changed_one_again(
     write_jsonl(folder / "a.jsonl", [{"text": "new"}])
     (changed,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").files.values()
     assert changed != first and "new" in changed.read_text() and len(fetches(handler)) == 2
+
+
+def test_a_plan_looks_at_what_is_elsewhere_and_fetches_nothing(
+    site: tuple[str, Path, type[Server]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, folder, handler = site
+    files = [write_jsonl(folder / "data" / f"{name}.jsonl", [{"text": f"text {name}"}] * 40) for name in "ab"]
+    places = [f"source.paths=['{address}/data/*.jsonl']", f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
+
+    def plan() -> str:
+        assert main(["plan", "refresh", "source=files", *places]) == 0
+        return capsys.readouterr().out
+
+    size = f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+    assert f"not read: 2 file(s), {size}, first {address}/data/a.jsonl" in plan()
+    assert fetches(handler) == [] and not list(tmp_path.glob("store/.remote/*"))
+    cache = tmp_path / "store" / ".remote"
+    list_files([f"{address}/data/*.jsonl"], None, cache)
+    fetched = len(fetches(handler))
+    assert "not read" not in plan() and len(fetches(handler)) == fetched
+    write_jsonl(folder / "data" / "b.jsonl", [{"text": "another"}])
+    assert f"not read: 1 file(s), 0.0 MB, first {address}/data/b.jsonl" in plan() and len(fetches(handler)) == fetched
 
 
 def test_fetch_goes_on_where_it_was_cut_off(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:

@@ -192,6 +192,23 @@ def test_every_headline_metric_is_shown(tmp_path: Path) -> None:
     assert [value for value in shown if re.sub(r"\s+", " ", value) not in text] == []
 
 
+def test_tokens_seen_and_tokens_in_shards_are_told_apart(tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    made = write_report(*artifacts, tmp_path, ReportConfig("A run"))  # type: ignore[arg-type]
+    text = Page((tmp_path / REPORT_FILE).read_text("utf-8")).text
+    train = next(a for a in artifacts if a.stage == "train")
+    held = next(a for a in artifacts if a.stage == "shards").metrics["splits"]["train"]["tokens"]
+    seen = train.counters["tokens"] * (1 - train.metrics["packing"]["padding_frac"])
+    assert made.metrics["headline"]["train_shard_tokens"] == held and made.metrics["headline"]["train_seen_tokens"] == seen
+    assert len({compact(held), compact(seen), compact(train.counters["tokens"])}) == 3, "none can be taken for another"
+    said = (
+        f"Tokens seen {compact(seen)} {compact(held)} in training shards",
+        f"as many as {significant(seen / held, 2)} passes over them",
+        f"Training saw {compact(seen)} tokens of a text of {compact(held)}",
+    )
+    assert [one for one in said if re.sub(r"\s+", " ", one) not in text] == []
+
+
 def test_curve_points_carry_their_values(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     titles = re.findall(r"<title>([^<]*)</title>", render(artifacts, tmp_path))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build, to_plain
 from tasks import ingest as stage
 from tasks.artifact import Artifact
+from tasks.damagedfiles import FileExtent, estimate_lost
 from tasks.execute import make_artifact
 from tasks.ingest import ingest, list_parts, require_budget
 from tasks.inputs import InputDigests
@@ -192,6 +200,60 @@ def test_faults_within_the_budget_are_accepted(tmp_path: Path, bad: int, budget:
     require_budget(*with_bad(tmp_path, bad, 100 - bad, max_bad_frac=budget))
 
 
+def lines_of(num_records: int) -> bytes:
+    """Records as lines of JSON, of text that does not shrink to nothing."""
+    rng = random.Random(num_records)
+    return b"".join(b'{"text": "%s"}\n' % rng.randbytes(200).hex().encode() for _ in range(num_records))
+
+
+def harmed(tmp_path: Path, name: str, num_records: int = 40) -> None:
+    """A file of so many records that cannot be read."""
+    if name.endswith(".parquet"):
+        path = tmp_path / "in" / name
+        pq.write_table(pa.table({"text": [line["text"] for line in map(json.loads, lines_of(num_records).splitlines())]}), path)
+        path.write_bytes(path.read_bytes()[:-1] + b"X")
+    else:
+        (tmp_path / "in" / name).write_bytes(b"X" + gzip.compress(lines_of(num_records))[1:])
+
+
+@pytest.mark.parametrize("bad", ["bad.jsonl.gz", "bad.parquet"])
+def test_an_unreadable_file_counts_as_the_records_it_would_hold(tmp_path: Path, bad: str) -> None:
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        (tmp_path / "in" / f"{i}.jsonl.gz").write_bytes(gzip.compress(lines_of(40)))
+    harmed(tmp_path, bad)
+    config = SourceConfig(name="s", paths=(str(tmp_path / "in"),))
+    artifact = ingest(empty_dir(tmp_path / "out"), config)
+    lost = artifact.counters["lost_estimate"]
+    assert artifact.counters["read"] == 121 and artifact.counters["quarantined"] == 1
+    assert 30 <= lost + 1 <= (41 if bad.endswith("gz") else 80), "parquet takes another number of bytes for a record"
+    said = rf"1 of 121 records and some {lost} that 1 damaged file\(s\) would hold more \({(1 + lost) / (121 + lost):.1%}\)"
+    with pytest.raises(StageFailure, match=said):
+        require_budget(artifact, config)
+
+
+def test_a_lone_file_that_breaks_off_counts_what_is_behind_the_break(tmp_path: Path) -> None:
+    frames = [zstandard.ZstdCompressor(write_checksum=True).compress(lines_of(50)) for _ in range(40)]
+    frames[10] = frames[10][:-1] + bytes([frames[10][-1] ^ 0xFF])
+    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(frames))
+    config = SourceConfig(name="s", paths=(str(tmp_path / "a.jsonl.zst"),))
+    counters = ingest(empty_dir(tmp_path / "out"), config).counters
+    assert counters["read"] < 600 and 1600 <= counters["read"] + counters["lost_estimate"] <= 2400
+
+
+FILES = st.builds(
+    FileExtent, st.sampled_from(["jsonl", "warc.gz"]), st.integers(1, 10**6), st.integers(1, 500), st.booleans(), st.just(0)
+)
+
+
+@given(st.lists(FILES))
+def test_a_damaged_file_loses_no_more_than_the_densest_whole_one_would_hold(files: list[FileExtent]) -> None:
+    whole = [file for file in files if not file.damaged]
+    densest = max((file.records / file.size_bytes for file in whole), default=0.0)
+    assert 0 <= estimate_lost(files) <= densest * sum(file.size_bytes for file in files if file.damaged)
+    assert estimate_lost(whole) == 0
+
+
 def test_budget_is_in_no_key() -> None:
     keys = [canonical_json(key_config(SourceConfig(name="s", max_bad_frac=frac))) for frac in (0.0, 1.0)]
     assert keys[0] == keys[1]
@@ -202,11 +264,11 @@ def test_file_that_changes_while_it_is_read_is_kept_under_no_digest(tmp_path: Pa
     config = SourceConfig(name="s", paths=(str(tmp_path / "in"),))
     read = stage.read_streams
 
-    def read_and_append(path: Path, *arguments: Any) -> Any:
-        if path == files[1]:
-            with path.open("a") as more:
+    def read_and_append(file: BinaryIO, *arguments: Any) -> Any:
+        if file.name == str(files[1]):
+            with files[1].open("a") as more:
                 more.write('{"text": "more"}\n')
-        return read(path, *arguments)
+        return read(file, *arguments)
 
     runner = PartRunner(parts_dir=tmp_path / "parts")
     with monkeypatch.context() as patch, pytest.raises(StageFailure, match=r"b\.jsonl changed while it was read"):

@@ -134,4 +134,5 @@ def every_format(records: Records = RECORDS) -> dict[str, bytes]:
 def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
     # The records have tabs and line ends, for which TSV has no place without quotes.
     layout = QUOTED if path.name == "r.tsv" else layout
-    return [item for _, items in read_streams(path, path.name, COLUMNS, layout) for item in items]
+    with path.open("rb") as file:
+        return [item for _, items in read_streams(file, path.name, COLUMNS, layout) for item in items]

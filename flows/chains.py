@@ -1,0 +1,58 @@
+"""Which index does a refresh go on from? That of the run before it in its chain, which the records of runs tell.
+
+Runs with the same `dedup.chain` in one store are a chain. An input, the contents of all files that are read, has a place in it:
+that of the first run that completed with it. A run compares its documents with the index of the last completed run at the place
+before, so a run that is given again finds what it made, one with other settings takes its own place again, and new input
+comes last. Runs that fail are in no chain. Two runs may not make a chain longer at once: each would miss what the other
+brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from flows.config import RunConfig
+from flows.records import RunRecord, chain_places, read_records
+from llm_core.config import ConfigError
+from tasks.inputs import InputDigests
+from tasks.keys import digest
+from tasks.store import Store
+
+
+def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
+    """The same with the index that the chain says, and the link that this run will be; both unchanged and None without a chain.
+
+    Raises ConfigError where another run makes the chain longer, or its last index is gone.
+    """
+    name = config.dedup.chain
+    if name is None:
+        return config, None
+    store = Store(config.store)
+    try:
+        inputs = InputDigests(store.digests_file).of(config.source.input_files())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{error.filename} went away while it was looked at; run again") from error
+    link = {"name": name, "inputs": digest(inputs)}
+    before = _run_before(read_records(store), link)
+    dedup = replace(config.dedup, chain=None)
+    if before is not None:
+        key = before.stages["dedup"]
+        if store.find("dedup", key) is None:
+            raise ConfigError(
+                f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is not in the store; "
+                "give its run again, or begin a chain of another name"
+            )
+        dedup = replace(dedup, index=store.root / "dedup" / key)
+    return replace(config, dedup=dedup), link
+
+
+def _run_before(records: Sequence[RunRecord], link: dict[str, str]) -> RunRecord | None:
+    name, inputs = link["name"], link["inputs"]
+    for record in records:
+        if record.chain and record.chain["name"] == name and record.chain["inputs"] != inputs and record.is_alive():
+            raise ConfigError(f"dedup.chain ({name}) is made longer by run {record.run_id}; run again when that has ended")
+    places = chain_places(records, name)
+    earlier = list(takewhile(lambda known: known != inputs, places))
+    return places[earlier[-1]] if earlier else None

@@ -1,0 +1,118 @@
+"""A chain of refreshes fares as one run over all of its input, in which what came earlier is preferred."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flows.chains import follow_chain
+from flows.config import compose
+from flows.records import read_records, unused, write_record
+from flows.run import Run, open_run
+from llm_core.config import ConfigError
+from tasks.artifact import Artifact
+from tasks.documentset import read_table
+from tasks.execute import make_artifact
+from tasks.store import Store
+from tests.tasks.dedup_runs import words
+
+
+def write_piece(file: Path, seed: int, num_documents: int = 40) -> Path:
+    """Copies, near copies and relatives of bases that all pieces share."""
+    rng = random.Random(seed)
+    records = []
+    for i in range(num_documents):
+        text = words(rng.randrange(12), 30)
+        for _ in range(rng.choice([0, 0, 1, 2, 9])):
+            text[rng.randrange(len(text))] = words(rng.getrandbits(30), 1)[0]
+        records.append({"id": f"{file.stem}-{i}", "text": " ".join(text), "added": f"2026-01-{1 + int(file.stem[1:] or 0):02d}"})
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return file
+
+
+@contextmanager
+def opened(overrides: Sequence[str]) -> Iterator[Run]:
+    more = ["quality=off", "tracking=off", "orchestrator=none", "num_workers=1", "dedup=indexed"]
+    given = [*more, *overrides]
+    with open_run("refresh", "dedup", compose(given), given, make_artifact) as run:
+        yield run
+
+
+def deduplicated(*overrides: str) -> Artifact:
+    """The dedup artifact of a run that ends there."""
+    with opened(overrides) as run:
+        raw = run.stage("ingest")
+        labelled = run.stage("language", raw)
+        judged = run.stage("quality", raw, labelled, run.stage("scores", raw, labelled))
+        run.stage("dedup", raw, judged)
+    return run.artifacts["dedup"]
+
+
+def removed(artifact: Artifact) -> set[bytes]:
+    tables = [read_table(file, ["id", "kept"]) for file in artifact.files("part-*.parquet")]
+    return {row["id"] for table in tables for row in table.to_pylist() if not row["kept"]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> list[str]:
+    return [f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
+
+
+def source(*files: Path) -> list[str]:
+    return [f"source.root={files[0].parent}", f"source.paths={[str(file) for file in files]}"]
+
+
+def test_a_chain_of_pieces_removes_what_one_run_over_all_removes(store: list[str], tmp_path: Path) -> None:
+    pieces = [write_piece(tmp_path / "in" / f"p{i}.jsonl", i) for i in range(3)]
+    order = ["dedup.survivor=[date,length,id]"]
+    chained = [removed(deduplicated(*store, *order, *source(piece), "dedup.chain=all")) for piece in pieces]
+    together = removed(deduplicated(*store, *order, *source(*pieces), "dedup.keep_index=false"))
+    assert set.union(*chained) == together and all(len(one) > 5 for one in chained)
+    alone = [removed(deduplicated(*store, *order, *source(piece))) for piece in pieces]
+    assert chained[0] == alone[0] and all(a < b for a, b in zip(alone[1:], chained[1:], strict=True)), "else nothing was chained"
+
+
+def test_a_chain_knows_an_input_again_and_takes_only_what_completed(store: list[str], tmp_path: Path) -> None:
+    a, b, c = (write_piece(tmp_path / "in" / f"{name}.jsonl", i, 6) for i, name in enumerate("abc"))
+    settings = [*store, "dedup.chain=crawl"]
+    first = deduplicated(*settings, *source(a))
+    assert deduplicated(*settings, *source(a)).key == first.key, "not a duplicate of itself"
+    with pytest.raises(KeyboardInterrupt), opened([*settings, *source(c)]):
+        raise KeyboardInterrupt
+    second = deduplicated(*settings, *source(b))
+    assert follow_chain(compose(["dedup=indexed", *settings, *source(c)]))[0].dedup.index == second.path
+    other = deduplicated(*settings, *source(a), "dedup.threshold=0.9")
+    assert follow_chain(compose(["dedup=indexed", *settings, *source(a)]))[0].dedup.index is None
+    assert follow_chain(compose(["dedup=indexed", *settings, *source(b)]))[0].dedup.index == other.path
+    assert follow_chain(compose(["dedup=indexed", *settings, *source(c)]))[0].dedup.index == second.path
+    elsewhere = compose(["dedup=indexed", *store, "dedup.chain=mail", *source(c), f"dedup.index={second.key}"])
+    assert str(follow_chain(elsewhere)[0].dedup.index) == second.key, "the first of a chain may go on from a given index"
+
+
+def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) -> None:
+    a, b = (write_piece(tmp_path / "in" / f"{name}.jsonl", i, 6) for i, name in enumerate("ab"))
+    settings, root = [*store, "dedup.chain=crawl"], Store(tmp_path / "store")
+    first = deduplicated(*settings, *source(a))
+    config = compose(["dedup=indexed", *settings, *source(b)])
+    assert first.path not in [item.path for item in unused(root, 0)], "the next run needs it"
+    (record,) = read_records(root)
+    record.outcome = "running"
+    write_record(root, record)
+    with pytest.raises(ConfigError, match=f"made longer by run {record.run_id}"):
+        follow_chain(config)
+    record.outcome = "completed"
+    write_record(root, record)
+    (first.path / "artifact.json").unlink()
+    with pytest.raises(ConfigError, match=f"goes on from dedup {first.key} .* not in the store"):
+        follow_chain(config)
+
+
+def test_a_chain_without_an_index_to_hand_on_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"chain \('crawl'\) .* keep_index=true; try dedup=indexed dedup.chain=crawl"):
+        compose(["dedup.chain=crawl"])
