@@ -14,6 +14,7 @@ DATA = ancestors("shards")
 """What `textmill refresh` makes."""
 
 
+@pytest.mark.timeout(900)
 def test_data_stages_give_the_same_bytes_for_other_workers_place_clock_and_listing_order(
     small_corpus: Path, plain_run: Path, tmp_path: Path
 ) -> None:

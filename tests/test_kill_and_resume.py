@@ -24,6 +24,7 @@ def whole_run(small_corpus: Path, plain_run: Path) -> Path:
     return plain_run
 
 
+@pytest.mark.timeout(900)
 def test_run_killed_at_random_moments_gives_the_same_artifacts(small_corpus: Path, plain_run: Path, tmp_path: Path) -> None:
     moments = random.Random(2)
     place = tmp_path / "killed"
