@@ -12,7 +12,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check test-slow bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock clean
+.PHONY: help run setup test check style test-slow bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,13 +23,18 @@ run: $(VENV)/.installed ## Set up, run the whole pipeline on the embedded corpus
 setup: $(VENV)/.installed ## Make .venv and install the locked requirements
 
 test: $(VENV)/.installed-dev ## Set up with development tools; lint, types, architecture, CPU tests
-	@$(MAKE) --no-print-directory check
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(MAKE) --no-print-directory style
+	@$(BIN)/mypy > $(VENV)/types.log 2>&1 & types=$$!; \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS); failed=$$?; \
+	  wait $$types || failed=1; cat $(VENV)/types.log; exit $$failed
 
-check: $(VENV)/.installed-dev ## Lint, types and architecture contracts only
+check: style ## Lint, types and architecture contracts only
+	@$(BIN)/mypy
+
+# What is checked in a moment; types take half a minute of one core, so `make test` checks them beside the tests.
+style: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes

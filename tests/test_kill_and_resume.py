@@ -13,44 +13,41 @@ from pathlib import Path
 import pytest
 
 from flows.processes import start_time
-from tests.whole_runs import contents, kill_tree, make_corpus, named, run, signal_if_alive, started, summary, wait_for
+from tasks.graph import ancestors
+from tests.whole_runs import contents, kill_tree, named, run, signal_if_alive, started, summary, wait_for
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("kills") / "corpus")
+def whole_run(small_corpus: Path, plain_run: Path) -> Path:
+    """The same run, to its end."""
+    run("run", small_corpus, plain_run)
+    return plain_run
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("uninterrupted")
-    run("run", corpus, place)
-    return place
-
-
-def test_run_killed_at_random_moments_gives_the_same_artifacts(corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_run_killed_at_random_moments_gives_the_same_artifacts(small_corpus: Path, plain_run: Path, tmp_path: Path) -> None:
     moments = random.Random(2)
     place = tmp_path / "killed"
     for stage in ("quality", "shards", "train"):
-        with started("run", corpus, place) as process:
+        with started("train", small_corpus, place) as process:
             wait_for(lambda stage=stage: (place / "store/.work" / stage).exists(), process)
             time.sleep(moments.uniform(0.0, 0.5))
             kill_tree(process)
         assert process.returncode == -signal.SIGKILL, "ended before it was killed"
-    run("run", corpus, place)
-    assert contents(place) == contents(uninterrupted)
+    run("train", small_corpus, place)
+    assert contents(place) == contents(plain_run, ancestors("train"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("runner", ["thread", "process"])
-def test_run_killed_many_times_gives_the_same_artifacts(runner: str, corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_run_killed_many_times_gives_the_same_artifacts(runner: str, small_corpus: Path, whole_run: Path, tmp_path: Path) -> None:
     moments = random.Random(3)
     kills = 0
     for attempt in range(4):
         place = tmp_path / str(attempt)
         for number in range(40):
-            with started("run", corpus, place, f"runner={runner}") as process:
+            with started("run", small_corpus, place, f"runner={runner}") as process:
                 wait_for(lambda place=place: (place / "store/.runs").exists(), process)
                 until = time.monotonic() + moments.uniform(0.0, 4.0) * (1 + number / 10)
                 while process.poll() is None and time.monotonic() < until:
@@ -60,14 +57,14 @@ def test_run_killed_many_times_gives_the_same_artifacts(runner: str, corpus: Pat
                 break
             assert process.returncode == -signal.SIGKILL, (place / "log.txt").read_text()[-3000:]
             kills += 1
-        run("run", corpus, place, f"runner={runner}")
-        assert contents(place) == contents(uninterrupted)
+        run("run", small_corpus, place, f"runner={runner}")
+        assert contents(place) == contents(whole_run)
     assert kills > 15
 
 
-def data_half(uninterrupted: Path, place: Path) -> Path:
+def data_half(whole_run: Path, place: Path) -> Path:
     """A place in which everything up to the shards is made already."""
-    shutil.copytree(uninterrupted / "store", place / "store")
+    shutil.copytree(whole_run / "store", place / "store")
     for stage in ("train", "evaluate", "bench", "report"):
         shutil.rmtree(place / "store" / stage)
     return place
@@ -81,9 +78,11 @@ def wait_for_first_steps(place: Path, process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.slow
-def test_killed_run_leaves_no_trainer_behind_and_the_next_one_goes_on(corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    place = data_half(uninterrupted, tmp_path / "orphan")
-    with started("train", corpus, place, "train.num_steps=100000") as process:
+def test_killed_run_leaves_no_trainer_behind_and_the_next_one_goes_on(
+    small_corpus: Path, whole_run: Path, tmp_path: Path
+) -> None:
+    place = data_half(whole_run, tmp_path / "orphan")
+    with started("train", small_corpus, place, "train.num_steps=100000") as process:
         trainer = wait_for_first_steps(place, process)
         process.kill()
         process.wait()
@@ -97,26 +96,28 @@ def test_killed_run_leaves_no_trainer_behind_and_the_next_one_goes_on(corpus: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_trainer_is_one_clear_failure_and_the_next_run_goes_on(corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    place = data_half(uninterrupted, tmp_path / "trainer")
-    with started("run", corpus, place) as process:
+def test_killed_trainer_is_one_clear_failure_and_the_next_run_goes_on(
+    small_corpus: Path, whole_run: Path, tmp_path: Path
+) -> None:
+    place = data_half(whole_run, tmp_path / "trainer")
+    with started("run", small_corpus, place) as process:
         signal_if_alive(wait_for_first_steps(place, process), signal.SIGKILL)
         assert process.wait() == 2
     last = (place / "log.txt").read_text().splitlines()[-1]
     assert last.startswith("textmill: training failed") and "code -9" in last
-    done = run("run", corpus, place)
+    done = run("run", small_corpus, place)
     assert [n for n, stage in summary(done)["stages"].items() if not stage["cached"]] == ["train", "evaluate", "bench", "report"]
-    assert contents(place) == contents(uninterrupted)
+    assert contents(place) == contents(whole_run)
 
 
 @pytest.mark.slow
-def test_killed_worker_is_one_clear_failure_and_the_next_run_goes_on(corpus: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_killed_worker_is_one_clear_failure_and_the_next_run_goes_on(small_corpus: Path, whole_run: Path, tmp_path: Path) -> None:
     place = tmp_path / "worker"
-    with started("run", corpus, place, "runner=process", "only=ingest") as process:
+    with started("run", small_corpus, place, "runner=process", "only=ingest") as process:
         workers = wait_for(lambda: named(process.pid, "spawn_main"), process)
         signal_if_alive(workers[0], signal.SIGKILL)
         assert process.wait() == 2
     last = (place / "log.txt").read_text().splitlines()[-1]
     assert last.startswith("textmill: a worker process was killed") and "num_workers" in last
-    run("run", corpus, place, "runner=process", "only=ingest")
-    assert contents(place, ["ingest"]) == contents(uninterrupted, ["ingest"])
+    run("run", small_corpus, place, "runner=process", "only=ingest")
+    assert contents(place, ["ingest"]) == contents(whole_run, ["ingest"])

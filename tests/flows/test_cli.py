@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -196,10 +197,17 @@ def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in shown for name in [*FLOWS, "plan", "up", "down", "env", "ui", "gc", "generate"])
 
 
-@pytest.mark.parametrize(("group", "choice"), [(g, c) for g in groups() for c in choices(g)])
-def test_every_choice_of_every_group_composes(group: str, choice: str) -> None:
-    extra = {"model": ["train.seq_len=256"], "memory": ["parallel=fsdp"]}.get(group, [])
-    compose([f"{group}={choice}", *extra])
+def choices_in_turn() -> list[list[str]]:
+    """Every choice of every group: one by one where groups have rules between them, of the others one of each side by side."""
+    alone: dict[str, list[str]] = {"train": [], "parallel": [], "memory": ["parallel=fsdp"]}
+    together = [[f"{group}={choice}" for choice in choices(group)] for group in groups() if group not in alone]
+    turns = [["train.seq_len=256", *filter(None, turn)] for turn in zip_longest(*together)]
+    return turns + [[f"{group}={choice}", *extra] for group, extra in alone.items() for choice in choices(group)]
+
+
+@pytest.mark.parametrize("overrides", choices_in_turn(), ids=" ".join)
+def test_every_choice_of_every_group_composes(overrides: list[str]) -> None:
+    compose(overrides)
 
 
 def test_settings_that_yaml_leaves_out_can_be_overridden(tmp_path: Path) -> None:
