@@ -12,7 +12,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock clean
+.PHONY: help run setup test check style test-slow test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ style: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes
 	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
+
+test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
+	@$(BIN)/python -m pytest -m gpu $(ARGS)
 
 bench-data: $(VENV)/.installed ## Time the data stages on DOCS, on one core; PEERS="python script" beside other tools
 	@OMP_NUM_THREADS=1 PEERS="$(PEERS)" $(BIN)/python -m tasks.benchmarks.data "$(DOCS)"

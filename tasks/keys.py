@@ -49,7 +49,7 @@ def import_closure(modules: Iterable[str], root: Path = ROOT) -> dict[str, Path]
         if path is None or name in found:
             continue
         found[name] = path
-        pending.extend(_imports(path, name))
+        pending.extend(_imports(path, name, path.stat().st_mtime_ns))
         if "." in name:
             pending.append(name.rpartition(".")[0])
     return found
@@ -123,10 +123,11 @@ def _module_path(name: str, root: Path) -> Path | None:
     return None
 
 
-def _imports(path: Path, name: str) -> list[str]:
+@functools.lru_cache(maxsize=1024)
+def _imports(path: Path, name: str, _mtime_ns: int) -> tuple[str, ...]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     names: list[str] = []
-    for node in ast.walk(_parse(path, path.stat().st_mtime_ns)):
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
             names.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -134,12 +135,7 @@ def _imports(path: Path, name: str) -> list[str]:
             base = ".".join([*parents, *([node.module] if node.module else [])])
             names.append(base)
             names.extend(f"{base}.{alias.name}" for alias in node.names)
-    return [n for n in names if n.split(".")[0] in FIRST_PARTY]
-
-
-@functools.lru_cache(maxsize=1024)
-def _parse(path: Path, _mtime_ns: int) -> ast.Module:
-    return ast.parse(path.read_bytes(), str(path))
+    return tuple(n for n in names if n.split(".")[0] in FIRST_PARTY)
 
 
 def _source_digest(path: Path) -> str:

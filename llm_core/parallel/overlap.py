@@ -22,6 +22,7 @@ out: embedding, head, and feed-forwards in tiles, whose exchanges are plain; com
 from __future__ import annotations
 
 import socket
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -96,7 +97,8 @@ def gather_product(x_tBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, k
     """(x_TBD @ weight_DN, x_TBD), of tokens that lie on all processes."""
     if kind == "symmetric":
         # x is taken back even where nobody wants it: without it torch may gather by multicast, into shared memory for all of x.
-        x_TBD, (out_TBN,) = _symmetric(0)(x_tBD, [weight_DN], 0, group.group_name)
+        with _as_given(x_tBD):
+            x_TBD, (out_TBN,) = _symmetric(0)(x_tBD, [weight_DN], 0, group.group_name)
         return out_TBN, x_TBD
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     x_ntBD = x_tBD.new_empty(size, *x_tBD.shape)
@@ -114,7 +116,8 @@ def gather_product(x_tBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, k
 def product_sum(x_TBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, kind: TensorOverlap) -> Tensor:
     """out_tBN: x_TBD @ weight_DN summed over processes, the tokens of this one."""
     if kind == "symmetric":
-        return cast(Tensor, _symmetric(1)(x_TBD, weight_DN, "sum", 0, group.group_name))
+        with _as_given(x_TBD):
+            return cast(Tensor, _symmetric(1)(x_TBD, weight_DN, "sum", 0, group.group_name))
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     x_ntBD = x_TBD.unflatten(0, (size, -1))
     # Each sum starts on the process after its owner's and ends there.
@@ -127,6 +130,11 @@ def product_sum(x_TBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, kind
             work.wait()
         out += arrived
     return out.unflatten(0, x_ntBD.shape[1:-1])
+
+
+def _as_given(x: Tensor) -> AbstractContextManager[object]:
+    # CUDA's autocast would have torch's operation add up in float32, and give that back.
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _symmetric(number: int) -> Any:

@@ -1,7 +1,7 @@
 """The loss curves of layouts over the GPUs of this machine: `python -m tests.distributed.curves FOLDER [steps [device [world]]]`.
 
 The same model, weights and batches of the embedded corpus under each layout, in bf16. Leaves `curves.json` in the folder: by
-layout, the loss of each step. `single` is one process; `noise` is one process with a quarter of the micro batch, which
+layout, the loss of each step. `single` is one process; `noise` is one process with half the micro batch, which
 changes the order of sums and nothing else.
 """
 
@@ -31,10 +31,11 @@ from tests.distributed.forks import all_succeed
 from tests.distributed.processes import free_port
 
 CORPUS = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
-STEPS, LR = 50, 3e-4
-MODEL = ModelConfig(256, 512, 8, 8, 4, 1408, 512)
+STEPS, WARMUP_STEPS, LR = 50, 20, 1e-4
+"""Few and small enough that training is stable: where losses jump, any two runs part."""
+MODEL = ModelConfig(256, 512, 4, 8, 4, 1408, 512)
 SMALL = replace(MODEL, dim=64, ffn_dim=176)
-TRAIN = TrainConfig(num_steps=STEPS, global_batch_sequences=32, seq_len=512, micro_batch_sequences=4, dtype="bf16")
+TRAIN = TrainConfig(num_steps=STEPS, global_batch_sequences=32, seq_len=512, micro_batch_sequences=8, dtype="bf16")
 
 
 def layouts(world: int, device: str) -> list[ParallelConfig]:
@@ -66,9 +67,9 @@ def curve(config: RunConfig, file: Path) -> None:
         layout = build_layout(config.model, config.parallel, config.train, ranks)
         optimizer = build_optimizer(layout, config.optim, config.train.dtype)
         reports = []
-        for step_ids in ids:
-            own = step_ids[ranks.data_rank :: ranks.data_world]
-            reports.append(train_step(layout, optimizer, (own[:, :-1], own[:, 1:]), LR, config, ranks)[0])
+        for step, step_ids in enumerate(ids):
+            own, lr = step_ids[ranks.data_rank :: ranks.data_world], LR * min(1, (step + 1) / WARMUP_STEPS)
+            reports.append(train_step(layout, optimizer, (own[:, :-1], own[:, 1:]), lr, config, ranks)[0])
         if ranks.is_first:
             file.write_text(json.dumps(torch.stack(reports).tolist()), "utf-8")
 
@@ -93,7 +94,10 @@ def main(folder: Path, steps: int, device: str, world: int) -> None:
     model = MODEL if device == "cuda" else SMALL
     train, optim, nowhere = replace(TRAIN, num_steps=steps), OptimConfig(lr=LR), Path(os.devnull)
     single = RunConfig(model, optim, train, ParallelConfig(device=device), nowhere, nowhere)  # type: ignore[arg-type]
-    runs = {"single": single, "noise": replace(single, train=replace(train, micro_batch_sequences=1))}
+    runs = {
+        "single": single,
+        "noise": replace(single, train=replace(train, micro_batch_sequences=train.micro_batch_sequences // 2)),
+    }
     for parallel in layouts(world, device):
         runs[layout_name(parallel)] = replace(single, parallel=parallel)
     found, numbers = {}, itertools.count()
