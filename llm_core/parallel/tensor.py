@@ -98,9 +98,9 @@ class TensorShards:
             if block is not None:
                 into = block.ffn.gate_up if isinstance(block.ffn, SwiGLU) else block.ffn.up
                 for layer in (block.attention.qkv, into):
-                    layer.forward = partial(self._outputs, layer)
+                    layer.__class__, layer.shards = CutOutputs, self
                 for layer in (block.attention.out, block.ffn.down):
-                    layer.forward = partial(self._inputs, layer)
+                    layer.__class__, layer.shards = CutInputs, self
         if model.embedding is not None:
             first_id = part_of(model.config.vocab_size, self.rank, self.size).start
             model.embedding.forward = partial(self._embed, model.embedding, first_id)
@@ -115,12 +115,14 @@ class TensorShards:
         """Addends of all tokens → the residual stream."""
         return scatter_sum(x_BTD, 1, self.group) if self.sequence else total(x_BTD, self.group)
 
-    def _outputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
+    def outputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
+        """A linear layer of which each process computes other outputs."""
         if self.overlap is None:
             return F.linear(self.enter(x_BTD), layer.weight, layer.bias)
         return _plus_bias(self.overlap.enter(x_BTD, layer.weight), layer)
 
-    def _inputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
+    def inputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
+        """A linear layer of which each process has other inputs."""
         if self.overlap is None:
             return _plus_bias(self.leave(F.linear(x_BTD, layer.weight)), layer)
         return _plus_bias(self.overlap.leave(x_BTD, layer.weight), layer)
@@ -131,6 +133,22 @@ class TensorShards:
     def _positions(self, layer: nn.Embedding, positions_BT: Tensor) -> Tensor:
         each = positions_BT.shape[1] // self.size
         return F.embedding(positions_BT[:, self.rank * each : (self.rank + 1) * each], layer.weight)
+
+
+class CutOutputs(nn.Linear):
+    """A class, not a function put on each layer: a compiler would make a graph for every one of those."""
+
+    shards: TensorShards
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.shards.outputs(self, x_BTD)
+
+
+class CutInputs(nn.Linear):
+    shards: TensorShards
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.shards.inputs(self, x_BTD)
 
 
 def _plus_bias(out_BTD: Tensor, layer: nn.Linear) -> Tensor:
