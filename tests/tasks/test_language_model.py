@@ -53,7 +53,7 @@ def test_probabilities_are_those_of_the_definition(reference: list[list[str]], o
 @pytest.mark.parametrize("order", [2, 3])
 def test_estimated_discounts_are_those_of_the_definition(order: int) -> None:
     # Enough text that counts of counts are there: the fall-back would hide a wrong estimate.
-    words = [unit.lower() for unit in " ".join(sample_texts(40, 300)).split() if unit.isalpha() and unit.isascii()]
+    words = [unit.lower() for unit in " ".join(sample_texts(120, 300)).split() if unit.isalpha() and unit.isascii()]
     reference = [words[i : i + 50] for i in range(0, len(words), 50)]
     oracle = KneserNey(reference, order)
     assert oracle.discounts[1] != (0.0, 0.5, 1.0, 1.5) != oracle.discounts[2]

@@ -85,7 +85,7 @@ def test_an_import_that_changes_text_is_refused(documents: Artifact, tmp_path: P
 def test_a_sentencepiece_model_that_changes_text_is_refused(documents: Artifact, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n".join(sample_texts(40, 600)))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), vocab_size=900, hard_vocab_limit=False, minloglevel=2
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), vocab_size=2000, hard_vocab_limit=False, minloglevel=2
     )
     with pytest.raises(
         ConfigError, match=r"m\.model\) normalises text \(nmt_nfkc\), adds a leading space, removes spaces, has no"
