@@ -1,10 +1,10 @@
 """Which index does a refresh go on from? That of the run before it in its chain, which the records of runs tell.
 
-Runs with the same `dedup.chain` in one store are a chain. An input, the contents of all files that are read, has a place in it:
-that of the first run that completed with it. A run compares its documents with the index of the last completed run at the place
-before, so a run that is given again finds what it made, one with other settings takes its own place again, and new input
-comes last. Runs that fail are in no chain. Two runs may not make a chain longer at once: each would miss what the other
-brings.
+Runs with the same `dedup.chain` in one store are a chain. An input, names and contents of all files that are read, has a place in
+it: that of the first run that completed with it. A run compares its documents with the index of the last completed run at the
+place before, so a run that is given again finds what it made while the places before it stay as they are, one with other settings
+takes its own place again, and new input comes last. Runs that fail are in no chain. Two runs may not make a chain longer at once:
+each would miss what the other brings. They are told by their records, so two that begin in the same moment are not told.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
         if store.find("dedup", key) is None:
             raise ConfigError(
                 f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is not in the store; "
-                "give its run again, or begin a chain of another name"
+                "make it again with the input of that run and only=dedup, or begin a chain of another name"
             )
         dedup = replace(dedup, index=store.root / "dedup" / key)
     return replace(config, dedup=dedup), link
@@ -50,9 +50,12 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
 
 def _run_before(records: Sequence[RunRecord], link: dict[str, str]) -> RunRecord | None:
     name, inputs = link["name"], link["inputs"]
-    for record in records:
-        if record.chain and record.chain["name"] == name and record.chain["inputs"] != inputs and record.is_alive():
-            raise ConfigError(f"dedup.chain ({name}) is made longer by run {record.run_id}; run again when that has ended")
     places = chain_places(records, name)
+    for record in records if inputs not in places else ():
+        if record.chain and record.chain["name"] == name and record.chain["inputs"] != inputs and record.is_alive():
+            raise ConfigError(
+                f"dedup.chain ({name}) is made longer by run {record.run_id} on {record.process.get('host')}; run again when "
+                f"that has ended, and if it died on another machine, delete its record .runs/{record.run_id}.json in the store"
+            )
     earlier = list(takewhile(lambda known: known != inputs, places))
     return places[earlier[-1]] if earlier else None

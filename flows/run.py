@@ -145,11 +145,12 @@ def open_run(
     cluster: AbstractContextManager[Executor | None] | None = None,
 ) -> Iterator[Run]:
     """Plan a run and keep its record and its tracking in step with how it ends."""
-    config, link = follow_chain(config)
+    given = config
+    config, link = follow_chain(given)
     store, plan = decide(config, target)
     record = new_record(flow, plan, overrides, link)
     write_record(store, record)
-    tracker = make_tracker(config.tracking, config.state, record, config.resolved())
+    tracker = make_tracker(config.tracking, config.state, record, given.resolved())
     record.mlflow_run_id = tracker.run_id
     run = Run(config, store, plan, record, tracker, make)
     outcome = "failed"

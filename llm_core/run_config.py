@@ -158,6 +158,12 @@ def _check_settings(
             f"train.compile (true) makes one pass of a block's backward, pp_schedule={parallel.pp_schedule} takes it apart; "
             "use the schedule 1f1b or interleaved, or train.compile=false"
         )
+    if train.kernels != "torch" and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
+        # torch 2.11 adds up the gradients of both results of a sum and its norm there, and hands them on as that of the sum.
+        raise ConfigError(
+            f"train.kernels ({train.kernels}) take a sum and its norm backward at once, pp_schedule={parallel.pp_schedule} takes "
+            "them apart; use the schedule 1f1b or interleaved, or train.kernels=torch"
+        )
     check_attention(train, parallel)
     if train.kernels != "torch" and model.ffn != "swiglu":
         raise ConfigError(f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set train.kernels=torch")

@@ -19,7 +19,8 @@ import zstandard
 
 BLOCK_BYTES = 1 << 20
 COMPRESSED_BLOCK_BYTES = 1 << 13
-"""Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can return."""
+"""Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can return. And a file is
+read hardly further than its stream is sound, which tells how much of it there was."""
 
 
 class DamagedStream(ValueError):
@@ -88,7 +89,7 @@ class SoundBytes(io.RawIOBase):
 def _gunzip(stream: BinaryIO) -> Iterator[bytes]:
     member, started = zlib.decompressobj(wbits=31), False
     pending = b""
-    while pending or (pending := stream.read(BLOCK_BYTES)):
+    while pending or (pending := stream.read(COMPRESSED_BLOCK_BYTES)):
         if not started:
             pending = pending.lstrip(b"\0")  # zero padding between members and at the end is allowed
             if not pending:
@@ -138,7 +139,7 @@ def _unpack(stream: BinaryIO, name: str, make: Any) -> Iterator[bytes]:
     member, started = make(), False
     pending = b""
     while True:
-        if not pending and (not started or member.needs_input) and not (pending := stream.read(BLOCK_BYTES)):
+        if not pending and (not started or member.needs_input) and not (pending := stream.read(COMPRESSED_BLOCK_BYTES)):
             break
         if not started:
             pending = pending.lstrip(b"\0")

@@ -36,7 +36,7 @@ LINE_CUTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("re
 LONG_WORD_CHARS = 1000
 MIN_LINE_WORDS = {"c4_paper": 3, "c4_code": 5, "c4_fineweb": 3}
 
-_CITATION = re.compile(r"\[[0-9]{0,62}\]|\[edit\]|\[citation needed\]")
+_CITATION = re.compile(r"\[[0-9]{0,63}\]|\[edit\]|\[citation needed\]")
 # Case is ignored in ASCII alone, as the measures do.
 _JAVASCRIPT = re.compile("javascript", re.IGNORECASE | re.ASCII)
 _POLICY = re.compile(

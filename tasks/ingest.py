@@ -126,6 +126,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
     ):
         rows = RowReader(source, one, config.html, sandbox)
+        form = format_of(part.payload["relative"], one.layout.format)
+        compressed = form is not None and bool(form.compression)
         for name, items in read_streams(file, part.payload["relative"], columns, one.layout):
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
@@ -148,7 +150,10 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                     quarantine.write(json.dumps(entry, ensure_ascii=False) + "\n")
                     counts.quarantined[outcome.error.partition(":")[0]] += 1
                     if outcome.ends:
-                        counts.broke_off_at.append(file.tell())
+                        # The rest of a plain file may have been read in search of the end of a quotation.
+                        counts.broke_off_at.append(
+                            file.tell() if compressed or outcome.byte_offset is None else outcome.byte_offset
+                        )
                     became, place = ("quarantined", outcome.error), outcome
                 else:
                     became, place = ("dropped", outcome.reason if isinstance(outcome, Dropped) else str(outcome)), record

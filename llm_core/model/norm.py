@@ -83,7 +83,7 @@ class _RMSNorm(torch.autograd.Function):
         with _without_autocast(product_BTD.device):
             along_BT1 = (product_BTD @ weight_D).div_(-len(weight_D))[..., None]
         grad_BTD = (grads[0] * weight_D).addcmul_(normed_BTD, along_BT1).mul_(scale_BT1)
-        return grad_BTD, product_BTD.flatten(0, -2).sum(dim=0), None
+        return grad_BTD, product_BTD.reshape(-1, len(weight_D)).sum(dim=0), None
 
 
 class LayerNorm(nn.LayerNorm):

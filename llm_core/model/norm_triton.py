@@ -1,8 +1,7 @@
 """x + delta and its root-mean-square norm in Triton, forward and backward one pass over memory each.
 
 Compiled from torch's operations, backward reads what the sum was made of and makes it again, once for the gradient of the stream
-and once for that of the weight: nine tensors of the stream moved in place of four. Here the sum is kept, as the next layers need
-it anyway, and a program of backward takes many rows, so that it adds up its part of the weight's gradient on the way. Computed
+and once for that of the weight: nine tensors of the stream moved in place of four. Here the sum is kept in place of a summand, and a program of backward takes many rows, so that it adds up its part of the weight's gradient on the way. Computed
 in float32; the sum is rounded before it is normed, as elsewhere. Operations of torch's library, as in `swiglu_triton`.
 """
 
@@ -25,7 +24,7 @@ def _add(a, b):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(x, delta, weight, total, normed, scales, width, eps, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def add_norm_forward(x, delta, weight, total, normed, scales, width, eps, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     place, there = row * width + column, column < width
@@ -40,7 +39,7 @@ def _forward(x, delta, weight, total, normed, scales, width, eps, COLUMNS: tl.co
 
 
 @triton.jit
-def _backward(  # type: ignore[no-untyped-def]
+def add_norm_backward(  # type: ignore[no-untyped-def]
     total, scales, weight, d_total, d_normed, out, d_weights, num_rows, width, COLUMNS: tl.constexpr
 ):
     program = tl.program_id(0)
@@ -68,11 +67,12 @@ def _backward(  # type: ignore[no-untyped-def]
 )
 def add_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x + delta, its norm, the scale of each row), all but the last in the dtype of x."""
+    assert torch.promote_types(x.dtype, delta.dtype) == x.dtype, "what is added must not be wider than the stream"
     total, normed, scales = _shapes(x, delta, weight, eps)
     width = x.shape[-1]
     if x.numel():
         columns = triton.next_power_of_2(width)
-        _forward[(x.numel() // width,)](
+        add_norm_forward[(x.numel() // width,)](
             x.contiguous(),
             delta.contiguous(),
             weight,
@@ -100,7 +100,7 @@ def gradients(total: Tensor, scales: Tensor, weight: Tensor, d_total: Tensor, d_
     out, parts = torch.empty_like(total), total.new_zeros((programs, width), dtype=torch.float32)
     if num_rows:
         columns = triton.next_power_of_2(width)
-        _backward[(programs,)](
+        add_norm_backward[(programs,)](
             total, scales, weight, d_total.contiguous(), d_normed.contiguous(), out, parts, num_rows, width,
             COLUMNS=columns, num_warps=_warps(columns),
         )  # fmt: skip

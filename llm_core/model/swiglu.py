@@ -13,6 +13,7 @@ Gated = Callable[[Tensor, int], Tensor]
 
 def gated(gate_up: Tensor, block: int) -> Tensor:
     gate, up = gate_up.unflatten(-1, (-1, 2, block)).unbind(-2)
-    # Kernels of CPUs take more channels at once than a small block has, and go one by one through what is left.
+    # Kernels of CPUs take more channels at once than a small block has, and go one by one through what is left. Where blocks are
+    # wide this costs a pass over memory, and the copy is kept for backward.
     gate = gate.contiguous() if gate.device.type == "cpu" else gate
     return (F.silu(gate) * up).flatten(-2)

@@ -30,7 +30,7 @@ def _places(num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type
 
 
 @triton.jit
-def _forward(gate_up, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def swiglu_forward(gate_up, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     gate_place, out_place, there = _places(num_runs, width, ROWS, COLUMNS)
     gate = tl.load(gate_up + gate_place, mask=there, other=0).to(tl.float32)
     up = tl.load(gate_up + gate_place + width, mask=there, other=0).to(tl.float32)
@@ -38,7 +38,7 @@ def _forward(gate_up, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.cons
 
 
 @triton.jit
-def _backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def swiglu_backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     gate_place, grad_place, there = _places(num_runs, width, ROWS, COLUMNS)
     gate = tl.load(gate_up + gate_place, mask=there, other=0).to(tl.float32)
     up = tl.load(gate_up + gate_place + width, mask=there, other=0).to(tl.float32)
@@ -53,7 +53,7 @@ def _backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: 
 def gated(gate_up: Tensor, width: int) -> Tensor:
     """As `llm_core.model.swiglu.gated`."""
     out = _shape_of_result(gate_up, width)
-    _launch(_forward, gate_up.numel() // (2 * width), width, gate_up.contiguous(), out)
+    _launch(swiglu_forward, gate_up.numel() // (2 * width), width, gate_up.contiguous(), out)
     return out
 
 
@@ -63,7 +63,7 @@ def gated(gate_up: Tensor, width: int) -> Tensor:
 def gradient(gate_up: Tensor, grad: Tensor, width: int) -> Tensor:
     """Of gate_up, from that of the result."""
     out = torch.empty_like(gate_up, memory_format=torch.contiguous_format)
-    _launch(_backward, gate_up.numel() // (2 * width), width, gate_up.contiguous(), grad.contiguous(), out)
+    _launch(swiglu_backward, gate_up.numel() // (2 * width), width, gate_up.contiguous(), grad.contiguous(), out)
     return out
 
 

@@ -97,6 +97,7 @@ class TensorShards:
         for block in model.blocks:
             if block is not None:
                 into = block.ffn.gate_up if isinstance(block.ffn, SwiGLU) else block.ffn.up
+                # Classes, not functions put on layers: a compiler would make a graph for every one of those.
                 for layer in (block.attention.qkv, into):
                     layer.__class__, layer.shards = CutOutputs, self
                 for layer in (block.attention.out, block.ffn.down):
@@ -116,13 +117,11 @@ class TensorShards:
         return scatter_sum(x_BTD, 1, self.group) if self.sequence else total(x_BTD, self.group)
 
     def outputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
-        """A linear layer of which each process computes other outputs."""
         if self.overlap is None:
             return F.linear(self.enter(x_BTD), layer.weight, layer.bias)
         return _plus_bias(self.overlap.enter(x_BTD, layer.weight), layer)
 
     def inputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
-        """A linear layer of which each process has other inputs."""
         if self.overlap is None:
             return _plus_bias(self.leave(F.linear(x_BTD, layer.weight)), layer)
         return _plus_bias(self.overlap.leave(x_BTD, layer.weight), layer)
@@ -136,7 +135,7 @@ class TensorShards:
 
 
 class CutOutputs(nn.Linear):
-    """A class, not a function put on each layer: a compiler would make a graph for every one of those."""
+    """A layer of which each process computes other outputs."""
 
     shards: TensorShards
 
@@ -145,6 +144,8 @@ class CutOutputs(nn.Linear):
 
 
 class CutInputs(nn.Linear):
+    """A layer of which each process has other inputs."""
+
     shards: TensorShards
 
     def forward(self, x_BTD: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ _KERNELS = [
     (
         ELEMENTWISE,
         r"elementwise|reduce|norm|softmax|triton|multi_tensor|foreach|vectorized|index|embedding|gather|scatter|scan|cumsum|cat_|sort"
-        r"|fill|arange|fused_adam",
+        r"|fill|arange|fused_adam|swiglu",
     ),
 ]
 _OPERATORS = [
@@ -42,7 +42,7 @@ _OPERATORS = [
     (ATTENTION, r"attention|flash|sdpa"),
     (MATMUL, r"::(mm|addmm|bmm|baddbmm|matmul|linear|mkldnn_linear|_addmm_activation|addmv|mv|dot|einsum)(_out)?$|gemm"),
     (COPIES, r"::(copy_|_to_copy|to|clone|contiguous|cat|stack|pin_memory|_foreach_copy_|split_with_sizes_copy)$"),
-    (ELEMENTWISE, r"^(aten|torch|torchvision|triton|inductor)::"),
+    (ELEMENTWISE, r"^(aten|torch|torchvision|triton|inductor|llm_core)::"),
 ]
 
 

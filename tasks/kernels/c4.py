@@ -40,7 +40,7 @@ _A, _Z, _DOT, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE = b'AZ."[]09'
 # What a byte can mean, most of them nothing.
 _NOTHING, _BLANK, _WIDE, _END, _CLOSING, _BRACE, _J = range(7)
 _MAX_CITATION = 64
-"""Longest `[12]` taken for a citation; a longer run of digits is none."""
+"""Bytes of the longest `[12` that may be a citation mark, its end apart; a longer run of digits is none."""
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ per word    counts are divided by units; where there are none the ratio is 0.
 Bullets, ends of lines and C4's measures: tasks.kernels.lines and tasks.kernels.c4.
 
 Cost: one pass over the bytes, 64 at a time, and some table look-ups per unit; linear, also in hostile text. Memory: at worst
-about 60 bytes per byte of the longest document. Empty and blank text gives zeros.
+60 to 80 bytes per byte of the longest document. Empty and blank text gives zeros.
 """
 
 from __future__ import annotations

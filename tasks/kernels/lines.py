@@ -93,7 +93,7 @@ def _trim(maps, start, stop):  # type: ignore[no-untyped-def]
 
 @inner
 def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
-    """Characters of the longest word between white space from `start` to `stop`, or 0 where none has over c4.LONG_WORD_CHARS."""
+    """Characters of the longest word from `start` to `stop`; may be 0 where none has over c4.LONG_WORD_CHARS."""
     if stop - start <= c4.LONG_WORD_CHARS:
         return 0
     # A word of so many characters fills whole words of the bitmap, one after another.

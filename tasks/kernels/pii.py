@@ -1,7 +1,7 @@
 """Where could personal data be? Candidates from trigger bytes and bounded look-around, over Arrow text buffers.
 
 A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both sides, never further than
-`MAX_LOOK_BYTES`, so time is linear in the text whatever it holds. Each trigger judges alone: candidates may overlap, and
+`pii_rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it holds. Each trigger judges alone: candidates may overlap, and
 `tasks.pii_spans` resolves them. `<`, `>` and `*` stop every look-around, so a found span that is overwritten by them acts
 exactly as the replacement will.
 

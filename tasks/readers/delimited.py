@@ -36,7 +36,7 @@ def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Colum
         try:
             row = next(reader, None)
         except csv.Error as error:
-            yield Fault(number, offset, f"broken CSV: {error}")
+            yield Fault(number, offset, f"broken CSV: {error}", ends=lines.ended)
             if lines.ended:
                 break
             continue

@@ -109,5 +109,6 @@ def main(folder: Path, steps: int, device: str, world: int) -> None:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:] + [str(STEPS), "cuda", "2"][len(sys.argv) - 2 :]
-    main(Path(given[0]), int(given[1]), given[2], int(given[3]))
+    folder, *given = sys.argv[1:]
+    num_steps, device, world = [*given, *(str(STEPS), "cuda", "2")[len(given) :]]
+    main(Path(folder), int(num_steps), device, int(world))

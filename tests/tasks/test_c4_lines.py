@@ -41,6 +41,7 @@ def agrees(text: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(JOINED)
+@example(f"One two three.[{'1' * 63}]\nOne two three.[{'1' * 64}]")
 @example("One two three [1].\n  \n no end\n\n\nwe use cookies, all of us.\nThe last one stays.")
 def test_as_many_lines_stay_as_the_measures_count(text: str) -> None:
     agrees(text)

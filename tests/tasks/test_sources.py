@@ -241,6 +241,23 @@ def test_a_lone_file_that_breaks_off_counts_what_is_behind_the_break(tmp_path: P
     assert counters["read"] < 600 and 1600 <= counters["read"] + counters["lost_estimate"] <= 2400
 
 
+def test_a_lone_gzip_that_is_corrupt_near_its_beginning_counts_the_rest(tmp_path: Path) -> None:
+    data = bytearray(b"".join(gzip.compress(lines_of(50)) for _ in range(40)))
+    data[len(data) // 4] ^= 0xFF
+    (tmp_path / "a.jsonl.gz").write_bytes(data)
+    config = SourceConfig(name="s", paths=(str(tmp_path / "a.jsonl.gz"),))
+    counters = ingest(empty_dir(tmp_path / "out"), config).counters
+    assert counters["read"] < 600 and 1200 <= counters["read"] + counters["lost_estimate"] <= 2800
+
+
+def test_a_quotation_that_never_ends_counts_the_rows_it_swallows(tmp_path: Path) -> None:
+    row = "some words of a row of text"
+    (tmp_path / "a.csv").write_text("\n".join(["text", *[row] * 100, f'"{row}', *[row] * 900]))
+    config = SourceConfig(name="s", paths=(str(tmp_path / "a.csv"),))
+    counters = ingest(empty_dir(tmp_path / "out"), config).counters
+    assert counters["read"] == 101 and counters["files_damaged"] == 1 and 950 <= 101 + counters["lost_estimate"] <= 1050
+
+
 FILES = st.builds(
     FileExtent, st.sampled_from(["jsonl", "warc.gz"]), st.integers(1, 10**6), st.integers(1, 500), st.booleans(), st.just(0)
 )

@@ -13,11 +13,13 @@ from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.model import kernels as chosen
 from llm_core.model.kernels import triton_kernels
+from llm_core.model.rope import rope_tables
+from llm_core.model.transformer import Block
 from llm_core.parallel import apply
 from llm_core.parallel.ranks import Ranks
 from llm_core.run_config import check_run
 from llm_core.train_config import ParallelConfig
-from tests.llm_core.model.triton_kernels import DEVICE, kernels_of
+from tests.llm_core.model.triton_kernels import DEVICE, kernels_of, numbers
 from tests.llm_core.small_runs import MODEL, TRAIN
 
 
@@ -55,3 +57,25 @@ def test_a_model_with_kernels_trains_as_one_without(savings: dict[str, Any], mon
         found.append((loss.detach(), *(weight.grad for weight in model.parameters())))
     for plain, own_ in zip(*found, strict=True):
         torch.testing.assert_close(own_, plain)
+
+
+def test_schedules_that_take_backward_apart_are_refused_with_kernels() -> None:
+    parallel = ParallelConfig(num_processes=2, kind="ddp", pp=2, pp_schedule="zero_bubble", device="cpu")
+    train = dataclasses.replace(TRAIN, kernels="triton", micro_batch_sequences=1)
+    with pytest.raises(ConfigError, match=r"train.kernels \(triton\) take a sum .* apart; use the schedule 1f1b or interleaved"):
+        check_run(dataclasses.replace(MODEL, num_layers=4), train, parallel)
+
+
+def test_a_compiled_block_keeps_its_kernels_in_one_graph() -> None:
+    own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm
+    blocks = [Block(MODEL, 0).to(DEVICE) for _ in range(2)]
+    blocks[1].load_state_dict(blocks[0].state_dict())
+    blocks[1].ffn.gated, blocks[1].add_norm = own
+    blocks[1].compile(fullgraph=True, dynamic=False, backend="inductor" if DEVICE.type == "cuda" else "aot_eager")
+    rope = rope_tables(torch.arange(5, device=DEVICE)[None], MODEL.head_dim, 1e4, torch.float32)
+    inputs = [numbers(2, 5, MODEL.dim).requires_grad_() for _ in blocks]
+    for block, x in zip(blocks, inputs, strict=True):
+        block(x, rope).square().sum().backward()
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
+    for plain, kernels in zip(*(block.parameters() for block in blocks), strict=True):
+        torch.testing.assert_close(kernels.grad, plain.grad)

@@ -12,14 +12,14 @@ from llm_core.model.norm import RMSNorm
 from tests.llm_core.memory.live_bytes import LiveBytes
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 40), st.booleans())
+@given(st.lists(st.integers(1, 6), max_size=4), st.integers(1, 40), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_values_are_those_of_torch_to_the_bit_and_gradients_within_rounding(shape: list[int], dim: int, turned: bool) -> None:
     torch.manual_seed(dim)
     norm = RMSNorm(dim, 1e-5).double()
     torch.nn.init.normal_(norm.weight)
     x = torch.randn(*shape, dim, dtype=torch.float64)
-    x = (x.transpose(0, -2) if turned else x).requires_grad_()
+    x = (x.transpose(0, -2) if turned and shape else x).requires_grad_()
     gradient = torch.randn(x.shape, dtype=torch.float64)
     expected, found = F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps), norm(x)
     assert torch.equal(expected, found)

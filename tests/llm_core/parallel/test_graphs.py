@@ -1,4 +1,4 @@
-"""Compiled blocks of one model share one graph, whatever a layout puts into their layers: the compiler gives up at the ninth."""
+"""Compiled blocks with tensor-parallel or 8-bit layers share one graph: the compiler gives up at the ninth."""
 
 from __future__ import annotations
 
