@@ -39,6 +39,7 @@ KEPT = frozenset(
         "aten::_scaled_dot_product_cudnn_attention",
         "aten::_scaled_dot_product_fused_attention_overrideable",
         "torch_attn::_varlen_attn",
+        "llm_core::flash4",
         "_c10d_functional::all_gather_into_tensor",
         "_c10d_functional::reduce_scatter_tensor",
         "_c10d_functional::all_reduce",

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_core.config import ConfigError
+from llm_core.model import flash4
 from llm_core.model.masks import AttentionMask, Pattern, segment_bounds
 
 # B rows · Q queries · K keys · H heads, of which keys and values may have fewer · D width of a head · N tokens of all rows
@@ -50,6 +51,8 @@ def attend(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask, backend: 
     if backend in ("cudnn", "flash", "fa3", "fa4") and isinstance(mask, AttentionMask):
         if not mask.is_plainly_causal:
             raise _refusal(backend, mask, "causal rows of one document each")
+        if backend == "fa4":
+            return flash4.flash4(q_BHQD, k_BHKD, v_BHKD)
         kernel = torch.nn.attention.SDPBackend
         with torch.nn.attention.sdpa_kernel(kernel.CUDNN_ATTENTION if backend == "cudnn" else kernel.FLASH_ATTENTION):
             return _sdpa(q_BHQD, k_BHKD, v_BHKD, mask)
@@ -62,8 +65,10 @@ def prepare_backend(backend: str, device: torch.device) -> Backend:
         raise ConfigError(f"attention backend ({backend}) must be one of {', '.join(get_args(Backend))}")
     if device.type != "cuda" and backend not in ("sdpa", "reference"):
         raise ConfigError(f"attention backend ({backend}) runs on CUDA devices only, this one is {device.type}; use sdpa")
-    if backend in ("fa3", "fa4"):
-        _activate(backend.upper(), device)
+    if backend == "fa3":
+        _activate("FA3", device)
+    if backend == "fa4":
+        flash4.check(device)
     return cast(Backend, backend)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from llm_core.config import ConfigError
+from llm_core.model.attention import SplitHeads
 from llm_core.model.norm import AddNorm, RMSNorm
 from llm_core.model.swiglu import Gated
 from llm_core.model.transformer import Block, SwiGLU
@@ -14,19 +15,21 @@ def apply_kernels(blocks: list[Block], kernels: str, device: torch.device) -> No
     """Give blocks the functions that `train.kernels` asks for. Raises ConfigError where they are not to be had."""
     if kernels == "torch":
         return
-    gated, add_then_norm = triton_kernels(device)
+    gated, add_then_norm, split_heads = triton_kernels(device)
     for block in blocks:
         if isinstance(block.ffn, SwiGLU):
             block.ffn.gated = gated
         if isinstance(block.ffn_norm, RMSNorm):
             block.add_norm = add_then_norm
+        if not block.attention.qk_norm:
+            block.attention.split_heads = split_heads
 
 
-def triton_kernels(device: torch.device) -> tuple[Gated, AddNorm]:
+def triton_kernels(device: torch.device) -> tuple[Gated, AddNorm, SplitHeads]:
     if device.type != "cuda":
         raise ConfigError(f"train.kernels (triton) are for CUDA devices, this one is {device.type}; use torch")
     try:
-        from llm_core.model import norm_triton, swiglu_triton
+        from llm_core.model import norm_triton, rope_triton, swiglu_triton
     except ImportError as error:
         raise ConfigError(f"train.kernels (triton) need the package triton ({error}); install it, or use torch") from error
-    return swiglu_triton.gated, norm_triton.add_then_norm
+    return swiglu_triton.gated, norm_triton.add_then_norm, rope_triton.split_heads

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from llm_core.batch import Batch
 from llm_core.checkpoint.checkpoints import Checkpoints
@@ -157,12 +158,20 @@ def precision(dtype: str) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@functools.cache
 def ranks_of(parallel: ParallelConfig) -> Ranks:
-    """This process in a layout; groups are made once."""
+    """This process in a layout."""
     if parallel.kind == "none":
         return Ranks(0, 1, CPU)
-    return Ranks(dist.get_rank(), dist.get_world_size(), CPU, *make_meshes(parallel, CPU))
+    axes = {name: getattr(parallel, name) for name in ("num_processes", "pp", "cp", "tp", "dp_shard")}
+    alike = ParallelConfig(kind="hsdp" if parallel.dp_shard else "ddp", **axes)
+    return Ranks(dist.get_rank(), dist.get_world_size(), CPU, *_meshes(alike))
+
+
+@functools.cache
+def _meshes(alike: ParallelConfig) -> tuple[DeviceMesh | None, DeviceMesh | None]:
+    # Once for all layouts with these groups: a thread of each gloo group looks for messages a hundred times a second, and
+    # those of all layouts together took half of the processor.
+    return make_meshes(alike, CPU)
 
 
 @functools.cache

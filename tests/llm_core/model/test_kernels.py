@@ -43,7 +43,7 @@ def test_kernels_are_refused_for_models_without_gates() -> None:
 
 @pytest.mark.parametrize("savings", [{}, {"ffn_tiles": 2}, {"recompute": "selective"}])
 def test_a_model_with_kernels_trains_as_one_without(savings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm
+    own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm, kernels_of("rope_triton").split_heads
     monkeypatch.setattr(chosen, "triton_kernels", lambda _device: own)
     ids = torch.randint(0, MODEL.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     found = []
@@ -51,7 +51,7 @@ def test_a_model_with_kernels_trains_as_one_without(savings: dict[str, Any], mon
         train = dataclasses.replace(TRAIN, kernels=name)
         parallel = ParallelConfig(device=DEVICE.type)  # type: ignore[arg-type]
         model = apply.build_layout(MODEL, parallel, train, Ranks(0, 1, DEVICE), MemoryConfig(**savings)).bare
-        assert (model.blocks[0].add_norm is own[1]) == (name == "triton")
+        assert (model.blocks[0].add_norm is own[1]) == (model.blocks[1].attention.split_heads is own[2]) == (name == "triton")
         loss = model(ids[:, :-1], targets_BT=ids[:, 1:])[0]
         loss.backward()
         found.append((loss.detach(), *(weight.grad for weight in model.parameters())))
@@ -68,9 +68,10 @@ def test_schedules_that_take_backward_apart_are_refused_with_kernels() -> None:
 
 def test_a_compiled_block_keeps_its_kernels_in_one_graph() -> None:
     own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm
+    turned = kernels_of("rope_triton").split_heads
     blocks = [Block(MODEL, 0).to(DEVICE) for _ in range(2)]
     blocks[1].load_state_dict(blocks[0].state_dict())
-    blocks[1].ffn.gated, blocks[1].add_norm = own
+    (blocks[1].ffn.gated, blocks[1].add_norm), blocks[1].attention.split_heads = own, turned
     blocks[1].compile(fullgraph=True, dynamic=False, backend="inductor" if DEVICE.type == "cuda" else "aot_eager")
     rope = rope_tables(torch.arange(5, device=DEVICE)[None], MODEL.head_dim, 1e4, torch.float32)
     inputs = [numbers(2, 5, MODEL.dim).requires_grad_() for _ in blocks]
