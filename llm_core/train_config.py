@@ -48,8 +48,8 @@ class TrainConfig:
     )
     """Kernel of attention, by `llm_core.model.attend`; auto: sdpa."""
     kernels: Literal["torch", "triton"] = field(default="torch", metadata=NOT_IN_KEY)
-    """Who computes silu(gate) * up and the sum and norm inside a block. triton: kernels of our own, one pass over memory each
-    way, on GPUs (`llm_core.model.kernels`)."""
+    """Who computes what stands between the products of a block. triton: kernels of our own, one pass over memory each way, on
+    GPUs (`llm_core.model.kernels`)."""
     compile: bool = field(default=False, metadata=NOT_IN_KEY)
     """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""
     profile_steps: tuple[int, ...] = field(default=(), metadata=NOT_IN_KEY)

@@ -11,11 +11,14 @@ from llm_core.model.swiglu import Gated
 from llm_core.model.transformer import Block, SwiGLU
 
 
-def apply_kernels(blocks: list[Block], kernels: str, device: torch.device) -> None:
-    """Give blocks the functions that `train.kernels` asks for. Raises ConfigError where they are not to be had."""
+def apply_kernels(blocks: list[Block], kernels: str, device: torch.device, own_keys: bool = False) -> None:
+    """Give blocks the functions that `train.kernels` asks for. Raises ConfigError where they are not to be had.
+
+    own_keys: attention gets a key and a value for each query head, where heads share them.
+    """
     if kernels == "torch":
         return
-    gated, add_then_norm, split_heads = triton_kernels(device)
+    gated, add_then_norm, split_heads = triton_kernels(device, own_keys)
     for block in blocks:
         if isinstance(block.ffn, SwiGLU):
             block.ffn.gated = gated
@@ -25,11 +28,12 @@ def apply_kernels(blocks: list[Block], kernels: str, device: torch.device) -> No
             block.attention.split_heads = split_heads
 
 
-def triton_kernels(device: torch.device) -> tuple[Gated, AddNorm, SplitHeads]:
+def triton_kernels(device: torch.device, own_keys: bool = False) -> tuple[Gated, AddNorm, SplitHeads]:
     if device.type != "cuda":
         raise ConfigError(f"train.kernels (triton) are for CUDA devices, this one is {device.type}; use torch")
     try:
         from llm_core.model import norm_triton, rope_triton, swiglu_triton
     except ImportError as error:
         raise ConfigError(f"train.kernels (triton) need the package triton ({error}); install it, or use torch") from error
-    return swiglu_triton.gated, norm_triton.add_then_norm, rope_triton.split_heads
+    split_heads = rope_triton.split_heads_with_own_keys if own_keys else rope_triton.split_heads
+    return swiglu_triton.gated, norm_triton.add_then_norm, split_heads

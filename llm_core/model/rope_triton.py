@@ -4,6 +4,9 @@ Compiled from torch's operations, backward turns gradients back and joins those 
 scattered writes, and the values stay a view that keeps all of the product in memory. Here a program takes one token: its heads
 stand side by side in the product, so that what it reads there or writes back is one run. Values are copied, so the product is
 dropped: half of its bytes. Computed in float32, rounded once. Operations of torch's library, as in `swiglu_triton`.
+
+Keys and values may be written once for each query head, and their gradients added up on the way back: for attention whose own
+way of doing that costs more.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 # B batch · T tokens · N tokens of all rows · G key/value heads · H heads: of a group in GH, all in TH · D width of a head.
-# In the product stand, for each key/value head, its `group` query heads, the key, the value (llm_core.model.fused).
+# In the product stand, for each key/value head, its `group` query heads, the key, the value (llm_core.model.fused). `copies` of
+# each key and value are made: 1, or as many as there are query heads in the group.
 
 HEADS = 32
 """Of a token, that a program of four warps works on: 32 numbers a thread at a width of 128."""
@@ -24,12 +28,12 @@ HEADS = 32
 
 @triton.jit
 def _places(group, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of first halves of heads: (in the product, in queries, in keys or values, the part of its group, which exist)."""
+    """Of first halves of heads: (in the product, in queries, the key/value head, the part of its group, which exist)."""
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     channel = tl.arange(0, HALF)[None, :]
     kv_head, part = head // (group + 2), head % (group + 2)
     there = (head < heads) & (channel < width // 2)
-    return head * width + channel, (kv_head * group + part) * width + channel, kv_head * width + channel, part, there
+    return head * width + channel, (kv_head * group + part) * width + channel, kv_head, part, there
 
 
 @triton.jit
@@ -43,10 +47,10 @@ def _angles(cos, sin, token, period, width, HALF: tl.constexpr):  # type: ignore
 
 @triton.jit
 def split_forward(  # type: ignore[no-untyped-def]
-    qkv, cos, sin, q, k, v, period, group, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr
+    qkv, cos, sin, q, k, v, period, group, copies, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr
 ):
     token = tl.program_id(0).to(tl.int64)
-    place, q_place, kv_place, part, there = _places(group, width, heads, HEADS, HALF)
+    place, q_place, kv_head, part, there = _places(group, width, heads, HEADS, HALF)
     half, kv_heads = width // 2, heads // (group + 2)
     first = tl.load(qkv + token * heads * width + place, mask=there, other=0).to(tl.float32)
     second = tl.load(qkv + token * heads * width + place + half, mask=there, other=0).to(tl.float32)
@@ -57,33 +61,34 @@ def split_forward(  # type: ignore[no-untyped-def]
     is_q, is_k, is_v = there & (part < group), there & (part == group), there & (part > group)
     tl.store(q + token * kv_heads * group * width + q_place, one, mask=is_q)
     tl.store(q + token * kv_heads * group * width + q_place + half, other, mask=is_q)
-    tl.store(k + token * kv_heads * width + kv_place, one, mask=is_k)
-    tl.store(k + token * kv_heads * width + kv_place + half, other, mask=is_k)
-    tl.store(v + token * kv_heads * width + kv_place, one, mask=is_v)
-    tl.store(v + token * kv_heads * width + kv_place + half, other, mask=is_v)
+    kv_place = ((token * kv_heads + kv_head) * copies) * width + tl.arange(0, HALF)[None, :]
+    for _ in range(copies):
+        tl.store(k + kv_place, one, mask=is_k)
+        tl.store(k + kv_place + half, other, mask=is_k)
+        tl.store(v + kv_place, one, mask=is_v)
+        tl.store(v + kv_place + half, other, mask=is_v)
+        kv_place += width
 
 
 @triton.jit
 def split_backward(  # type: ignore[no-untyped-def]
-    dq, dk, dv, cos, sin, out, period, group, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr
+    dq, dk, dv, cos, sin, out, period, group, copies, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr
 ):
     token = tl.program_id(0).to(tl.int64)
-    place, q_place, kv_place, part, there = _places(group, width, heads, HEADS, HALF)
+    place, q_place, kv_head, part, there = _places(group, width, heads, HEADS, HALF)
     half, kv_heads = width // 2, heads // (group + 2)
     is_q, is_k, is_v = there & (part < group), there & (part == group), there & (part > group)
     q_place += token * kv_heads * group * width
-    kv_place += token * kv_heads * width
+    kv_place = ((token * kv_heads + kv_head) * copies) * width + tl.arange(0, HALF)[None, :]
     # Each place is in one of the three; the others give zeros without a read.
-    first = (
-        tl.load(dq + q_place, mask=is_q, other=0).to(tl.float32)
-        + tl.load(dk + kv_place, mask=is_k, other=0).to(tl.float32)
-        + tl.load(dv + kv_place, mask=is_v, other=0).to(tl.float32)
-    )
-    second = (
-        tl.load(dq + q_place + half, mask=is_q, other=0).to(tl.float32)
-        + tl.load(dk + kv_place + half, mask=is_k, other=0).to(tl.float32)
-        + tl.load(dv + kv_place + half, mask=is_v, other=0).to(tl.float32)
-    )
+    first = tl.load(dq + q_place, mask=is_q, other=0).to(tl.float32)
+    second = tl.load(dq + q_place + half, mask=is_q, other=0).to(tl.float32)
+    for _ in range(copies):
+        first += tl.load(dk + kv_place, mask=is_k, other=0).to(tl.float32)
+        first += tl.load(dv + kv_place, mask=is_v, other=0).to(tl.float32)
+        second += tl.load(dk + kv_place + half, mask=is_k, other=0).to(tl.float32)
+        second += tl.load(dv + kv_place + half, mask=is_v, other=0).to(tl.float32)
+        kv_place += width
     c, s = _angles(cos, sin, token, period, width, HALF)
     turned = there & (part <= group)
     one, other = tl.where(turned, first * c + second * s, first), tl.where(turned, second * c - first * s, second)
@@ -92,64 +97,77 @@ def split_backward(  # type: ignore[no-untyped-def]
 
 
 @torch.library.custom_op(
-    "llm_core::split_heads", mutates_args=(), schema="(Tensor qkv, Tensor cos, Tensor sin) -> (Tensor, Tensor, Tensor)"
+    "llm_core::split_heads",
+    mutates_args=(),
+    schema="(Tensor qkv, Tensor cos, Tensor sin, int copies) -> (Tensor, Tensor, Tensor)",
 )
-def split(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def split(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor, Tensor, Tensor]:
     """qkv_BTGHD, tables_B1TD (or one row for all) → q_BTHD and k_BTGD turned, v_BTGD; in the dtype of qkv."""
-    parts = _shapes(qkv, cos, sin)
-    _launch(split_forward, qkv.shape, cos, (qkv.contiguous(), cos.contiguous(), sin.contiguous(), *parts))
+    parts = _shapes(qkv, cos, sin, copies)
+    _launch(split_forward, qkv.shape, copies, cos, (qkv.contiguous(), cos.contiguous(), sin.contiguous(), *parts))
     return parts
 
 
 @torch.library.custom_op(
     "llm_core::split_heads_backward",
     mutates_args=(),
-    schema="(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin) -> Tensor",
+    schema="(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin, int copies) -> Tensor",
 )
-def gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> Tensor:
     """Of qkv_BTGHD."""
-    out = _shape_of_gradient(dq, dk, dv, cos, sin)
+    out = _shape_of_gradient(dq, dk, dv, cos, sin, copies)
     inputs = (dq.contiguous(), dk.contiguous(), dv.contiguous(), cos.contiguous(), sin.contiguous(), out)
-    _launch(split_backward, out.shape, cos, inputs)
+    _launch(split_backward, out.shape, copies, cos, inputs)
     return out
 
 
 @split.register_fake
-def _shapes(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _shapes(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor, Tensor, Tensor]:
     batch, tokens, kv_heads, heads, width = qkv.shape
     q = qkv.new_empty(batch, tokens, kv_heads * (heads - 2), width)
-    k, v = (qkv.new_empty(batch, tokens, kv_heads, width) for _ in range(2))
+    k, v = (qkv.new_empty(batch, tokens, kv_heads * copies, width) for _ in range(2))
     return q, k, v
 
 
 @gradient.register_fake
-def _shape_of_gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    batch, tokens, kv_heads, width = dk.shape
+def _shape_of_gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> Tensor:
+    batch, tokens, num_copies, width = dk.shape
+    kv_heads = num_copies // copies
     return dk.new_empty(batch, tokens, kv_heads, dq.shape[2] // kv_heads + 2, width)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.save_for_backward(inputs[1], inputs[2])
+    ctx.copies = inputs[3]
 
 
-def _go_back(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, None, None]:
-    return gradient(dq, dk, dv, *ctx.saved_tensors), None, None
+def _go_back(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, None, None, None]:
+    return gradient(dq, dk, dv, *ctx.saved_tensors, ctx.copies), None, None, None
 
 
 split.register_autograd(_go_back, setup_context=_keep)
 
 
 def split_heads(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """As `llm_core.model.attention.split_heads`, for heads that are turned and not normed."""
-    q_BTHD, k_BTGD, v_BTGD = split(qkv_BTGHD, *rope)
-    return q_BTHD.transpose(1, 2), k_BTGD.transpose(1, 2), v_BTGD.transpose(1, 2)
+    """As Attention without kernels, for heads that are turned and not normed."""
+    return _in_order_of_heads(split(qkv_BTGHD, *rope, 1))
 
 
-def _launch(kernel: Any, shape: torch.Size, cos: Tensor, tensors: tuple[Tensor, ...]) -> None:
+def split_heads_with_own_keys(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with a key and a value for each query head: k_BHTD, v_BHTD."""
+    return _in_order_of_heads(split(qkv_BTGHD, *rope, qkv_BTGHD.shape[3] - 2))
+
+
+def _in_order_of_heads(parts_BTHD: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    q_BHTD, k_BHTD, v_BHTD = (part.transpose(1, 2) for part in parts_BTHD)
+    return q_BHTD, k_BHTD, v_BHTD
+
+
+def _launch(kernel: Any, shape: torch.Size, copies: int, cos: Tensor, tensors: tuple[Tensor, ...]) -> None:
     batch, tokens, kv_heads, group, width = shape
     heads, period = kv_heads * group, cos.shape[0] * cos.shape[2]
     block = min(HEADS, triton.next_power_of_2(heads))
     if batch * tokens:
         grid = batch * tokens, triton.cdiv(heads, block)
         half = max(1, triton.next_power_of_2(width // 2))
-        kernel[grid](*tensors, period, group - 2, width, heads, HEADS=block, HALF=half)
+        kernel[grid](*tensors, period, group - 2, copies, width, heads, HEADS=block, HALF=half)

@@ -24,6 +24,7 @@ from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.memory.recompute import apply_recompute
 from llm_core.memory.tiling import apply_tiling
+from llm_core.model import flash4
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
 from llm_core.model.kernels import apply_kernels
@@ -67,7 +68,7 @@ def build_layout(
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
     if train.float8:
-        apply_float8(model, ranks.device)
+        apply_float8(model, ranks.device, train.kernels)
     apply_recompute(model, memory)
     if train.compile:
         for block in model.blocks:
@@ -92,7 +93,9 @@ def build_layout(
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
         context.apply(model)
     backend, blocks = "sdpa" if train.attention == "auto" else train.attention, [b for b in model.blocks if b is not None]
-    apply_kernels(blocks, train.kernels, ranks.device)
+    # Other context ranks would be sent the copies.
+    own_keys = backend == "fa4" and context is None and flash4.adds_up_keys_slowly(ranks.device)
+    apply_kernels(blocks, train.kernels, ranks.device, own_keys)
     for block in blocks:
         block.attention.backend = prepare_backend(backend, ranks.device)
     pipeline = None

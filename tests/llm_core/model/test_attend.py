@@ -134,8 +134,8 @@ def test_a_package_whose_backward_fails_is_refused_before_training(monkeypatch: 
 
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", lambda name: None)
     monkeypatch.setattr(attend_module.F, "scaled_dot_product_attention", lambda q, k, v, is_causal: ForwardOnly.apply(q))
-    with pytest.raises(ConfigError, match=r"\(fa4\) is not installed, or not as this torch takes it \(no backward kernel\)"):
-        attend_module._activate.__wrapped__("FA4", torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"\(fa3\) is not installed, or not as this torch takes it \(no backward kernel\)"):
+        attend_module._activate.__wrapped__("FA3", torch.device("cpu"))
 
 
 @pytest.mark.gpu

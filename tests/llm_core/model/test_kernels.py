@@ -44,7 +44,7 @@ def test_kernels_are_refused_for_models_without_gates() -> None:
 @pytest.mark.parametrize("savings", [{}, {"ffn_tiles": 2}, {"recompute": "selective"}])
 def test_a_model_with_kernels_trains_as_one_without(savings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm, kernels_of("rope_triton").split_heads
-    monkeypatch.setattr(chosen, "triton_kernels", lambda _device: own)
+    monkeypatch.setattr(chosen, "triton_kernels", lambda _device, _own_keys: own)
     ids = torch.randint(0, MODEL.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     found = []
     for name in ("torch", "triton"):

@@ -14,12 +14,12 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
 
-def kernels_of(name: str) -> Any:
-    """The module of this name in llm_core.model; skips the test where it cannot be had."""
+def kernels_of(name: str, package: str = "llm_core.model") -> Any:
+    """The module of this name; skips the test where it cannot be had."""
     pytest.importorskip("triton")
     if not ON_GPU:
         os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined
-    module = importlib.import_module(f"llm_core.model.{name}")
+    module = importlib.import_module(f"{package}.{name}")
     os.environ.pop("TRITON_INTERPRET", None)
     return module
 
