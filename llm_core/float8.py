@@ -85,11 +85,11 @@ class _Product(torch.autograd.Function):
     """x_ND, weight_FD → x weightᵀ, bfloat16."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, weight_FD: Tensor, quantize: Quantize) -> Tensor:
-        x8_ND, x8_DN, x_scale = quantize(x_ND, VALUES)
-        weight8_FD, weight8_DF, weight_scale = quantize(weight_FD, VALUES)
+    def forward(ctx: Any, x_ND: Tensor, weight_FD: Tensor, to_8_bits: Quantize) -> Tensor:
+        x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        weight8_FD, weight8_DF, weight_scale = to_8_bits(weight_FD, VALUES)
         ctx.save_for_backward(x8_DN, x_scale, weight8_DF, weight_scale)
-        ctx.dtypes, ctx.quantize = (x_ND.dtype, weight_FD.dtype), quantize
+        ctx.dtypes, ctx.to_8_bits = (x_ND.dtype, weight_FD.dtype), to_8_bits
         # Sums that are kept short are good enough here, not for gradients (as in NVIDIA's Transformer Engine).
         return _multiply(x8_ND, weight8_FD, x_scale, weight_scale, torch.bfloat16, use_fast_accum=True)
 
@@ -97,7 +97,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x8_DN, x_scale, weight8_DF, weight_scale = ctx.saved_tensors
         x_dtype, weight_dtype = ctx.dtypes
-        dy8_NF, dy8_FN, dy_scale = ctx.quantize(gradients[0], GRADIENTS)
+        dy8_NF, dy8_FN, dy_scale = ctx.to_8_bits(gradients[0], GRADIENTS)
         dx_ND = dweight_FD = None
         if ctx.needs_input_grad[0]:
             dx_ND = _multiply(dy8_NF, weight8_DF, dy_scale, weight_scale, x_dtype)

@@ -1,7 +1,7 @@
 """A tensor in 8 bits and its transpose in Triton, in one pass over memory: what both products of a linear layer's backward read.
 
-Compiled from torch's operations, each transposed copy is a kernel of scattered writes, at a quarter of the speed of memory where
-tensors are large. Here a program turns a square of numbers round before it leaves the processor. An operation of torch's
+Compiled from torch's operations, each transposed copy is a kernel of scattered writes, at half the speed of memory and less.
+Here a program turns a square of numbers round before it leaves the processor. An operation of torch's
 library, so that compiled blocks keep it in one graph; without a gradient, as `llm_core.float8` has its own.
 """
 

@@ -59,8 +59,8 @@ def attend(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask, backend: 
     return _sdpa(q_BHQD, k_BHKD, v_BHKD, mask)
 
 
-def prepare_backend(backend: str, device: torch.device) -> Backend:
-    """The backend, ready on this device. Raises ConfigError where it is not to be had."""
+def prepare_backend(backend: str, device: torch.device, heads: flash4.Heads = (2, 1, 64)) -> Backend:
+    """The backend, ready on this device for such heads. Raises ConfigError where it is not to be had."""
     if backend not in get_args(Backend):
         raise ConfigError(f"attention backend ({backend}) must be one of {', '.join(get_args(Backend))}")
     if device.type != "cuda" and backend not in ("sdpa", "reference"):
@@ -68,7 +68,7 @@ def prepare_backend(backend: str, device: torch.device) -> Backend:
     if backend == "fa3":
         _activate("FA3", device)
     if backend == "fa4":
-        flash4.check(device)
+        flash4.check(device, heads)
     return cast(Backend, backend)
 
 

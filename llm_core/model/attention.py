@@ -35,23 +35,23 @@ Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
 
 
 SplitHeads = Callable[[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tensor, Tensor]]
-"""qkv_BTGHD, tables of `rope_tables` → q_BHTD and k_BGTD, turned, and v_BGTD."""
+"""qkv_BTGHD, tables of `rope_tables` → q_BHTD and k_BGTD, turned, and v_BGTD; or k and v for each query head."""
 
 
 class Attention(nn.Module):
     """Queries, keys and values from one product; `mix` and `backend` say who attends and by which kernel.
 
-    `split_heads`, where it is given, takes the place of torch's operations between the product and attention.
+    `own_split`, where it is given, takes the place of torch's operations between the product and attention.
     """
 
     mix: Mix
     backend: Backend
-    split_heads: SplitHeads | None
+    own_split: SplitHeads | None
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
-        self.mix, self.backend, self.split_heads = attend, "sdpa", None
+        self.mix, self.backend, self.own_split = attend, "sdpa", None
         self.group_size, self.head_dim = config.num_heads // config.num_kv_heads, config.head_dim
         # Rows: for each key/value head its query heads, the key, the value (llm_core.model.fused).
         self.qkv = nn.Linear(config.dim, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim, bias=config.qkv_bias)
@@ -67,16 +67,16 @@ class Attention(nn.Module):
         batch, tokens, _ = qkv_BTD.shape
         # Tensor parallelism leaves some of the groups here. Queries lose their group after rotation: then nothing is copied.
         qkv_BTGHD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim)
-        if self.split_heads is not None and rope is not None:
-            q_BHTD, k_BGTD, v_BGTD = self.split_heads(qkv_BTGHD, rope)
+        if self.own_split is not None and rope is not None:
+            q_BHTD, k_BGTD, v_BGTD = self.own_split(qkv_BTGHD, rope)
         else:
-            q_BHTD, k_BGTD, v_BGTD = self._split_heads(qkv_BTGHD, rope)
+            q_BHTD, k_BGTD, v_BGTD = self._split(qkv_BTGHD, rope)
         if cache is not None:
             k_BGTD, v_BGTD = cache.update(self.layer, k_BGTD, v_BGTD)
         mixed_BHTD = self.mix(q_BHTD, k_BGTD, v_BGTD, mask, self.backend)
         return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
 
-    def _split_heads(self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _split(self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         # One split, not three slices: its backward writes the gradient once, where each slice would fill all of it with zeros.
         # Before tokens and heads change places: so it writes in the order of the product.
         parts = qkv_BTGHD.split((self.group_size, 1, 1), dim=3)

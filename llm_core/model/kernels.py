@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import torch
 
 from llm_core.config import ConfigError
@@ -11,29 +13,37 @@ from llm_core.model.swiglu import Gated
 from llm_core.model.transformer import Block, SwiGLU
 
 
-def apply_kernels(blocks: list[Block], kernels: str, device: torch.device, own_keys: bool = False) -> None:
-    """Give blocks the functions that `train.kernels` asks for. Raises ConfigError where they are not to be had.
+def check_kernels(kernels: str, device: torch.device) -> None:
+    """Raises ConfigError where `train.kernels` are not to be had on this device."""
+    if kernels == "torch":
+        return
+    if device.type != "cuda":
+        raise ConfigError(f"train.kernels (triton) are for CUDA devices, this one is {device.type}; use torch")
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        raise ConfigError(f"train.kernels (triton) need the package triton ({error}); install it, or use torch") from error
 
-    own_keys: attention gets a key and a value for each query head, where heads share them.
+
+def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> None:
+    """Give blocks the functions of `train.kernels`, which were checked.
+
+    own_keys: attention gets a key and a value for each query head, where two heads share one.
     """
     if kernels == "torch":
         return
-    gated, add_then_norm, split_heads = triton_kernels(device, own_keys)
+    gated, add_then_norm, split_heads = triton_kernels(own_keys)
     for block in blocks:
         if isinstance(block.ffn, SwiGLU):
             block.ffn.gated = gated
         if isinstance(block.ffn_norm, RMSNorm):
             block.add_norm = add_then_norm
         if not block.attention.qk_norm:
-            block.attention.split_heads = split_heads
+            block.attention.own_split = split_heads
 
 
-def triton_kernels(device: torch.device, own_keys: bool = False) -> tuple[Gated, AddNorm, SplitHeads]:
-    if device.type != "cuda":
-        raise ConfigError(f"train.kernels (triton) are for CUDA devices, this one is {device.type}; use torch")
-    try:
-        from llm_core.model import norm_triton, rope_triton, swiglu_triton
-    except ImportError as error:
-        raise ConfigError(f"train.kernels (triton) need the package triton ({error}); install it, or use torch") from error
+def triton_kernels(own_keys: bool) -> tuple[Gated, AddNorm, SplitHeads]:
+    from llm_core.model import norm_triton, rope_triton, swiglu_triton
+
     split_heads = rope_triton.split_heads_with_own_keys if own_keys else rope_triton.split_heads
     return swiglu_triton.gated, norm_triton.add_then_norm, split_heads

@@ -3,7 +3,7 @@
 Compiled from torch's operations, backward turns gradients back and joins those of queries, keys and values in one kernel of
 scattered writes, and the values stay a view that keeps all of the product in memory. Here a program takes one token: its heads
 stand side by side in the product, so that what it reads there or writes back is one run. Values are copied, so the product is
-dropped: half of its bytes. Computed in float32, rounded once. Operations of torch's library, as in `swiglu_triton`.
+dropped. Computed in float32, rounded once. Operations of torch's library, as in `swiglu_triton`.
 
 Keys and values may be written once for each query head, and their gradients added up on the way back: for attention whose own
 way of doing that costs more.

@@ -27,7 +27,7 @@ from llm_core.memory.tiling import apply_tiling
 from llm_core.model import flash4
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
-from llm_core.model.kernels import apply_kernels
+from llm_core.model.kernels import apply_kernels, check_kernels
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.context import Context
 from llm_core.parallel.fsdp import shard_weights
@@ -46,6 +46,7 @@ def build_layout(
     config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks, memory: MemoryConfig = NO_SAVINGS
 ) -> Layout:
     """The model of this rank with initial weights, laid out over processes and with its attention kernel."""
+    check_kernels(train.kernels, ranks.device)
     tensor = _tensor_shards(parallel, ranks) if parallel.tp > 1 else None
     mesh = ranks.weights
     plan = parallel.plan(config.num_layers)
@@ -93,11 +94,13 @@ def build_layout(
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
         context.apply(model)
     backend, blocks = "sdpa" if train.attention == "auto" else train.attention, [b for b in model.blocks if b is not None]
+    heads = config.num_heads // parallel.tp, config.num_kv_heads // parallel.tp, config.head_dim
+    ready = prepare_backend(backend, ranks.device, heads)
     # Other context ranks would be sent the copies.
-    own_keys = backend == "fa4" and context is None and flash4.adds_up_keys_slowly(ranks.device)
-    apply_kernels(blocks, train.kernels, ranks.device, own_keys)
+    own_keys = backend == "fa4" and context is None and flash4.adds_up_keys_slowly(ranks.device, heads)
+    apply_kernels(blocks, train.kernels, own_keys)
     for block in blocks:
-        block.attention.backend = prepare_backend(backend, ranks.device)
+        block.attention.backend = ready
     pipeline = None
     if plan is not None:
         # Whoever holds the same layers and parts of them, whether it reads other sequences or other tokens of the same.

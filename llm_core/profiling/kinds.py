@@ -34,13 +34,16 @@ _KERNELS = [
     (
         ELEMENTWISE,
         r"elementwise|reduce|norm|softmax|triton|multi_tensor|foreach|vectorized|index|embedding|gather|scatter|scan|cumsum|cat_|sort"
-        r"|fill|arange|fused_adam|swiglu",
+        r"|fill|arange|fused_adam|swiglu|split_(for|back)ward|quantize",
     ),
 ]
 _OPERATORS = [
     (COMMUNICATION, r"^(c10d|_c10d_functional|gloo|nccl)[:]"),
     (ATTENTION, r"attention|flash|sdpa"),
-    (MATMUL, r"::(mm|addmm|bmm|baddbmm|matmul|linear|mkldnn_linear|_addmm_activation|addmv|mv|dot|einsum)(_out)?$|gemm"),
+    (
+        MATMUL,
+        r"::(mm|_scaled_mm|addmm|bmm|baddbmm|matmul|linear|mkldnn_linear|_addmm_activation|addmv|mv|dot|einsum)(_out)?$|gemm",
+    ),
     (COPIES, r"::(copy_|_to_copy|to|clone|contiguous|cat|stack|pin_memory|_foreach_copy_|split_with_sizes_copy)$"),
     (ELEMENTWISE, r"^(aten|torch|torchvision|triton|inductor|llm_core)::"),
 ]

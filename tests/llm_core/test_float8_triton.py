@@ -8,9 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from llm_core import float8
 from tests.llm_core.model.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
+
+pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
 
 
 @pytest.fixture(scope="module")
@@ -20,18 +23,16 @@ def kernels() -> Any:
 
 @settings(deadline=None, max_examples=20)
 @given(
-    st.integers(0, 300), st.integers(1, 300), st.sampled_from([float8.VALUES, float8.GRADIENTS]), st.booleans(), st.integers(0, 9)
+    st.integers(1, 300), st.integers(1, 300), st.sampled_from([float8.VALUES, float8.GRADIENTS]), st.booleans(), st.integers(0, 9)
 )
 def test_the_kernel_gives_the_numbers_of_torch_and_their_transpose(
     kernels: Any, rows: int, columns: int, dtype: torch.dtype, is_whole: bool, seed: int
 ) -> None:
     if is_whole:  # multiples of 16, which are read several at a time
-        rows, columns = rows // 16 * 16, columns // 16 * 16 + 16
+        rows, columns = rows // 16 * 16 + 16, columns // 16 * 16 + 16
     x = numbers(rows, columns, seed=seed, scale=3.0).bfloat16()
-    scale = float8.scale_of(x, dtype) if rows else torch.ones((), device=DEVICE)
-    x8, turned = kernels._quantize(x, scale, dtype)
-    most = torch.finfo(dtype).max
-    expected = (x.float() * (1 / scale)).clamp(-most, most).to(dtype).float()
+    x8, turned, _ = kernels.quantize(x, dtype)
+    expected = float8.quantize(x, dtype)[0].float()
     assert x8.dtype == turned.dtype == dtype
     assert torch.equal(turned.float(), x8.float().T)
     # The interpreter rounds halves up, and forgets to carry where a fraction becomes the next power of two.
@@ -42,14 +43,29 @@ def test_the_kernel_gives_the_numbers_of_torch_and_their_transpose(
     )
 
 
-@pytest.mark.parametrize("shape", [(512, 384), (384, 512), (48, 2048)])
-def test_weights_in_float32_are_rounded_to_bfloat16_and_turned_like_others(kernels: Any, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("shape", [(512, 384), (48, 2048), *([(16384, 2048)] if ON_GPU else [])])
+def test_weights_in_float32_are_turned_like_others(kernels: Any, shape: tuple[int, int]) -> None:
     weight = numbers(*shape)
     x8, turned, scale = kernels.quantize(weight, float8.VALUES)
-    again, *_ = kernels.quantize(weight.bfloat16(), float8.VALUES)
-    assert torch.equal(turned.float(), x8.float().T) and torch.equal(x8.float(), again.float())
-    if ON_GPU:  # see above
-        assert float((x8.float() * scale - weight).norm() / weight.norm()) < 0.05
+    assert torch.equal(turned.float(), x8.float().T)
+    # Rounded twice, to bfloat16 and to 8 bits; the interpreter forgets to carry.
+    assert float((x8.float() * scale - weight).norm() / weight.norm()) < (0.03 if ON_GPU else 0.1)
+
+
+def test_a_layer_with_the_kernel_gives_the_products_of_one_without(kernels: Any) -> None:
+    if not ON_GPU:
+        pytest.skip("the interpreter rounds otherwise")
+    found = []
+    for kind in (float8.Float8Linear, kernels.Float8TritonLinear):
+        torch.manual_seed(0)
+        layer = nn.Linear(256, 512).to(DEVICE)
+        layer.__class__ = kind
+        x = numbers(384, 256).bfloat16().requires_grad_()
+        y = layer(x)
+        y.backward(numbers(384, 512, seed=1).bfloat16())
+        found.append([y.detach(), x.grad, layer.weight.grad])
+    for value, expected in zip(*found, strict=True):
+        assert float((value - expected).float().norm() / expected.float().norm()) < 0.02
 
 
 def test_what_is_no_number_stays_none(kernels: Any) -> None:

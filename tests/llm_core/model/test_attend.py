@@ -18,7 +18,7 @@ from tests.llm_core.model.test_transformer import make_model
 from tests.llm_core.small_runs import MODEL
 
 PACKAGES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute.interface"}
-"""Where torch looks for the kernels of a backend."""
+"""Where the kernels of a backend are."""
 
 PATTERNS = st.one_of(
     st.just(Pattern()),
@@ -141,7 +141,7 @@ def test_a_package_whose_backward_fails_is_refused_before_training(monkeypatch: 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pattern", [Pattern(), Pattern(window=50), Pattern(window=50, num_global=4), Pattern(block=64)])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("backend", ["flex", "varlen", "flash", "cudnn", *PACKAGES])  # which stay in place of flash once used
+@pytest.mark.parametrize("backend", ["flex", "varlen", "flash", "cudnn", *PACKAGES])  # fa3 stays in place of flash once used
 def test_cuda_kernels_give_the_values_and_gradients_of_the_reference(backend: str, packed: bool, pattern: Pattern) -> None:
     if backend in PACKAGES:
         pytest.importorskip(PACKAGES[backend])

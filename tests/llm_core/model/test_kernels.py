@@ -12,7 +12,7 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.model import kernels as chosen
-from llm_core.model.kernels import triton_kernels
+from llm_core.model.kernels import check_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Block
 from llm_core.parallel import apply
@@ -25,12 +25,14 @@ from tests.llm_core.small_runs import MODEL, TRAIN
 
 def test_kernels_are_refused_where_they_cannot_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"train.kernels \(triton\) are for CUDA devices, this one is cpu; use torch"):
-        triton_kernels(torch.device("cpu"))
+        check_kernels("triton", torch.device("cpu"))
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "llm_core.model.swiglu_triton", raising=False)
-    monkeypatch.delattr("llm_core.model.swiglu_triton", raising=False)
     with pytest.raises(ConfigError, match="need the package triton"):
-        triton_kernels(torch.device("cuda"))
+        check_kernels("triton", torch.device("cuda"))
+    # Before anything is built of them, 8-bit layers too.
+    train = dataclasses.replace(TRAIN, kernels="triton", float8=True, dtype="bf16")
+    with pytest.raises(ConfigError, match="are for CUDA devices"):
+        apply.build_layout(MODEL, ParallelConfig(device="cpu"), train, Ranks(0, 1, torch.device("cpu")))
 
 
 def test_kernels_are_refused_for_models_without_gates() -> None:
@@ -41,17 +43,19 @@ def test_kernels_are_refused_for_models_without_gates() -> None:
         check_run(gpt2, dataclasses.replace(TRAIN, kernels="triton"), ParallelConfig())
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("savings", [{}, {"ffn_tiles": 2}, {"recompute": "selective"}])
 def test_a_model_with_kernels_trains_as_one_without(savings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm, kernels_of("rope_triton").split_heads
-    monkeypatch.setattr(chosen, "triton_kernels", lambda _device, _own_keys: own)
+    monkeypatch.setattr(chosen, "triton_kernels", lambda _own_keys: own)
+    monkeypatch.setattr(apply, "check_kernels", lambda _kernels, _device: None)
     ids = torch.randint(0, MODEL.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     found = []
     for name in ("torch", "triton"):
         train = dataclasses.replace(TRAIN, kernels=name)
         parallel = ParallelConfig(device=DEVICE.type)  # type: ignore[arg-type]
         model = apply.build_layout(MODEL, parallel, train, Ranks(0, 1, DEVICE), MemoryConfig(**savings)).bare
-        assert (model.blocks[0].add_norm is own[1]) == (model.blocks[1].attention.split_heads is own[2]) == (name == "triton")
+        assert (model.blocks[0].add_norm is own[1]) == (model.blocks[1].attention.own_split is own[2]) == (name == "triton")
         loss = model(ids[:, :-1], targets_BT=ids[:, 1:])[0]
         loss.backward()
         found.append((loss.detach(), *(weight.grad for weight in model.parameters())))
@@ -66,12 +70,13 @@ def test_schedules_that_take_backward_apart_are_refused_with_kernels() -> None:
         check_run(dataclasses.replace(MODEL, num_layers=4), train, parallel)
 
 
+@pytest.mark.gpu
 def test_a_compiled_block_keeps_its_kernels_in_one_graph() -> None:
     own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm
     turned = kernels_of("rope_triton").split_heads
     blocks = [Block(MODEL, 0).to(DEVICE) for _ in range(2)]
     blocks[1].load_state_dict(blocks[0].state_dict())
-    (blocks[1].ffn.gated, blocks[1].add_norm), blocks[1].attention.split_heads = own, turned
+    (blocks[1].ffn.gated, blocks[1].add_norm), blocks[1].attention.own_split = own, turned
     blocks[1].compile(fullgraph=True, dynamic=False, backend="inductor" if DEVICE.type == "cuda" else "aot_eager")
     rope = rope_tables(torch.arange(5, device=DEVICE)[None], MODEL.head_dim, 1e4, torch.float32)
     inputs = [numbers(2, 5, MODEL.dim).requires_grad_() for _ in blocks]

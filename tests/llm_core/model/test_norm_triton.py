@@ -13,6 +13,8 @@ from torch import Tensor
 from llm_core.model.norm import RMSNorm, add_then_norm
 from tests.llm_core.model.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
+pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
+
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:

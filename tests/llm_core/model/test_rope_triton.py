@@ -19,6 +19,8 @@ from tests.llm_core.small_runs import MODEL
 
 Tables = tuple[Tensor, Tensor]
 
+pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
+
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:
@@ -30,7 +32,7 @@ def plain(qkv_BTGHD: Tensor, tables: Tables, own_keys: bool = False) -> tuple[Te
     group, width = qkv_BTGHD.shape[3] - 2, qkv_BTGHD.shape[4]
     heads = group * qkv_BTGHD.shape[2]
     config = dataclasses.replace(MODEL, num_heads=heads, num_kv_heads=heads // group, own_head_dim=width)
-    q, k, v = Attention(config, 0)._split_heads(qkv_BTGHD, tables)
+    q, k, v = Attention(config, 0)._split(qkv_BTGHD, tables)
     return q, *(x.repeat_interleave(group, dim=1) if own_keys else x for x in (k, v))
 
 
@@ -81,11 +83,3 @@ def test_in_bfloat16_heads_are_turned_in_float32_and_rounded_once(kernels: Any) 
         assert value.dtype == torch.bfloat16
         # Half a unit; the interpreter cuts off where a GPU rounds.
         torch.testing.assert_close(value.float(), expected, rtol=2**-8 if ON_GPU else 2**-7, atol=1e-6)
-
-
-def test_a_model_without_positions_in_its_heads_keeps_torchs_split(kernels: Any) -> None:
-    attention = Attention(MODEL, 0).to(DEVICE)
-    x = numbers(2, 5, MODEL.dim)
-    before = attention(x, None)
-    attention.split_heads = kernels.split_heads
-    assert torch.equal(attention(x, None), before)

@@ -18,6 +18,8 @@ from llm_core.model.transformer import SwiGLU
 from tests.llm_core.model.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 from tests.llm_core.small_runs import MODEL
 
+pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
+
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:

@@ -110,6 +110,9 @@ def test_own_times_of_nested_operators_add_up_to_the_outermost(tree: list[Any]) 
         ("triton_tem_fused_flex_attention_1", "attention"),
         ("triton_red_fused__to_copy_mean_mul_pow_rsqrt_2", "elementwise"),
         ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", "elementwise"),
+        ("split_backward", "elementwise"),
+        ("quantize_square", "elementwise"),
+        ("kernel_cutlass_kernel_flash_attncuteflash_bwd_sm90FlashAttentionBackwardSm90_object", "attention"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
         ("something_nobody_knows", "other"),
     ],
@@ -119,8 +122,15 @@ def test_kernels_are_known_by_their_names(name: str, kind: str) -> None:
 
 
 def test_operators_are_known_by_their_names() -> None:
-    found = ["aten::addmm", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::mul", "c10d::allreduce_", "aten::copy_"]
-    assert list(map(kind_of_operator, found)) == ["matmul", "attention", "elementwise", "communication", "copies"]
+    found = [
+        "aten::addmm",
+        "aten::_scaled_mm",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::mul",
+        "c10d::allreduce_",
+        "aten::copy_",
+    ]
+    assert list(map(kind_of_operator, found)) == ["matmul", "matmul", "attention", "elementwise", "communication", "copies"]
 
 
 def test_a_file_that_is_no_trace_and_a_trace_without_steps_are_refused(tmp_path: Path) -> None:
