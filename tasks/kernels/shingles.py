@@ -21,6 +21,13 @@ from tasks.kernels.minhash import update_signature
 
 SHINGLE_BASE = np.uint64(0x9E3779B97F4A7C15)
 
+BLANK, WORD, SIGNS, HALT = np.uint64(0), np.uint64(6), np.uint64(12), np.uint64(32)
+"""What stands since the last blank: nothing, a word at least, or signs alone. The number is where a step has its six bits."""
+STATE_BITS = np.uint64(63)
+
+STATES, FOLDS, FACTORS, OPENINGS = np.uint64(0), np.uint64(256), np.uint64(384), np.uint64(512)
+"""Where the parts of the table of steps begin."""
+
 Text = tuple[np.ndarray, np.ndarray]
 """UTF-8 bytes and the offsets where documents begin, one more than documents."""
 
@@ -41,87 +48,142 @@ def unit_hashes(buf, begin, end, classes, folds, out):  # type: ignore[no-untype
 def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-untyped-def]
     """`unit_hashes`, with lone signs among the units or without.
 
-    ASCII goes without branches on what a character is: each one writes the unit that would end before it and moves on if one
-    did. To guess the ends of words wrong costs more than that. Only the end of lone signs is worth a branch.
-    Hashes are mixed at the end, many at once.
+    ASCII goes by the table of `_ascii_steps`, without branches on what a character is: each one writes the unit that would
+    end before it and moves on if one did. To guess the ends of words wrong costs more than that; only apostrophes and the ends
+    of lone signs are worth a branch. All that a character waits for from the last is the hash: an exclusive or and a product,
+    which is with 0 outside words. Hashes are mixed at the end, many at once.
     """
-    count = 0
-    pos = begin
-    # inside: a unit is being read. unsegmented: it is one letter, to which only marks can be added.
-    value, inside, unsegmented = HASH_SEED, uint64(0), False
-    # wordless: no unit since the last blank. blank: the last character was one. Lone signs: wordless and not blank.
-    signs = uint64(with_signs)
-    wordless, blank = signs, uint64(1)
-    while pos < end:
+    steps = _ascii_steps(classes, folds, with_signs)
+    # Unsigned, or each access asks whether its index counts from the end.
+    count, pos, stop = uint64(0), uint64(begin), uint64(end)
+    # value: the hash of the unit being read, 0 where none is. opening: the seed where none is, else 0; the seed is odd.
+    # unsegmented: the unit is one letter, to which only marks can be added. state: what stands since the last blank.
+    value, opening, unsegmented, state = uint64(0), HASH_SEED, False, BLANK
+    while pos < stop:
         c = int64(buf[pos])
-        kind = classes[c]
-        ends_signs = uint64(kind == SPACE) & wordless & (blank ^ uint64(1))
-        if c < 0x80 and kind != APOSTROPHE and not unsegmented and not ends_signs:
-            word = uint64(kind >= MARK)
-            out[count] = value
-            count += int64(inside & (word ^ uint64(1)))
-            longer = uint64((value ^ uint64(folds[c])) * HASH_PRIME)
-            value = uint64(HASH_SEED ^ ((longer ^ HASH_SEED) & uint64(uint64(0) - word)))
-            inside = word
-            blank = uint64(kind == SPACE)
-            wordless = (wordless & (word ^ uint64(1))) | (blank & signs)
-            pos += 1
-            continue
+        if c < 0x80:
+            if unsegmented:
+                out[count] = value
+                count += uint64(1)
+                value, opening, unsegmented = uint64(0), HASH_SEED, False
+            while pos < stop:
+                byte = uint64(buf[pos])
+                next_state = steps[STATES + byte] >> (state & STATE_BITS)
+                if next_state & HALT:
+                    break
+                state = next_state
+                out[count] = value
+                next_opening = steps[OPENINGS + byte]
+                count += ~opening & next_opening & uint64(1)
+                value = (value ^ (opening ^ steps[FOLDS + byte])) * steps[FACTORS + byte]
+                opening = next_opening
+                pos += uint64(1)
+            state &= STATE_BITS
+            if pos == stop:
+                break
+            c = int64(buf[pos])
         start = pos
-        if (c & 0xF0) == 0xE0 and pos + 2 < end:
-            c = ((c & 0x0F) << 12) | ((int64(buf[pos + 1]) & 0x3F) << 6) | (int64(buf[pos + 2]) & 0x3F)
-            pos += 3
-        else:
-            c, pos = decode(buf, pos, end)
+        pos += uint64(1)
+        # Two and three bytes here: a call counts references to its arrays, which takes as long as twenty letters.
+        if (c & 0xE0) == 0xC0 and pos < stop:
+            c = ((c & 0x1F) << 6) | (int64(buf[pos]) & 0x3F)
+            pos += uint64(1)
+        elif (c & 0xF0) == 0xE0 and pos + uint64(1) < stop:
+            c = ((c & 0x0F) << 12) | ((int64(buf[pos]) & 0x3F) << 6) | (int64(buf[pos + uint64(1)]) & 0x3F)
+            pos += uint64(2)
+        elif c >= 0x80:
+            c, after = decode(buf, int64(start), end)
+            pos = uint64(after)
         kind = classes[c]
-        if kind == SPACE and wordless and not blank:
-            out[count] = _lone_signs(buf, begin, start, classes, folds)
-            count += 1
-        blank = uint64(kind == SPACE)
-        wordless = (wordless & uint64(kind < MARK)) | (blank & signs)
+        inside = ~opening & uint64(1)
         if kind == UNSEGMENTED:
             out[count] = value
-            count += int64(inside)
+            count += inside
             value = (HASH_SEED ^ uint64(folds[c])) * HASH_PRIME
-            inside, unsegmented = uint64(1), True
+            opening, unsegmented, state = uint64(0), True, WORD
             continue
-        if kind == APOSTROPHE and inside and not unsegmented and pos < end:
-            following, _ = decode(buf, pos, end)
+        if kind == APOSTROPHE and inside and not unsegmented and pos < stop:
+            following = int64(buf[pos])
+            if following >= 0x80:
+                following, _ = decode(buf, int64(pos), end)
             if classes[following] == LETTER:
                 value = (value ^ uint64(folds[c])) * HASH_PRIME
                 continue
+        if kind >= MARK:
+            state = WORD
+        elif kind != SPACE:
+            state = SIGNS if state == BLANK else state
+        else:
+            if with_signs and state == SIGNS:
+                out[count] = _lone_signs(buf, begin, int64(start), classes, folds)
+                count += uint64(1)
+            state = BLANK
         if kind < MARK or (unsegmented and kind != MARK):
             out[count] = value
-            count += int64(inside)
-            value, inside, unsegmented = HASH_SEED, uint64(0), False
+            count += inside
+            value, opening, unsegmented = uint64(0), HASH_SEED, False
         if kind >= MARK:
-            value = (value ^ uint64(folds[c])) * HASH_PRIME
-            inside = uint64(1)
+            value = (value ^ opening ^ uint64(folds[c])) * HASH_PRIME
+            opening = uint64(0)
     out[count] = value
-    count += int64(inside)
-    if wordless and not blank:
+    count += ~opening & uint64(1)
+    if with_signs and state == SIGNS:
         out[count] = _lone_signs(buf, begin, end, classes, folds)
-        count += 1
+        count += uint64(1)
     for i in range(count):
         out[i] = mix64(out[i])
-    return count
+    return int64(count)
+
+
+@njit(cache=True, nogil=True)
+def _ascii_steps(classes, folds, with_signs):  # type: ignore[no-untyped-def]
+    """What `_walk` does at each byte, uint64[640]: at STATES for 256 bytes, at FOLDS, FACTORS and OPENINGS for the ASCII ones.
+
+    The state after `state` stands `state` bits up, so that to follow is one shift. HALT is what takes more: what is not ASCII,
+    apostrophes, and the blank that ends lone signs if they are wanted.
+    """
+    steps = np.empty(640, np.uint64)
+    halt = HALT << BLANK | HALT << WORD | HALT << SIGNS
+    for c in range(128):
+        kind = classes[c]
+        states = SIGNS << BLANK | WORD << WORD | SIGNS << SIGNS
+        if kind == SPACE:
+            states = BLANK << BLANK | BLANK << WORD | (HALT if with_signs else BLANK) << SIGNS
+        if kind >= MARK:
+            states = WORD << BLANK | WORD << WORD | WORD << SIGNS
+        if kind == APOSTROPHE:
+            states = halt
+        steps[STATES + uint64(c)] = states
+        steps[STATES + uint64(c + 128)] = halt
+        steps[FOLDS + uint64(c)] = folds[c]
+        steps[FACTORS + uint64(c)] = HASH_PRIME if kind >= MARK else uint64(0)
+        steps[OPENINGS + uint64(c)] = uint64(0) if kind >= MARK else HASH_SEED
+    return steps
 
 
 @njit(cache=True, nogil=True)
 def _lone_signs(buf, begin, end, classes, folds):  # type: ignore[no-untyped-def]
     """The hash, before mixing, of what stands between the last blank before `end` and `end`."""
-    pos = end
-    while pos > begin:
-        start = pos - 1
-        while start > begin and buf[start] & 0xC0 == 0x80:
-            start -= 1
-        c, _ = decode(buf, start, end)
+    first, stop = uint64(begin), uint64(end)
+    pos = stop
+    while pos > first:
+        start = pos - uint64(1)
+        c = int64(buf[start])
+        if c >= 0x80:
+            while start > first and buf[start] & 0xC0 == 0x80:
+                start -= uint64(1)
+            c, _ = decode(buf, int64(start), end)
         if classes[c] == SPACE:
             break
         pos = start
     value = HASH_SEED
-    while pos < end:
-        c, pos = decode(buf, pos, end)
+    while pos < stop:
+        c = int64(buf[pos])
+        if c < 0x80:
+            pos += uint64(1)
+        else:
+            c, after = decode(buf, int64(pos), end)
+            pos = uint64(after)
         value = (value ^ uint64(folds[c])) * HASH_PRIME
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -36,8 +37,8 @@ def encode(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-8"), np.uint8)
 
 
-def units_by_definition(text: str) -> list[int]:
-    buf = encode(text)
+def units_by_definition(text: str | bytes) -> list[int]:
+    buf = encode(text) if isinstance(text, str) else np.frombuffer(text, np.uint8)
     starts, stops, hashes = (np.zeros(buf.size + 1, t) for t in (np.int64, np.int64, np.uint64))
     return hashes[: document_units(buf, 0, buf.size, *TABLES, starts, stops, hashes)].tolist()
 
@@ -86,6 +87,11 @@ def datasketch_signature(shingles: np.ndarray, num_perms: int = 112, seed: int =
     return oracle.hashvalues
 
 
+def shingles_of(buf: np.ndarray, n: int) -> list[int]:
+    out = np.zeros(buf.size + 1, np.uint64)
+    return out[: document_shingles(buf, 0, buf.size, n, *TABLES, out)].tolist()
+
+
 texts = st.text(st.sampled_from("aZ \u3000é'’_9ßİ,.\n漢字กำ\u0301\u200d!😀"), max_size=40) | st.text(max_size=40)
 
 
@@ -94,6 +100,13 @@ texts = st.text(st.sampled_from("aZ \u3000é'’_9ßİ,.\n漢字กำ\u0301\u20
 def test_fast_walk_gives_the_units_of_the_general_walk(text: str) -> None:
     buf, out = encode(text), np.zeros(len(text.encode()) + 1, np.uint64)
     assert out[: unit_hashes(buf, 0, buf.size, *TABLES, out)].tolist() == units_by_definition(text)
+
+
+@settings(deadline=None, max_examples=100)
+@given(BYTES)
+def test_fast_walk_gives_the_units_of_the_general_walk_on_bytes_that_are_no_text(data: bytes) -> None:
+    buf, out = np.frombuffer(data, np.uint8), np.zeros(len(data) + 1, np.uint64)
+    assert out[: unit_hashes(buf, 0, buf.size, *TABLES, out)].tolist() == units_by_definition(data)
 
 
 def test_fast_walk_gives_the_units_of_the_general_walk_on_real_text() -> None:
@@ -105,8 +118,13 @@ def test_fast_walk_gives_the_units_of_the_general_walk_on_real_text() -> None:
 @settings(deadline=None, max_examples=100)
 @given(texts, st.integers(1, 6))
 def test_shingles_follow_their_definition(text: str, n: int) -> None:
-    buf, out = encode(text), np.zeros(len(text.encode()) + 1, np.uint64)
-    assert out[: document_shingles(buf, 0, buf.size, n, *TABLES, out)].tolist() == shingles_by_definition(text, n)
+    assert shingles_of(encode(text), n) == shingles_by_definition(text, n)
+
+
+def test_whatever_three_characters_follow_each_other_their_shingles_follow_the_definition() -> None:
+    kinds = "a-' \n9_é\xa0\xadж。’\u3000漢ก\u0e33\u0301\u200d😀𠀀"
+    for text in map("".join, itertools.product(kinds, repeat=3)):
+        assert shingles_of(encode(text), 1) == shingles_by_definition(text, 1)
 
 
 def test_shingles_fold_case_and_ignore_signs_at_words_but_neither_order_nor_signs_alone() -> None:
