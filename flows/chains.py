@@ -4,21 +4,43 @@ Runs with the same `dedup.chain` in one store are a chain. An input, names and c
 it: that of the first run that completed with it. A run compares its documents with the index of the last completed run at the
 place before, so a run that is given again finds what it made while the places before it stay as they are, one with other settings
 takes its own place again, and new input comes last. Runs that fail are in no chain. Two runs may not make a chain longer at once:
-each would miss what the other brings. They are told by their records, so two that begin in the same moment are not told.
+each would miss what the other brings. They are told by their records, so runs of a chain begin one after another, by a lock that
+dies with its process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 
 from flows.config import RunConfig
-from flows.records import RunRecord, chain_places, read_records
+from flows.console import say
+from flows.records import RunRecord, chain_places, read_records, runs_dir
 from llm_core.config import ConfigError
 from tasks.inputs import InputDigests
 from tasks.keys import digest
 from tasks.store import Store
+
+
+@contextmanager
+def alone_in_chain(config: RunConfig) -> Iterator[None]:
+    """No other run of the chain begins while the block looks at the records and writes its own. Waits for one that does."""
+    name = config.dedup.chain
+    if name is None:
+        yield
+        return
+    runs = runs_dir(Store(config.store))
+    runs.mkdir(parents=True, exist_ok=True)
+    with (runs / f"chain-{digest(name)}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another run of dedup.chain ({name}) begins; waiting until it is planned")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:

@@ -72,8 +72,13 @@ def new_record(flow: str, plan: Plan, overrides: Sequence[str], chain: dict[str,
     )
 
 
+def runs_dir(store: Store) -> Path:
+    """Where the records of runs are."""
+    return store.root / ".runs"
+
+
 def write_record(store: Store, record: RunRecord) -> Path:
-    directory = store.root / ".runs"
+    directory = runs_dir(store)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.run_id}.json"
     write_json(path, asdict(record))
@@ -83,7 +88,7 @@ def write_record(store: Store, record: RunRecord) -> Path:
 def read_records(store: Store) -> list[RunRecord]:
     """Newest first. A record that cannot be read is an error: what it protected is unknown."""
     records = []
-    for path in (store.root / ".runs").glob("*.json"):
+    for path in runs_dir(store).glob("*.json"):
         try:
             records.append(RunRecord(**json.loads(path.read_text("utf-8"))))
         except (ValueError, TypeError) as error:

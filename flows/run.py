@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from flows.chains import follow_chain
+from flows.chains import alone_in_chain, follow_chain
 from flows.config import RunConfig
 from flows.console import Progress, headline, in_and_out, say
 from flows.console import table as show_table
@@ -146,10 +146,11 @@ def open_run(
 ) -> Iterator[Run]:
     """Plan a run and keep its record and its tracking in step with how it ends."""
     given = config
-    config, link = follow_chain(given)
-    store, plan = decide(config, target)
-    record = new_record(flow, plan, overrides, link)
-    write_record(store, record)
+    with alone_in_chain(given):
+        config, link = follow_chain(given)
+        store, plan = decide(config, target)
+        record = new_record(flow, plan, overrides, link)
+        write_record(store, record)
     tracker = make_tracker(config.tracking, config.state, record, given.resolved())
     record.mlflow_run_id = tracker.run_id
     run = Run(config, store, plan, record, tracker, make)

@@ -22,26 +22,28 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError
+from tasks.c4_kinds import (
+    CITATION_MARKS,
+    JAVASCRIPT,
+    LONG_WORD,
+    LONG_WORD_CHARS,
+    MAX_CITATION_DIGITS,
+    MIN_LINE_WORDS,
+    NO_END_MARK,
+    POLICY,
+    POLICY_PHRASES,
+    SCRIPT_PHRASE,
+    TOO_FEW_WORDS,
+)
 from tasks.named_labels import NAMES_LANGUAGES
 
 LineRules = Literal["none", "c4_paper", "c4_code", "c4_fineweb"]
-LONG_WORD, NO_END_MARK, TOO_FEW_WORDS, JAVASCRIPT, POLICY = (
-    "C4_LONG_WORD",
-    "C4_NO_END_MARK",
-    "C4_TOO_FEW_WORDS",
-    "C4_JAVASCRIPT",
-    "C4_POLICY",
-)
 LINE_CUTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
-LONG_WORD_CHARS = 1000
-MIN_LINE_WORDS = {"c4_paper": 3, "c4_code": 5, "c4_fineweb": 3}
 
-_CITATION = re.compile(r"\[[0-9]{0,63}\]|\[edit\]|\[citation needed\]")
+_CITATION = re.compile("|".join([rf"\[[0-9]{{0,{MAX_CITATION_DIGITS}}}\]", *map(re.escape, CITATION_MARKS)]))
 # Case is ignored in ASCII alone, as the measures do.
-_JAVASCRIPT = re.compile("javascript", re.IGNORECASE | re.ASCII)
-_POLICY = re.compile(
-    "terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies", re.IGNORECASE | re.ASCII
-)
+_SCRIPT = re.compile(SCRIPT_PHRASE, re.IGNORECASE | re.ASCII)
+_POLICY = re.compile("|".join(POLICY_PHRASES), re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def line_fault(line: str, rules: LineRules) -> str | None:
         words = clean.split() if clean is not line else words
     if len(words) < MIN_LINE_WORDS[rules]:
         return TOO_FEW_WORDS
-    if _JAVASCRIPT.search(clean):
+    if _SCRIPT.search(clean):
         return JAVASCRIPT
     return POLICY if _POLICY.search(clean) else None
 

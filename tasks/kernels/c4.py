@@ -22,13 +22,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from tasks.c4_kinds import CITATION_MARKS, LONG_WORD_CHARS, MAX_CITATION_DIGITS, MIN_LINE_WORDS, POLICY_PHRASES, SCRIPT_PHRASE
 from tasks.kernels import inner
 from tasks.kernels.bitmaps import IS_SPACE
 from tasks.kernels.chars import decode
 
-LONG_WORD_CHARS = 1000
-PAPER_LINE_WORDS, CODE_LINE_WORDS = 3, 5
-BOILERPLATE = ("javascript", "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+PAPER_LINE_WORDS, CODE_LINE_WORDS, FINEWEB_LINE_WORDS = (MIN_LINE_WORDS[name] for name in ("c4_paper", "c4_code", "c4_fineweb"))
+BOILERPLATE = (SCRIPT_PHRASE, *POLICY_PHRASES)
 PHRASES = (*BOILERPLATE, "lorem ipsum")
 MEASURES = 9
 """Numbers in `totals`: paper kept lines, sentences; code and fineweb kept lines, sentences, forbidden lines; lorem ipsum."""
@@ -39,8 +39,7 @@ _JAVASCRIPT_BIT, _LOREM_IPSUM_BIT = 1, 1 << len(BOILERPLATE)
 _A, _Z, _DOT, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE = b'AZ."[]09'
 # What a byte can mean, most of them nothing.
 _NOTHING, _BLANK, _WIDE, _END, _CLOSING, _BRACE, _J = range(7)
-_MAX_CITATION = 64
-"""Bytes of the longest `[12` that may be a citation mark, its end apart; a longer run of digits is none."""
+_MARK_BYTES = len(CITATION_MARKS[0])
 
 
 @lru_cache(maxsize=1)
@@ -63,7 +62,7 @@ def c4_tables() -> tuple[np.ndarray, ...]:
         if spaces[i]:
             for row, char in ((0, phrase[spaces[i] - 1]), (1, phrase[spaces[i] + 1])):
                 heads[row, [ord(char), ord(char.upper())]] |= 1 << i
-    return kinds, phrases, offsets, spaces, heads, np.frombuffer(b"[edit][citation needed]", np.uint8)
+    return kinds, phrases, offsets, spaces, heads, np.frombuffer("".join(CITATION_MARKS).encode(), np.uint8)
 
 
 @inner
@@ -87,7 +86,7 @@ def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, 
     forbidden = lorem or (brace and not found & _JAVASCRIPT_BIT)
     paper = ends_well & (clean_words >= PAPER_LINE_WORDS)
     code = ends_well & (clean_words >= CODE_LINE_WORDS)
-    fineweb = words >= PAPER_LINE_WORDS
+    fineweb = words >= FINEWEB_LINE_WORDS
     totals[4] += code & forbidden
     totals[7] += fineweb & forbidden
     if not boilerplate:
@@ -196,11 +195,11 @@ def _strip_citations(buf, start, stop, citations, stripped):  # type: ignore[no-
 def _citation_end(buf, pos, stop, citations):  # type: ignore[no-untyped-def]
     """Where the citation mark at `pos` ends, or 0 where there is none."""
     after = pos + 1
-    while after < stop and after < pos + _MAX_CITATION and buf[after] >= _ZERO and buf[after] <= _NINE:
+    while after < stop and after <= pos + MAX_CITATION_DIGITS and buf[after] >= _ZERO and buf[after] <= _NINE:
         after += 1
     if after < stop and buf[after] == _CLOSE:
         return after + 1
-    for first, last in ((0, 6), (6, len(citations))):
+    for first, last in ((0, _MARK_BYTES), (_MARK_BYTES, len(citations))):
         if pos + last - first <= stop:
             same = True
             for i in range(first, last):

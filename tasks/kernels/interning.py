@@ -74,6 +74,19 @@ def table_mask(num_items):  # type: ignore[no-untyped-def]
     return size - 1
 
 
+@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def mixed_words(buf, start, stop, key, prime):  # type: ignore[no-untyped-def]
+    """A key mixed with the bytes of a span of 8 or more, eight at a time."""
+    pos = start
+    while pos < stop:
+        # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
+        pos = pos if pos < stop - 8 else stop - 8
+        key = (key ^ load_word(buf, pos)) * prime
+        key ^= key >> np.uint64(29)
+        pos += 8
+    return key
+
+
 @njit(cache=True, nogil=True, forceinline=True)
 def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of them with the top bit set."""
@@ -86,15 +99,7 @@ def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
             for i in range(length):
                 word |= np.uint64(buf[start + i]) << np.uint64(8 * i)
         return word | (np.uint64(length) << np.uint64(56))
-    key = _SEED ^ np.uint64(length)
-    pos = start
-    while pos < stop:
-        # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
-        pos = pos if pos < stop - 8 else stop - 8
-        key = (key ^ load_word(buf, pos)) * PRIME
-        key ^= key >> np.uint64(29)
-        pos += 8
-    return key | _LONG
+    return mixed_words(buf, start, stop, _SEED ^ np.uint64(length), PRIME) | _LONG
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
+from tasks.c4_kinds import LONG_WORD_CHARS
 from tasks.kernels import c4, inner
 from tasks.kernels.bitmaps import (
     NEWLINES,
@@ -93,15 +94,15 @@ def _trim(maps, start, stop):  # type: ignore[no-untyped-def]
 
 @inner
 def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
-    """Characters of the longest word from `start` to `stop`; may be 0 where none has over c4.LONG_WORD_CHARS."""
-    if stop - start <= c4.LONG_WORD_CHARS:
+    """Characters of the longest word from `start` to `stop`; may be 0 where none has over LONG_WORD_CHARS."""
+    if stop - start <= LONG_WORD_CHARS:
         return 0
     # A word of so many characters fills whole words of the bitmap, one after another.
     filled, most = 0, 0
     for word in range((start >> 6) + 1, stop >> 6):
         filled = filled + 1 if maps[NUM_MAPS * word + SPACES] == _ZERO else 0
         most = filled if filled > most else most
-    if 64 * (most + 2) <= c4.LONG_WORD_CHARS:
+    if 64 * (most + 2) <= LONG_WORD_CHARS:
         return 0
     longest, chars = 0, 0
     for pos in range(start, stop):

@@ -12,7 +12,7 @@ from numba import njit
 
 from tasks.kernels import inner
 from tasks.kernels.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, class_at, count_ones
-from tasks.kernels.interning import HALF, ID_BITS, first_slot, load_word, same_bytes, table_mask
+from tasks.kernels.interning import HALF, ID_BITS, first_slot, load_word, mixed_words, same_bytes, table_mask
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _ALL, _ONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1)
@@ -32,15 +32,7 @@ def unit_key(buf, start, stop):  # type: ignore[no-untyped-def]
         rest = load_word(buf, start + 8) & ((_ONE << np.uint64(8 * behind)) - _ONE)
         rest |= np.uint64(length) << _LENGTH
         return first ^ (rest * _PRIME), rest
-    key = _PRIME ^ np.uint64(length)
-    pos = start
-    while pos < stop:
-        # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
-        pos = pos if pos < stop - 8 else stop - 8
-        key = (key ^ load_word(buf, pos)) * _PRIME
-        key ^= key >> np.uint64(29)
-        pos += 8
-    return key, _LONG
+    return mixed_words(buf, start, stop, _PRIME ^ np.uint64(length), _PRIME), _LONG
 
 
 @inner

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +21,7 @@ from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.documentset import read_table
 from tasks.execute import make_artifact
+from tasks.keys import ROOT
 from tasks.store import Store
 from tests.tasks.dedup_runs import words
 
@@ -111,6 +115,51 @@ def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) ->
     (first.path / "artifact.json").unlink()
     with pytest.raises(ConfigError, match=f"goes on from dedup {first.key} .* not in the store"):
         follow_chain(config)
+
+
+BEGINS = """
+import os, sys, time, types
+from pathlib import Path
+import flows.run
+from flows.cli import main
+
+here, write = Path(sys.argv[1]), flows.run.write_record
+
+def when_both_have_looked(store, record):
+    (here / f"looked-{os.getpid()}").touch()
+    until = time.monotonic() + 2
+    while len(list(here.glob("looked-*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    return write(store, record)
+
+flows.run.write_record = when_both_have_looked
+sys.modules["flows.pipeline"] = types.SimpleNamespace(stages=lambda run: sys.stdin.read())
+sys.exit(main(["refresh", *sys.argv[2:]]))
+"""
+"""A run that gives the other all the time to look at the records before it writes its own, and ends when stdin does."""
+
+
+def test_of_two_runs_that_make_a_chain_longer_in_one_moment_one_is_refused(store: list[str], tmp_path: Path) -> None:
+    settings = [*store, "dedup=indexed", "dedup.chain=crawl", "quality=off", "tracking=off", "orchestrator=none"]
+    runs = []
+    for i, name in enumerate("ab"):
+        given = [*settings, *source(write_piece(tmp_path / "in" / f"{name}.jsonl", i, 6))]
+        command = [sys.executable, "-c", BEGINS, str(tmp_path), *given]
+        pipe = subprocess.PIPE
+        runs.append(subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+    try:
+        while all(run.poll() is None for run in runs) and len(list(tmp_path.glob("store/.runs/*.json"))) < 2:
+            time.sleep(0.01)
+        refused, other = sorted(runs, key=lambda run: run.poll() is None)
+        assert refused.poll() == 2, "both began"
+        (record,) = read_records(Store(tmp_path / "store"))
+        complaint = refused.stderr.read().splitlines()[-1]
+        assert complaint.startswith(f"textmill: dedup.chain (crawl) is made longer by run {record.run_id}")
+        assert other.communicate("")[1] == "" and other.returncode == 0
+    finally:
+        for run in runs:
+            run.kill()
+            run.communicate()
 
 
 def test_a_chain_without_an_index_to_hand_on_is_refused() -> None:

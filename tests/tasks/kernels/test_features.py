@@ -121,7 +121,7 @@ def ascii_lower(text: str) -> str:
     return "".join(c.lower() if c.isascii() else c for c in text)
 
 
-CITATION = re.compile(r"\[[0-9]{0,62}\]|\[edit\]|\[citation needed\]")
+CITATION = re.compile(r"\[[0-9]{0,63}\]|\[edit\]|\[citation needed\]")
 
 
 def expected_c4(lines: Sequence[str]) -> dict[str, float]:
