@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
 from llm_core.config import ConfigError
 from llm_core.device import pick_device
+from llm_core.parallel.restarts import store_of_this_start
 from llm_core.train_config import ParallelConfig
 
 TIMEOUT = timedelta(minutes=30)
@@ -93,8 +95,12 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
         yield Ranks(0, 1, device)
         return
     backend = config.backend if config.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
-    # A layout of one process needs no launcher and no address.
-    store = None if "RANK" in os.environ else dist.HashStore()
+    store = None
+    if "RANK" not in os.environ:  # a layout of one process needs no launcher and no address
+        store = dist.HashStore()
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+        whole, _, _ = next(rendezvous("env://", rank, world, timeout=TIMEOUT))
+        store = store_of_this_start(whole, rank, world, TIMEOUT)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
         hosts = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)
