@@ -61,7 +61,7 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, seen, table, genera
         num_ids = _number_pairs(unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, slots, table, generation)
         if num_ids == num_places:  # all different
             break
-        wanted = -1
+        wanted = np.int64(-1)
         if n < FIRST_DUP:
             most = np.int32(0)
             for i in range(num_ids):
