@@ -72,13 +72,13 @@ def ends_in_dots(buf, start, stop):  # type: ignore[no-untyped-def]
 
 
 @inner
-def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals):  # type: ignore[no-untyped-def]
-    """Add a line to `totals` (MEASURES numbers).
+def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals):  # type: ignore[no-untyped-def]
+    """Add the copies of a line to `totals` (MEASURES numbers).
 
     words, longest: with the citations. clean_words, sentences, found (bits of PHRASES), brace, ends_well: without them.
     """
     lorem = found & _LOREM_IPSUM_BIT != 0
-    totals[8] += lorem
+    totals[8] += copies * lorem
     if longest > LONG_WORD_CHARS:
         return
     boilerplate = found & _BOILERPLATE_BITS != 0
@@ -87,25 +87,25 @@ def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, 
     paper = ends_well & (clean_words >= PAPER_LINE_WORDS)
     code = ends_well & (clean_words >= CODE_LINE_WORDS)
     fineweb = words >= FINEWEB_LINE_WORDS
-    totals[4] += code & forbidden
-    totals[7] += fineweb & forbidden
+    totals[4] += copies * (code & forbidden)
+    totals[7] += copies * (fineweb & forbidden)
     if not boilerplate:
-        totals[0] += paper
-        totals[1] += sentences * paper
-        totals[2] += code
-        totals[3] += sentences * code
-        totals[5] += fineweb
-        totals[6] += sentences * fineweb
+        totals[0] += copies * paper
+        totals[1] += copies * sentences * paper
+        totals[2] += copies * code
+        totals[3] += copies * sentences * code
+        totals[5] += copies * fineweb
+        totals[6] += copies * sentences * fineweb
 
 
 @inner
-def judge_odd_line(buf, start, stop, words, longest, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
+def judge_odd_line(buf, start, stop, words, longest, copies, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
     """The same for a line with what is not counted by bits: its citations are taken out, and what is left is read."""
     length = _strip_citations(buf, start, stop, tables[5], stripped)
     clean_words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
     last = stripped[length - 1] if length else np.uint8(0)
     ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(stripped, np.int64(0), length)
-    judge_line(words, clean_words, longest, sentences, found, brace, ends_well, totals)
+    judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals)
 
 
 @inner

@@ -108,7 +108,7 @@ def _measure_documents(  # type: ignore[no-untyped-def]
     table, seen, stripped = others
     units, unit_chars = (units_room[0], units_room[1], units_room[2]), units_room[3]
     # Lines are done with when units begin.
-    lines, line_spans = (units[1], scratch[0], scratch[1]), (spans[0], spans[1], spans[2])
+    lines, line_spans = (scratch[0], units[2], scratch[1]), (spans[0], spans[1], spans[2], units[1])
     c4_totals, covered = np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
     stops = stop_tables(packed_lists, num_lists)
     for d in range(len(rows)):
@@ -134,7 +134,9 @@ def _measure_documents(  # type: ignore[no-untyped-def]
             c4_totals,
         )
         generation += 1
-        dup_paragraphs, dup_paragraph_chars = duplicate_paragraphs(lines, num_paragraphs, table, generation) if dup else (0, 0)
+        dup_paragraphs, dup_paragraph_chars = (
+            duplicate_paragraphs(lines, units[1], num_paragraphs, table, generation) if dup else (0, 0)
+        )
         generation, num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
             buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table, generation
         )

@@ -55,11 +55,12 @@ def line_marks() -> np.ndarray:
 
 
 @njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def _ones_before(maps, sums, kind, column, offset):  # type: ignore[no-untyped-def]
-    """How many bits of a bitmap are set before an offset."""
-    word = offset >> 6
-    below = (_ONE << np.uint64(offset & 63)) - _ONE
-    return sums[4 * word + column] + count_ones(maps[NUM_MAPS * word + kind] & below)
+def _ones_between(maps, sums, kind, column, first, last):  # type: ignore[no-untyped-def]
+    """How many bits of a bitmap are set from one offset up to another."""
+    word, end = first >> 6, last >> 6
+    below, within = (_ONE << np.uint64(first & 63)) - _ONE, (_ONE << np.uint64(last & 63)) - _ONE
+    before = sums[4 * word + column] + count_ones(maps[NUM_MAPS * word + kind] & below)
+    return sums[4 * end + column] + count_ones(maps[NUM_MAPS * end + kind] & within) - before
 
 
 @inner
@@ -121,26 +122,23 @@ def measure_lines(  # type: ignore[no-untyped-def]
     """Find, number and measure the lines of buf[begin:end], of which `maps` has the bitmaps.
 
     tables: tasks.kernels.bitmaps.char_flags and line_marks. Fills
-    lines: characters and ids, and the number of lines up to the end of each paragraph; spans: starts, stops and keys by id;
-    c4_totals: what tasks.kernels.c4 says of the lines, with `stripped` as room for the longest line without its citations.
+    lines: ids, copies by id, and the number of lines up to the end of each paragraph; spans: starts, stops, keys and characters
+    by id; c4_totals: what tasks.kernels.c4 says of the lines, with `stripped` as room for the longest line without its citations.
     sums: room for four numbers a word of a bitmap. `generation` is that of the last use of the table.
     Returns the last generation used, and the numbers of lines and paragraphs, bullet, ellipsis, terminal, short and duplicate
     lines, characters of duplicate lines and of all.
     """
     flags, marks = tables
-    line_chars, line_ids, paragraph_stops = lines
-    starts, stops, keys = spans
+    ids, counts, paragraph_stops = lines
+    starts, stops, keys, line_chars = spans
     for i in range(c4.MEASURES):
         c4_totals[i] = 0
     size = end - begin
     num_words = (size + 63) >> 6
-    _sum_bits(maps, num_words + 1, sums)
     generation += 1
     mask, num_ids = table_mask((num_newlines if num_newlines < size >> 1 else size >> 1) + 1), np.int64(0)
     num_lines, num_paragraphs = 0, 0
-    bullet, ellipsis, terminal, short, dup, dup_chars, all_chars = 0, 0, 0, 0, 0, 0, 0
-    blank_before, words_before, odd_before = True, np.int64(0), np.int64(0)
-    has_tails = sums[4 * num_words + _TAILS] > 0
+    blank_before = True
     word, start = 0, 0
     newlines = maps[NEWLINES] if size else _ZERO
     while start < size:
@@ -158,46 +156,50 @@ def measure_lines(  # type: ignore[no-untyped-def]
             paragraph_stops[num_paragraphs] = num_lines
             num_paragraphs += 1
         blank_before = False
-        chars = last - first
-        if has_tails:
-            chars -= _ones_before(maps, sums, TAILS, _TAILS, last) - _ones_before(maps, sums, TAILS, _TAILS, first)
         line_start, line_stop = begin + first, begin + last
         key = span_key(buf, line_start, line_stop)
         found = intern_span(buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, generation, mask)
-        if found == num_ids:
-            num_ids += 1
-        else:
-            dup += 1
-            dup_chars += chars
-        line_chars[num_lines], line_ids[num_lines] = chars, found
+        fresh = found == num_ids
+        counts[found] = 1 if fresh else counts[found] + 1
+        num_ids += fresh
+        ids[num_lines] = found
         num_lines += 1
-        all_chars += chars
-        short += chars <= SHORT_LINE_CHARS
+    if num_lines:
+        paragraph_stops[num_paragraphs] = num_lines
+        num_paragraphs += 1
+
+    # What depends on a line alone is measured once for all its copies.
+    bullet, ellipsis, terminal, short, dup_chars, all_chars = 0, 0, 0, 0, 0, 0
+    _sum_bits(maps, num_words + 1, sums)
+    has_tails = sums[4 * num_words + _TAILS] > 0
+    for line in range(num_ids):
+        line_start, line_stop, copies = starts[line], stops[line], np.int64(counts[line])
+        first, last = line_start - begin, line_stop - begin
+        chars = last - first
+        if has_tails:
+            chars -= _ones_between(maps, sums, TAILS, _TAILS, first, last)
+        line_chars[line] = chars
+        dup_chars += chars * (copies - 1)
+        all_chars += chars * copies
+        short += copies * (chars <= SHORT_LINE_CHARS)
         last_char = line_stop - 1
         while last_char > line_start and buf[last_char] & 0xC0 == 0x80:
             last_char -= 1
         mark, closing = class_at(buf, last_char, line_stop, marks), np.int64(buf[last_char])
-        bullet += (class_at(buf, line_start, line_stop, marks) & _BULLET) != 0
-        terminal += (mark & _TERMINAL) != 0
+        bullet += copies * ((class_at(buf, line_start, line_stop, marks) & _BULLET) != 0)
+        terminal += copies * ((mark & _TERMINAL) != 0)
         in_three_dots = c4.ends_in_dots(buf, line_start, line_stop)
-        ellipsis += mark & _ELLIPSIS != 0 or in_three_dots
+        ellipsis += copies * (mark & _ELLIPSIS != 0 or in_three_dots)
 
-        # No word starts, and nothing odd is, between two lines.
-        words, odd = _ones_before(maps, sums, STARTS, _STARTS, last), _ones_before(maps, sums, ODD, _ODD, last)
-        words, words_before = words - words_before, words
-        odd, odd_before = odd - odd_before, odd
+        words = _ones_between(maps, sums, STARTS, _STARTS, first, last)
         longest = _longest_word(maps, first, last)
-        if odd:
-            c4.judge_odd_line(buf, line_start, line_stop, words, longest, flags, c4_tables, stripped, c4_totals)
+        if _ones_between(maps, sums, ODD, _ODD, first, last):
+            c4.judge_odd_line(buf, line_start, line_stop, words, longest, copies, flags, c4_tables, stripped, c4_totals)
         else:
             # What follows the last end of a sentence is one more, and so is an end at the end of the line.
-            ends = _ones_before(maps, sums, SENTENCE_ENDS, _SENTENCES, last)
-            ends -= _ones_before(maps, sums, SENTENCE_ENDS, _SENTENCES, first)
+            ends = _ones_between(maps, sums, SENTENCE_ENDS, _SENTENCES, first, last)
             ends_well = (closing in (_DOT, _QUESTION, _EXCLAMATION, _QUOTE)) and not in_three_dots
-            c4.judge_line(words, words, longest, ends + 1, 0, False, ends_well, c4_totals)
-    if num_lines:
-        paragraph_stops[num_paragraphs] = num_lines
-        num_paragraphs += 1
+            c4.judge_line(words, words, longest, ends + 1, 0, False, ends_well, copies, c4_totals)
     return (
         generation,
         num_lines,
@@ -206,19 +208,19 @@ def measure_lines(  # type: ignore[no-untyped-def]
         ellipsis,
         terminal,
         short,
-        dup,
+        num_lines - num_ids,
         dup_chars,
         all_chars,
     )
 
 
 @inner
-def duplicate_paragraphs(lines, num_paragraphs, table, generation):  # type: ignore[no-untyped-def]
-    """(paragraphs that came before, their characters) of lines as `measure_lines` fills them.
+def duplicate_paragraphs(lines, line_chars, num_paragraphs, table, generation):  # type: ignore[no-untyped-def]
+    """(paragraphs that came before, their characters) of lines, and their characters by id, as `measure_lines` fills them.
 
     A paragraph is looked up by the hash of its line ids; those of equal hash are compared.
     """
-    line_chars, ids, stops = lines
+    ids, _, stops = lines
     mask = table_mask(num_paragraphs)
     dup, dup_chars = 0, 0
     start = np.int64(0)
@@ -228,7 +230,7 @@ def duplicate_paragraphs(lines, num_paragraphs, table, generation):  # type: ign
         for i in range(start, stop):
             key = (key ^ np.uint64(ids[i])) * PRIME
             key ^= key >> HALF
-            chars += line_chars[i]
+            chars += line_chars[ids[i]]
         slot = first_slot(key, mask)
         while True:
             tag = table[2 * slot + 1]

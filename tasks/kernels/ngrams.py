@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
-from tasks.kernels.interning import HALF, ID_BITS, PRIME, intern_pair, pair_key, table_mask
+from tasks.kernels.interning import HALF, PRIME, intern_pair, pair_key, table_mask
 
 MAX_N = 10
 FIRST_DUP = 5
@@ -37,9 +37,15 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, seen, table, genera
         covered[n] = 0
     if num_units < 3:
         return generation
+    if num_unit_ids == 1:
+        # All n-grams of a length are one, and those of which there are two cover everything.
+        for n in range(2, min(MAX_N, num_units - 1) + 1):
+            covered[n] = char_sums[num_units]
+        return generation
     num_places, num_ids = num_units - 1, num_unit_ids
     for n in range(2, MAX_N + 1):
-        direct = num_ids * num_unit_ids <= _SLOTS_PER_PLACE * num_places
+        num_slots = num_ids * num_unit_ids
+        direct = num_slots <= _SLOTS_PER_PLACE * num_places
         if n == 2:
             if direct:
                 for i in range(num_places):
@@ -51,15 +57,19 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, seen, table, genera
         if num_places < 2:
             break
         generation += 1
-        num_ids = _number_pairs(unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, direct, table, generation)
+        slots = num_slots if direct else 0
+        num_ids = _number_pairs(unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, slots, table, generation)
         if num_ids == num_places:  # all different
             break
-        wanted = -1
+        wanted = np.int64(-1)
         if n < FIRST_DUP:
-            wanted = 0
-            for i in range(1, num_ids):
-                if pair_counts[i] > pair_counts[wanted]:
-                    wanted = i
+            most = np.int32(0)
+            for i in range(num_ids):
+                most = pair_counts[i] if pair_counts[i] > most else most
+            first = 0
+            while pair_counts[ids[first]] != most:
+                first += 1
+            wanted = np.int64(ids[first])
         num_places = _cover(char_sums, places, ids, pair_counts, num_places, n, wanted, covered)
     return generation
 
@@ -95,21 +105,29 @@ def _keep_seen_twice(unit_ids, num_pairs, seen, places):  # type: ignore[no-unty
 
 @inner
 def _number_pairs(  # type: ignore[no-untyped-def]
-    unit_ids, places, ids, counts, num_places, n, num_unit_ids, direct, table, generation
+    unit_ids, places, ids, counts, num_places, n, num_unit_ids, num_slots, table, generation
 ):
-    """Turn the ids of (n-1)-grams at these places into those of n-grams, and count each; returns how many there are."""
+    """Turn the ids of (n-1)-grams at these places into those of n-grams, and count each; returns how many there are.
+
+    num_slots: where positive, each pair has a slot to itself, of so many.
+    """
     num_ids = np.int64(0)
-    if direct:
-        tagged = np.uint64(generation) << HALF
+    if num_slots:
+        # Counted by slot, then numbered: a repeated n-gram waits for its count alone, not for its id. Numbers below 2**32,
+        # as are left in the table, are tags of no generation.
+        for slot in range(num_slots):
+            table[slot] = 0
         for k in range(num_places):
             slot = np.int64(ids[k]) * num_unit_ids + unit_ids[places[k] + n - 1]
-            tag = table[2 * slot + 1]  # where all tags are: a key might look like one
-            fresh = tag >> HALF != np.uint64(generation)
-            found = num_ids if fresh else np.int64(tag & ID_BITS)
-            table[2 * slot + 1] = tagged | np.uint64(found)
-            counts[found] = 1 if fresh else counts[found] + 1
-            num_ids += fresh
-            ids[k] = found
+            table[slot] += np.uint64(1)
+            ids[k] = slot
+        for slot in range(num_slots):
+            count = np.int64(table[slot])
+            counts[num_ids] = count
+            table[slot] = np.uint64(num_ids)
+            num_ids += count > 0
+        for k in range(num_places):
+            ids[k] = table[ids[k]]
         return num_ids
     mask = table_mask(num_places)
     for k in range(num_places):

@@ -64,15 +64,18 @@ def is_ip6(text: str) -> bool:
         address = ipaddress.IPv6Address(text)
     except ValueError:
         return False
+    first, second = int(address) >> 112, int(address) >> 96 & 0xFFFF
+    assigned = 0x2000 <= first < 0x4000 or 0xFC00 <= first < 0xFF00 or (first, second) in ((0, 0), (0x64, 0xFF9B))
+    assigned |= text.startswith("::")
     enough = len(re.findall("[0-9a-fA-F]", text)) >= 5 and any(c.isdigit() for c in text)
-    return enough and not (address.is_loopback or address.is_unspecified or address.is_multicast)
+    return enough and assigned and not (address.is_loopback or address.is_unspecified or address.is_multicast)
 
 
 def is_mac(text: str) -> bool:
     if not re.fullmatch("(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}", text):
         return False
     numbers = [int(pair, 16) for pair in re.split("[:-]", text)]
-    return numbers[0] % 2 == 0 and any(numbers) and (":" in text or re.search("[A-Fa-f]", text) is not None)
+    return numbers[0] % 2 == 0 and re.search("[A-Fa-f]", text) is not None
 
 
 def is_international(digits: str) -> bool:
