@@ -167,6 +167,7 @@ def _check_settings(
     check_attention(train, parallel)
     if train.kernels != "torch" and model.ffn != "swiglu":
         raise ConfigError(f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set train.kernels=torch")
+    check_quack(model, train, parallel, memory)
     check_memory(memory, model, parallel, optimizer)
     check_float8(model, train, parallel, memory)
 
@@ -197,6 +198,29 @@ def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
             f"train.attention ({kernel}) does not give the parts that a ring adds up; use auto, sdpa or reference, "
             f"or cp_kind={others}"
         )
+
+
+def check_quack(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
+    """Whether the package multiplies what this run has, where it is asked for. Raises ConfigError."""
+    if train.kernels != "quack":
+        return
+    if train.dtype == "fp32":
+        raise ConfigError("train.kernels (quack) multiply 16-bit numbers, train.dtype is fp32; set train.dtype=bf16")
+    values = (
+        ("parallel.tp", parallel.tp, 1),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+        ("model.ffn_bias", model.ffn_bias, False),
+        ("train.float8", train.float8, False),
+    )
+    for name, value, stands in values:
+        if value != stands:
+            raise ConfigError(
+                f"train.kernels (quack) multiply whole feed-forwards in 16 bits, without biases; {name} is "
+                f"{str(value).lower()}; set train.kernels=triton"
+            )
+    for name, width in (("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)):
+        if width % 8:
+            raise ConfigError(f"train.kernels (quack) need multiples of 8, {name} is {width}; set train.kernels=triton")
 
 
 def check_float8(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:

@@ -47,9 +47,9 @@ class TrainConfig:
         default="auto", metadata=NOT_IN_KEY
     )
     """Kernel of attention, by `llm_core.model.attend`; auto: sdpa."""
-    kernels: Literal["torch", "triton"] = field(default="torch", metadata=NOT_IN_KEY)
+    kernels: Literal["torch", "triton", "quack"] = field(default="torch", metadata=NOT_IN_KEY)
     """Who computes what stands between the products of a block. triton: kernels of our own, one pass over memory each way, on
-    GPUs (`llm_core.model.kernels`)."""
+    GPUs (`llm_core.model.kernels`). quack: those, and SwiGLU within the products around it by the package quack-kernels."""
     compile: bool = field(default=False, metadata=NOT_IN_KEY)
     """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""
     profile_steps: tuple[int, ...] = field(default=(), metadata=NOT_IN_KEY)

@@ -30,7 +30,7 @@ from llm_core.model.attention import KeyValueCache
 from llm_core.model.masks import CAUSAL
 from llm_core.model.transformer import Block, Transformer
 
-PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm"})
+PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm", "llm_core::swiglu_product"})
 KEPT = frozenset(
     {
         "aten::_scaled_dot_product_flash_attention",

@@ -8,21 +8,27 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.model.attention import SplitHeads
+from llm_core.model.config import ModelConfig
 from llm_core.model.norm import AddNorm, RMSNorm
-from llm_core.model.swiglu import Gated
+from llm_core.model.swiglu import Gated, OwnProducts
 from llm_core.model.transformer import Block, SwiGLU
+from llm_core.precision import HALF_DTYPES
 
 
-def check_kernels(kernels: str, device: torch.device) -> None:
-    """Raises ConfigError where `train.kernels` are not to be had on this device."""
+def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
+    """Raises ConfigError where `train.kernels` are not to be had on this device for this model in `train.dtype`."""
     if kernels == "torch":
         return
     if device.type != "cuda":
-        raise ConfigError(f"train.kernels (triton) are for CUDA devices, this one is {device.type}; use torch")
+        raise ConfigError(f"train.kernels ({kernels}) are for CUDA devices, this one is {device.type}; use torch")
     try:
         importlib.import_module("triton")
     except ImportError as error:
-        raise ConfigError(f"train.kernels (triton) need the package triton ({error}); install it, or use torch") from error
+        raise ConfigError(f"train.kernels ({kernels}) need the package triton ({error}); install it, or use torch") from error
+    if kernels == "quack":
+        from llm_core.model import swiglu_products
+
+        swiglu_products.check(device, config.dim, config.ffn_dim, HALF_DTYPES[dtype])
 
 
 def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> None:
@@ -33,9 +39,11 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
     if kernels == "torch":
         return
     gated, add_then_norm, split_heads = triton_kernels(own_keys)
+    own_products = quack_products() if kernels == "quack" else None
     for block in blocks:
         if isinstance(block.ffn, SwiGLU):
             block.ffn.gated = gated
+            block.ffn.own_products = own_products
         if isinstance(block.ffn_norm, RMSNorm):
             block.add_norm = add_then_norm
         if not block.attention.qk_norm:
@@ -47,3 +55,9 @@ def triton_kernels(own_keys: bool) -> tuple[Gated, AddNorm, SplitHeads]:
 
     split_heads = rope_triton.split_heads_with_own_keys if own_keys else rope_triton.split_heads
     return swiglu_triton.gated, norm_triton.add_then_norm, split_heads
+
+
+def quack_products() -> OwnProducts:
+    from llm_core.model import swiglu_products
+
+    return swiglu_products.feed_forward

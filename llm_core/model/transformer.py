@@ -18,7 +18,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
 from llm_core.model.norm import AddNorm, add_then_norm, make_norm
 from llm_core.model.rope import rope_tables
-from llm_core.model.swiglu import Gated, gated
+from llm_core.model.swiglu import Gated, OwnProducts, gated
 
 # B batch · T tokens · K key positions · D model width · V vocabulary
 
@@ -31,17 +31,23 @@ def global_name(config: ModelConfig, name: str) -> str:
 
 
 class SwiGLU(nn.Module):
-    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks (llm_core.model.fused)."""
+    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks (llm_core.model.fused).
+
+    `own_products`, where it is given, takes the place of all of it.
+    """
 
     gated: Gated
+    own_products: OwnProducts | None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.block, self.gated = config.ffn_block, gated
+        self.block, self.gated, self.own_products = config.ffn_block, gated, None
         self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=config.ffn_bias)
         self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        if self.own_products is not None:
+            return self.own_products(x_BTD, self.gate_up.weight, self.down.weight, self.block)
         return self.down(self.gated(self.gate_up(x_BTD), self.block))
 
 

@@ -46,7 +46,7 @@ def build_layout(
     config: ModelConfig, parallel: ParallelConfig, train: TrainConfig, ranks: Ranks, memory: MemoryConfig = NO_SAVINGS
 ) -> Layout:
     """The model of this rank with initial weights, laid out over processes and with its attention kernel."""
-    check_kernels(train.kernels, ranks.device)
+    check_kernels(train.kernels, ranks.device, config, train.dtype)
     tensor = _tensor_shards(parallel, ranks) if parallel.tp > 1 else None
     mesh = ranks.weights
     plan = parallel.plan(config.num_layers)

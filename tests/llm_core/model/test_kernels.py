@@ -25,10 +25,10 @@ from tests.llm_core.small_runs import MODEL, TRAIN
 
 def test_kernels_are_refused_where_they_cannot_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"train.kernels \(triton\) are for CUDA devices, this one is cpu; use torch"):
-        check_kernels("triton", torch.device("cpu"))
+        check_kernels("triton", torch.device("cpu"), MODEL, "bf16")
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ConfigError, match="need the package triton"):
-        check_kernels("triton", torch.device("cuda"))
+        check_kernels("triton", torch.device("cuda"), MODEL, "bf16")
     # Before anything is built of them, 8-bit layers too.
     train = dataclasses.replace(TRAIN, kernels="triton", float8=True, dtype="bf16")
     with pytest.raises(ConfigError, match="are for CUDA devices"):
@@ -48,7 +48,7 @@ def test_kernels_are_refused_for_models_without_gates() -> None:
 def test_a_model_with_kernels_trains_as_one_without(savings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     own = kernels_of("swiglu_triton").gated, kernels_of("norm_triton").add_then_norm, kernels_of("rope_triton").split_heads
     monkeypatch.setattr(chosen, "triton_kernels", lambda _own_keys: own)
-    monkeypatch.setattr(apply, "check_kernels", lambda _kernels, _device: None)
+    monkeypatch.setattr(apply, "check_kernels", lambda *_: None)
     ids = torch.randint(0, MODEL.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     found = []
     for name in ("torch", "triton"):
