@@ -30,6 +30,7 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
         compose(command.split())
     for overlap in values.pop("parallel.tp_overlap"):
         compose(["parallel=tp", overlap])
-    alone = values.pop("train.float8")
-    for together in [alone, *zip_longest(*values.values())]:
+    # What does not go with everything else.
+    alone = [[override] for name in ("train.float8", "train.kernels") for override in values.pop(name)]
+    for together in [*alone, *zip_longest(*values.values())]:
         compose(["parallel=fsdp", "train.dtype=bf16", *(override for override in together if override is not None)])
