@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import errors, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _SEED = np.uint64(0x9E3779B97F4A7C15)
@@ -33,13 +34,46 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _pointer_type(kind: Any) -> Any:
+    if isinstance(kind, types.BaseTuple):
+        return types.Tuple([_pointer_type(member) for member in kind])
+    if kind.layout != "C":
+        raise errors.TypingError(f"{kind} does not lie in one piece")
+    return types.CPointer(kind.dtype)
+
+
+@intrinsic
+def pointers(typing_context: Any, arrays: Any) -> Any:
+    """Where the numbers of arrays lie, in tuples as deep as theirs. Indexed by one number, not from the end; without a length.
+
+    An array given to a function is counted up and down by atomic instructions. Whoever calls the kernel keeps the arrays alive.
+    """
+
+    def unpack(context, builder, kind, value):  # type: ignore[no-untyped-def]
+        if not isinstance(kind, types.BaseTuple):
+            return data_of(context, builder, kind, value)
+        members = cgutils.unpack_tuple(builder, value)
+        found = [unpack(context, builder, *member) for member in zip(kind, members, strict=True)]
+        return context.make_tuple(builder, _pointer_type(kind), found)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return unpack(context, builder, arrays, arguments[0])
+
+    return _pointer_type(arrays)(arrays), generate
+
+
+def data_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """The address in code of the numbers of an array, or of what `pointers` gives."""
+    return value if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, value).data
+
+
 @intrinsic
 def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
     """The eight bytes at buf[pos] as one number; nothing is checked, and `pos` needs no alignment."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        data = data_of(context, builder, signature.args[0], arguments[0])
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
         word = builder.load(place)
         word.align = 1
         return word
@@ -52,8 +86,8 @@ def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
     """Write a number as the eight bytes at buf[pos]; nothing is checked, and `pos` needs no alignment."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        data = data_of(context, builder, signature.args[0], arguments[0])
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
         builder.store(arguments[2], place).align = 1
         return context.get_dummy_value()
 
@@ -90,15 +124,22 @@ def mixed_words(buf, start, stop, key, prime):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, forceinline=True)
 def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of them with the top bit set."""
+    if start + 8 <= len(buf):
+        return padded_key(buf, start, stop)
+    word = np.uint64(stop - start) << np.uint64(56)
+    for i in range(stop - start):
+        word |= np.uint64(buf[start + i]) << np.uint64(8 * i)
+    return word
+
+
+@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def padded_key(buf, start, stop):  # type: ignore[no-untyped-def]
+    """The same where eight bytes may be read at any start."""
     length = stop - start
     if length < 8:
-        if start + 8 <= len(buf):
-            word = load_word(buf, start) & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1))
-        else:
-            word = np.uint64(0)
-            for i in range(length):
-                word |= np.uint64(buf[start + i]) << np.uint64(8 * i)
-        return word | (np.uint64(length) << np.uint64(56))
+        return load_word(buf, start) & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)) | (
+            np.uint64(length) << np.uint64(56)
+        )
     return mixed_words(buf, start, stop, _SEED ^ np.uint64(length), PRIME) | _LONG
 
 

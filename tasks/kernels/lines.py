@@ -26,7 +26,7 @@ from tasks.kernels.bitmaps import (
     count_ones,
 )
 from tasks.kernels.chars import NUM_CODE_POINTS
-from tasks.kernels.interning import HALF, ID_BITS, PRIME, first_slot, intern_span, span_key, table_mask, trailing_zeros
+from tasks.kernels.interning import HALF, ID_BITS, PRIME, first_slot, intern_span, padded_key, table_mask, trailing_zeros
 
 BULLETS = "•‣▶◀◦■□▪▫–-*"
 """RedPajama's ten, `-` of DataTrove and `*` of dolma."""
@@ -157,7 +157,7 @@ def measure_lines(  # type: ignore[no-untyped-def]
             num_paragraphs += 1
         blank_before = False
         line_start, line_stop = begin + first, begin + last
-        key = span_key(buf, line_start, line_stop)
+        key = padded_key(buf, line_start, line_stop)
         found = intern_span(buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, generation, mask)
         fresh = found == num_ids
         counts[found] = 1 if fresh else counts[found] + 1
