@@ -62,10 +62,10 @@ def measure_texts(
     buf.setflags(write=False)
     tail.setflags(write=False)
     longest = int(np.diff(offsets).max(initial=0))
-    room, generation = _make_room(longest), np.int64(0)
+    room = _make_room(longest)
     parts = (buf, offsets[: padded + 1], slice(padded)), (tail, offsets[padded:] - offsets[padded], slice(padded, None))
     for texts, begins, some in parts:
-        generation = np.int64(_measure_documents(texts, begins, lists[some], packed, tables, room, generation, rows[some]))
+        _measure_documents(texts, begins, lists[some], packed, tables, room, rows[some])
     return rows
 
 
@@ -86,7 +86,7 @@ def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
 
 
 @njit(cache=True, nogil=True)
-def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, generation, rows):  # type: ignore[no-untyped-def]
+def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, rows):  # type: ignore[no-untyped-def]
     # Helpers are given where arrays lie: counting references to arrays was a third of the time.
     buf, packed_lists, (char_tables, c4_tables, stops) = pointers((texts, packed_arrays, tables))
     (maps, sums), spans, places, units_room, scratch, (table, seen, stripped), (c4_totals, covered) = pointers(room)
@@ -100,7 +100,7 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
             buf, begin, end, char_tables[0], maps, places[0], places[1]
         )
         num_chars = end - begin - num_tails
-        generation, num_lines, num_paragraphs, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = measure_lines(
+        num_lines, num_paragraphs, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = measure_lines(
             buf,
             begin,
             end,
@@ -111,19 +111,17 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
             lines,
             line_spans,
             table,
-            generation,
             num_newlines,
             stripped,
             c4_totals,
         )
-        generation += 1
         dup_paragraphs, dup_paragraph_chars = (
-            duplicate_paragraphs(lines, units[1], num_paragraphs, table, generation) if dup else (0, 0)
+            duplicate_paragraphs(lines, units[1], num_paragraphs, spans[2], table) if dup else (0, 0)
         )
-        generation, num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
-            buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table, generation
+        num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
+            buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table
         )
-        generation = repeated_ngrams(units, num_units, num_ids, scratch, seen, table, generation, covered)
+        repeated_ngrams(units, num_units, num_ids, scratch, spans[3], seen, table, covered)
         stop_words, stop_occurrences = count_stop_words(
             buf, spans[0], spans[1], spans[2], units[2], num_ids, packed_lists, stops, stop_lists[d]
         )
@@ -148,7 +146,6 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
         )
         for n in range(2, MAX_N + 1):
             row[29 + n] = _ratio(covered[n], units[1][num_units])
-    return generation
 
 
 @inner

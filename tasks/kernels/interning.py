@@ -1,10 +1,10 @@
 """Small numbers for equal things: byte spans and pairs of numbers, exactly, in time linear in their count.
 
-Open addressing with linear probing. A slot is two numbers side by side, so that a look-up touches one cache line: the key, and a
-tag of generation and id. A new generation empties the table without touching it, so one table serves millions of small
-documents; a mask smaller than the table keeps a small document in a small, cached region of it. The key of a pair or of a span
-under 8 bytes is its content; longer spans of equal hash are compared byte by byte. So equal ids mean equal content: collisions
-cost time, never truth.
+Open addressing with linear probing. A slot is an id of four bytes, so that the table of a small document, a small region at
+the beginning of one that serves all, is emptied and looked up in the nearest cache. Whether a thing is new nobody can foresee, so
+what is looked up is first written among the known ones, under the next id; an empty slot reads as that id, and new and known
+things take the same way. The key of a pair or of a span under 8 bytes is its content; longer spans of equal hash are compared
+byte by byte. So equal ids mean equal content: collisions cost time, never truth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SEED = np.uint64(0x9E3779B97F4A7C15)
 PRIME = np.uint64(0xD6E8FEB86659FD93)
 _LONG = np.uint64(1 << 63)
 HALF = np.uint64(32)
-ID_BITS = np.uint64((1 << 32) - 1)
+_EMPTY = np.uint32((1 << 32) - 1)
 
 
 @intrinsic
@@ -95,8 +95,8 @@ def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
 
 
 def make_table(num_items: int) -> np.ndarray:
-    """An empty table for up to `num_items` of one generation; generation 0 is "never filled"."""
-    return np.zeros(2 * (int(table_mask(num_items)) + 1), np.uint64)
+    """Room for the table of up to `num_items`."""
+    return np.empty(int(table_mask(num_items)) + 1, np.uint32)
 
 
 @njit(cache=True, nogil=True)
@@ -106,6 +106,22 @@ def table_mask(num_items):  # type: ignore[no-untyped-def]
     while size < 2 * num_items:
         size *= 2
     return size - 1
+
+
+@njit(cache=True, nogil=True)
+def clear_table(table, num_items):  # type: ignore[no-untyped-def]
+    """Empty what `num_items` need of a table; returns their slot mask."""
+    mask = table_mask(num_items)
+    for slot in range(mask + 1):
+        table[slot] = _EMPTY
+    return mask
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def known_id(table, slot, count):  # type: ignore[no-untyped-def]
+    """The id in a slot; `count`, that of what is new, where it is empty."""
+    found = np.int64(table[slot])
+    return found if found < count else np.int64(count)
 
 
 @njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -144,46 +160,38 @@ def padded_key(buf, start, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def intern_span(buf, start, stop, key, starts, stops, keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """The id of buf[start:stop], whose `span_key` is `key`, among the spans of this generation; it is `count` where it is new.
+def intern_span(buf, start, stop, key, starts, stops, keys, count, table, mask):  # type: ignore[no-untyped-def]
+    """The id of buf[start:stop], whose `span_key` is `key`, among `count` known spans; it is `count` where it is new.
 
-    starts, stops, keys: of each id; those of a new span are added. The caller then raises `count`; `mask` is the
-    `table_mask` of all spans there can be.
+    starts, stops, keys: of each id, with room for one more than there are. The caller then raises `count`; `mask` is what
+    `clear_table` gave for all spans there can be.
     """
+    starts[count], stops[count], keys[count] = start, stop, key
     slot = first_slot(key, mask)
     while True:
-        tag = table[2 * slot + 1]
-        if tag >> HALF != np.uint64(generation):
-            table[2 * slot] = key
-            table[2 * slot + 1] = (np.uint64(generation) << HALF) | np.uint64(count)
-            starts[count], stops[count], keys[count] = start, stop, key
-            return np.int64(count)
-        if table[2 * slot] == key:
-            known = np.int64(tag & ID_BITS)
-            if key < _LONG:
-                return known
-            begin = starts[known]
-            if stops[known] - begin == stop - start and same_bytes(buf, begin, start, stop - start):
-                return known
+        found = known_id(table, slot, count)
+        if keys[found] == key:
+            if key < _LONG or found == count:
+                break
+            begin = starts[found]
+            if stops[found] - begin == stop - start and same_bytes(buf, begin, start, stop - start):
+                break
         slot = (slot + 1) & mask
+    table[slot] = found
+    return found
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def intern_pair(key, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """The id of a pair of numbers below 2**32 (`pair_key`) in this generation; it is `count` where the pair is new."""
-    tagged = np.uint64(generation) << HALF
+def intern_pair(key, keys, count, table, mask):  # type: ignore[no-untyped-def]
+    """The same for a pair of numbers below 2**32 (`pair_key`), of which the keys are known."""
+    keys[count] = key
     slot = first_slot(key, mask)
-    # Whether a pair is new nobody can foresee: both cases take the same way through, and a known pair is written over itself.
-    while True:
-        tag = table[2 * slot + 1]
-        fresh = tag >> HALF != np.uint64(generation)
-        if fresh | (table[2 * slot] == key):
-            break
+    found = known_id(table, slot, count)
+    while keys[found] != key:
         slot = (slot + 1) & mask
-    found = np.uint64(count) if fresh else tag & ID_BITS
-    table[2 * slot] = key
-    table[2 * slot + 1] = tagged | found
-    return np.int64(found)
+        found = known_id(table, slot, count)
+    table[slot] = found
+    return found
 
 
 @njit(cache=True, nogil=True, forceinline=True)
