@@ -316,16 +316,18 @@ def _count_by_label(book: RuleBook, verdicts: np.ndarray, judged: Mapping[str, n
 
 def _drop_table(book: RuleBook, labels: np.ndarray, dropped: np.ndarray, reasons: np.ndarray) -> dict[str, Any]:
     """{label: {read, kept, dropped {REASON: n}}}; reasons are those of the dropped documents, in order."""
-    table: dict[str, Any] = {}
-    for label in sorted(set(labels.astype(str))):
-        mine = labels.astype(str) == label
-        counts = np.bincount(reasons[mine[dropped]], minlength=len(book.names)).tolist()
-        table[label] = {
-            "read": int(mine.sum()),
-            "kept": int((mine & ~dropped).sum()),
-            "dropped": {name: count for name, count in zip(book.names, counts, strict=True) if count},
+    values, places = np.unique(labels.astype(str), return_inverse=True)
+    size, rules = len(values), len(book.names)
+    read, kept = np.bincount(places, minlength=size).tolist(), np.bincount(places[~dropped], minlength=size).tolist()
+    counts = np.bincount(places[dropped] * rules + reasons, minlength=size * rules).reshape(size, rules).tolist()
+    return {
+        str(label): {
+            "read": read[i],
+            "kept": kept[i],
+            "dropped": {name: count for name, count in zip(book.names, counts[i], strict=True) if count},
         }
-    return table
+        for i, label in enumerate(values)
+    }
 
 
 def _metrics(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:

@@ -212,8 +212,9 @@ def judge(
     }
     # One tuple per set of rules, so identity tells them apart.
     kinds = np.full(len(languages), None, object) if kinds is None else kinds
-    places = zip(sources, languages, kinds, strict=True)
-    rules_of = np.array([id(book.judgements(*place)) for place in places])
+    labels = list(zip(sources, languages, kinds, strict=True))
+    rules_by_label = {label: id(book.judgements(*label)) for label in set(labels)}
+    rules_of = np.array([rules_by_label[label] for label in labels])
     for place in book.places():
         judgements = book.judgements(*place)
         mine = rules_of == id(judgements)

@@ -39,7 +39,7 @@ _JAVASCRIPT_BIT, _LOREM_IPSUM_BIT = 1, 1 << len(BOILERPLATE)
 _A, _Z, _DOT, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE = b'AZ."[]09'
 # What a byte can mean, most of them nothing.
 _NOTHING, _BLANK, _WIDE, _END, _CLOSING, _BRACE, _J = range(7)
-_MARK_BYTES = len(CITATION_MARKS[0])
+_MARK_BYTES, _ALL_MARKS_BYTES = len(CITATION_MARKS[0]), len("".join(CITATION_MARKS))
 
 
 @lru_cache(maxsize=1)
@@ -47,7 +47,7 @@ def c4_tables() -> tuple[np.ndarray, ...]:
     """(kinds, phrases, offsets, spaces, heads, citations).
 
     kinds: what each byte can mean. phrases: PHRASES as bytes with offsets, the place of the first space in each (or 0), and
-    heads: for [0, b] and [1, b] the bits of the phrases whose byte before and after that space is b in either case.
+    heads: at b and 256 + b the bits of the phrases whose byte before and after that space is b in either case.
     """
     kinds = np.zeros(256, np.uint8)
     kinds[[0xC2, 0xE1, 0xE2, 0xE3]] = _WIDE  # lead bytes of all white space beyond ASCII
@@ -57,11 +57,11 @@ def c4_tables() -> tuple[np.ndarray, ...]:
     phrases = np.frombuffer("".join(PHRASES).encode(), np.uint8)
     offsets = np.cumsum([0, *map(len, PHRASES)]).astype(np.int64)
     spaces = np.array([max(phrase.find(" "), 0) for phrase in PHRASES], np.int64)
-    heads = np.zeros((2, 256), np.int64)
+    heads = np.zeros(512, np.int64)
     for i, phrase in enumerate(PHRASES):
         if spaces[i]:
-            for row, char in ((0, phrase[spaces[i] - 1]), (1, phrase[spaces[i] + 1])):
-                heads[row, [ord(char), ord(char.upper())]] |= 1 << i
+            for row, char in ((0, phrase[spaces[i] - 1]), (256, phrase[spaces[i] + 1])):
+                heads[[row + ord(char), row + ord(char.upper())]] |= 1 << i
     return kinds, phrases, offsets, spaces, heads, np.frombuffer("".join(CITATION_MARKS).encode(), np.uint8)
 
 
@@ -127,7 +127,7 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
                 content_stop = pos
                 sentences += ended_at == pos
             if pos > 0 and pos + 1 < stop:
-                found |= phrases_at(buf, np.int64(0), stop, pos, heads[0, buf[pos - 1]] & heads[1, buf[pos + 1]], tables)
+                found |= phrases_at(buf, np.int64(0), stop, pos, heads[buf[pos - 1]] & heads[256 + buf[pos + 1]], tables)
             word_start = after
         elif kind == _END:
             ended_at = after
@@ -199,7 +199,7 @@ def _citation_end(buf, pos, stop, citations):  # type: ignore[no-untyped-def]
         after += 1
     if after < stop and buf[after] == _CLOSE:
         return after + 1
-    for first, last in ((0, _MARK_BYTES), (_MARK_BYTES, len(citations))):
+    for first, last in ((0, _MARK_BYTES), (_MARK_BYTES, _ALL_MARKS_BYTES)):
         if pos + last - first <= stop:
             same = True
             for i in range(first, last):

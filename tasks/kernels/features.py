@@ -31,10 +31,10 @@ from numba import njit
 
 from tasks.kernels import c4, inner
 from tasks.kernels.bitmaps import NUM_MAPS, PADDING, char_flags, map_document
-from tasks.kernels.interning import make_table
+from tasks.kernels.interning import make_table, pointers
 from tasks.kernels.lines import duplicate_paragraphs, line_marks, measure_lines
 from tasks.kernels.ngrams import MAX_N, filter_size, repeated_ngrams
-from tasks.kernels.stopwords import count_stop_words, pack_lists, stop_tables
+from tasks.kernels.stopwords import count_stop_words, empty_tables, fill_tables, pack_lists
 from tasks.kernels.units import number_units
 from tasks.quality_features import FEATURES
 
@@ -53,7 +53,7 @@ def measure_texts(
     lists = np.zeros(len(rows), np.int64) if list_of_document is None else list_of_document.astype(np.int64)
     stop_lists = stop_lists or [STOP_WORDS]
     packed = pack_lists(stop_lists)
-    tables = ((char_flags(), line_marks()), c4.c4_tables())
+    tables = ((char_flags(), line_marks()), c4.c4_tables(), empty_tables(stop_lists))
     # Bytes behind a document are read: the last ones are measured in a copy with room behind it.
     padded = int(np.searchsorted(offsets[1:], len(buf) - PADDING, "right"))
     tail = np.zeros(int(offsets[-1] - offsets[padded]) + PADDING, np.uint8)
@@ -62,12 +62,10 @@ def measure_texts(
     buf.setflags(write=False)
     tail.setflags(write=False)
     longest = int(np.diff(offsets).max(initial=0))
-    room, generation = _make_room(longest), np.int64(0)
+    room = _make_room(longest)
     parts = (buf, offsets[: padded + 1], slice(padded)), (tail, offsets[padded:] - offsets[padded], slice(padded, None))
     for texts, begins, some in parts:
-        generation = np.int64(
-            _measure_documents(texts, begins, lists[some], packed, len(stop_lists), *tables, *room, generation, rows[some])
-        )
+        _measure_documents(texts, begins, lists[some], packed, tables, room, rows[some])
     return rows
 
 
@@ -82,42 +80,27 @@ def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
     bits = (np.empty(NUM_MAPS * num_words, np.uint64), np.empty(4 * num_words, np.int64))
     spans = numbers(np.int64, np.int64, np.uint64, np.uint64)
     places, units = numbers(np.int64, np.int64), (*numbers(np.int32, np.int64, np.int32), *numbers(np.int32))
-    table, seen = make_table(room), np.empty(filter_size(room), np.uint8)
-    return bits, spans, places, units, numbers(np.int32, np.int32, np.int32), (table, seen, np.empty(longest, np.uint8))
+    others = make_table(room), np.empty(filter_size(room), np.uint8), np.empty(longest, np.uint8)
+    totals = np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
+    return bits, spans, places, units, numbers(np.int32, np.int32, np.int32), others, totals
 
 
 @njit(cache=True, nogil=True)
-def _measure_documents(  # type: ignore[no-untyped-def]
-    buf,
-    offsets,
-    stop_lists,
-    packed_lists,
-    num_lists,
-    char_tables,
-    c4_tables,
-    bits,
-    spans,
-    places,
-    units_room,
-    scratch,
-    others,
-    generation,
-    rows,
-):
-    maps, sums = bits
-    table, seen, stripped = others
+def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, rows):  # type: ignore[no-untyped-def]
+    # Helpers are given where arrays lie: counting references to arrays was a third of the time.
+    buf, packed_lists, (char_tables, c4_tables, stops) = pointers((texts, packed_arrays, tables))
+    (maps, sums), spans, places, units_room, scratch, (table, seen, stripped), (c4_totals, covered) = pointers(room)
     units, unit_chars = (units_room[0], units_room[1], units_room[2]), units_room[3]
     # Lines are done with when units begin.
     lines, line_spans = (scratch[0], units[2], scratch[1]), (spans[0], spans[1], spans[2], units[1])
-    c4_totals, covered = np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
-    stops = stop_tables(packed_lists, num_lists)
+    fill_tables(packed_lists, len(packed_arrays[2]), stops)
     for d in range(len(rows)):
         begin, end = offsets[d], offsets[d + 1]
         num_units, num_tails, num_newlines, hashes, ellipses, braces = map_document(
             buf, begin, end, char_tables[0], maps, places[0], places[1]
         )
         num_chars = end - begin - num_tails
-        generation, num_lines, num_paragraphs, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = measure_lines(
+        num_lines, num_paragraphs, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = measure_lines(
             buf,
             begin,
             end,
@@ -128,19 +111,17 @@ def _measure_documents(  # type: ignore[no-untyped-def]
             lines,
             line_spans,
             table,
-            generation,
             num_newlines,
             stripped,
             c4_totals,
         )
-        generation += 1
         dup_paragraphs, dup_paragraph_chars = (
-            duplicate_paragraphs(lines, units[1], num_paragraphs, table, generation) if dup else (0, 0)
+            duplicate_paragraphs(lines, units[1], num_paragraphs, spans[2], table) if dup else (0, 0)
         )
-        generation, num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
-            buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table, generation
+        num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
+            buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table
         )
-        generation = repeated_ngrams(units, num_units, num_ids, scratch, seen, table, generation, covered)
+        repeated_ngrams(units, num_units, num_ids, scratch, spans[3], seen, table, covered)
         stop_words, stop_occurrences = count_stop_words(
             buf, spans[0], spans[1], spans[2], units[2], num_ids, packed_lists, stops, stop_lists[d]
         )
@@ -165,7 +146,6 @@ def _measure_documents(  # type: ignore[no-untyped-def]
         )
         for n in range(2, MAX_N + 1):
             row[29 + n] = _ratio(covered[n], units[1][num_units])
-    return generation
 
 
 @inner

@@ -1,10 +1,10 @@
 """Small numbers for equal things: byte spans and pairs of numbers, exactly, in time linear in their count.
 
-Open addressing with linear probing. A slot is two numbers side by side, so that a look-up touches one cache line: the key, and a
-tag of generation and id. A new generation empties the table without touching it, so one table serves millions of small
-documents; a mask smaller than the table keeps a small document in a small, cached region of it. The key of a pair or of a span
-under 8 bytes is its content; longer spans of equal hash are compared byte by byte. So equal ids mean equal content: collisions
-cost time, never truth.
+Open addressing with linear probing. A slot is an id of four bytes, so that the table of a small document, a small region at
+the beginning of one that serves all, is emptied and looked up in the nearest cache. Whether a thing is new nobody can foresee, so
+what is looked up is first written among the known ones, under the next id; an empty slot reads as that id, and new and known
+things take the same way. The key of a pair or of a span under 8 bytes is its content; longer spans of equal hash are compared
+byte by byte. So equal ids mean equal content: collisions cost time, never truth.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import errors, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 PRIME = np.uint64(0xD6E8FEB86659FD93)
 _LONG = np.uint64(1 << 63)
 HALF = np.uint64(32)
-ID_BITS = np.uint64((1 << 32) - 1)
+_EMPTY = np.uint32((1 << 32) - 1)
 
 
 @intrinsic
@@ -33,13 +34,46 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _pointer_type(kind: Any) -> Any:
+    if isinstance(kind, types.BaseTuple):
+        return types.Tuple([_pointer_type(member) for member in kind])
+    if kind.layout != "C":
+        raise errors.TypingError(f"{kind} does not lie in one piece")
+    return types.CPointer(kind.dtype)
+
+
+@intrinsic
+def pointers(typing_context: Any, arrays: Any) -> Any:
+    """Where the numbers of arrays lie, in tuples as deep as theirs. Indexed by one number, not from the end; without a length.
+
+    An array given to a function is counted up and down by atomic instructions. Whoever calls the kernel keeps the arrays alive.
+    """
+
+    def unpack(context, builder, kind, value):  # type: ignore[no-untyped-def]
+        if not isinstance(kind, types.BaseTuple):
+            return data_of(context, builder, kind, value)
+        members = cgutils.unpack_tuple(builder, value)
+        found = [unpack(context, builder, *member) for member in zip(kind, members, strict=True)]
+        return context.make_tuple(builder, _pointer_type(kind), found)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return unpack(context, builder, arrays, arguments[0])
+
+    return _pointer_type(arrays)(arrays), generate
+
+
+def data_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """The address in code of the numbers of an array, or of what `pointers` gives."""
+    return value if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, value).data
+
+
 @intrinsic
 def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
     """The eight bytes at buf[pos] as one number; nothing is checked, and `pos` needs no alignment."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        data = data_of(context, builder, signature.args[0], arguments[0])
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
         word = builder.load(place)
         word.align = 1
         return word
@@ -52,8 +86,8 @@ def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
     """Write a number as the eight bytes at buf[pos]; nothing is checked, and `pos` needs no alignment."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        data = data_of(context, builder, signature.args[0], arguments[0])
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
         builder.store(arguments[2], place).align = 1
         return context.get_dummy_value()
 
@@ -61,8 +95,8 @@ def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
 
 
 def make_table(num_items: int) -> np.ndarray:
-    """An empty table for up to `num_items` of one generation; generation 0 is "never filled"."""
-    return np.zeros(2 * (int(table_mask(num_items)) + 1), np.uint64)
+    """Room for the table of up to `num_items`."""
+    return np.empty(int(table_mask(num_items)) + 1, np.uint32)
 
 
 @njit(cache=True, nogil=True)
@@ -72,6 +106,22 @@ def table_mask(num_items):  # type: ignore[no-untyped-def]
     while size < 2 * num_items:
         size *= 2
     return size - 1
+
+
+@njit(cache=True, nogil=True)
+def clear_table(table, num_items):  # type: ignore[no-untyped-def]
+    """Empty what `num_items` need of a table; returns their slot mask."""
+    mask = table_mask(num_items)
+    for slot in range(mask + 1):
+        table[slot] = _EMPTY
+    return mask
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def known_id(table, slot, count):  # type: ignore[no-untyped-def]
+    """The id in a slot; `count`, that of what is new, where it is empty."""
+    found = np.int64(table[slot])
+    return found if found < count else np.int64(count)
 
 
 @njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -90,59 +140,58 @@ def mixed_words(buf, start, stop, key, prime):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, forceinline=True)
 def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of them with the top bit set."""
+    if start + 8 <= len(buf):
+        return padded_key(buf, start, stop)
+    word = np.uint64(stop - start) << np.uint64(56)
+    for i in range(stop - start):
+        word |= np.uint64(buf[start + i]) << np.uint64(8 * i)
+    return word
+
+
+@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def padded_key(buf, start, stop):  # type: ignore[no-untyped-def]
+    """The same where eight bytes may be read at any start."""
     length = stop - start
     if length < 8:
-        if start + 8 <= len(buf):
-            word = load_word(buf, start) & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1))
-        else:
-            word = np.uint64(0)
-            for i in range(length):
-                word |= np.uint64(buf[start + i]) << np.uint64(8 * i)
-        return word | (np.uint64(length) << np.uint64(56))
+        return load_word(buf, start) & ((np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)) | (
+            np.uint64(length) << np.uint64(56)
+        )
     return mixed_words(buf, start, stop, _SEED ^ np.uint64(length), PRIME) | _LONG
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def intern_span(buf, start, stop, key, starts, stops, keys, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """The id of buf[start:stop], whose `span_key` is `key`, among the spans of this generation; it is `count` where it is new.
+def intern_span(buf, start, stop, key, starts, stops, keys, count, table, mask):  # type: ignore[no-untyped-def]
+    """The id of buf[start:stop], whose `span_key` is `key`, among `count` known spans; it is `count` where it is new.
 
-    starts, stops, keys: of each id; those of a new span are added. The caller then raises `count`; `mask` is the
-    `table_mask` of all spans there can be.
+    starts, stops, keys: of each id, with room for one more than there are. The caller then raises `count`; `mask` is what
+    `clear_table` gave for all spans there can be.
     """
+    starts[count], stops[count], keys[count] = start, stop, key
     slot = first_slot(key, mask)
     while True:
-        tag = table[2 * slot + 1]
-        if tag >> HALF != np.uint64(generation):
-            table[2 * slot] = key
-            table[2 * slot + 1] = (np.uint64(generation) << HALF) | np.uint64(count)
-            starts[count], stops[count], keys[count] = start, stop, key
-            return np.int64(count)
-        if table[2 * slot] == key:
-            known = np.int64(tag & ID_BITS)
-            if key < _LONG:
-                return known
-            begin = starts[known]
-            if stops[known] - begin == stop - start and same_bytes(buf, begin, start, stop - start):
-                return known
+        found = known_id(table, slot, count)
+        if keys[found] == key:
+            if key < _LONG or found == count:
+                break
+            begin = starts[found]
+            if stops[found] - begin == stop - start and same_bytes(buf, begin, start, stop - start):
+                break
         slot = (slot + 1) & mask
+    table[slot] = found
+    return found
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def intern_pair(key, count, table, generation, mask):  # type: ignore[no-untyped-def]
-    """The id of a pair of numbers below 2**32 (`pair_key`) in this generation; it is `count` where the pair is new."""
-    tagged = np.uint64(generation) << HALF
+def intern_pair(key, keys, count, table, mask):  # type: ignore[no-untyped-def]
+    """The same for a pair of numbers below 2**32 (`pair_key`), of which the keys are known."""
+    keys[count] = key
     slot = first_slot(key, mask)
-    # Whether a pair is new nobody can foresee: both cases take the same way through, and a known pair is written over itself.
-    while True:
-        tag = table[2 * slot + 1]
-        fresh = tag >> HALF != np.uint64(generation)
-        if fresh | (table[2 * slot] == key):
-            break
+    found = known_id(table, slot, count)
+    while keys[found] != key:
         slot = (slot + 1) & mask
-    found = np.uint64(count) if fresh else tag & ID_BITS
-    table[2 * slot] = key
-    table[2 * slot + 1] = tagged | found
-    return np.int64(found)
+        found = known_id(table, slot, count)
+    table[slot] = found
+    return found
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -26,7 +26,7 @@ from tasks.kernels.bitmaps import (
     count_ones,
 )
 from tasks.kernels.chars import NUM_CODE_POINTS
-from tasks.kernels.interning import HALF, ID_BITS, PRIME, first_slot, intern_span, span_key, table_mask, trailing_zeros
+from tasks.kernels.interning import HALF, PRIME, clear_table, first_slot, intern_span, known_id, padded_key, trailing_zeros
 
 BULLETS = "•‣▶◀◦■□▪▫–-*"
 """RedPajama's ten, `-` of DataTrove and `*` of dolma."""
@@ -117,16 +117,16 @@ def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
 
 @inner
 def measure_lines(  # type: ignore[no-untyped-def]
-    buf, begin, end, maps, sums, tables, c4_tables, lines, spans, table, generation, num_newlines, stripped, c4_totals
+    buf, begin, end, maps, sums, tables, c4_tables, lines, spans, table, num_newlines, stripped, c4_totals
 ):
     """Find, number and measure the lines of buf[begin:end], of which `maps` has the bitmaps.
 
     tables: tasks.kernels.bitmaps.char_flags and line_marks. Fills
     lines: ids, copies by id, and the number of lines up to the end of each paragraph; spans: starts, stops, keys and characters
     by id; c4_totals: what tasks.kernels.c4 says of the lines, with `stripped` as room for the longest line without its citations.
-    sums: room for four numbers a word of a bitmap. `generation` is that of the last use of the table.
-    Returns the last generation used, and the numbers of lines and paragraphs, bullet, ellipsis, terminal, short and duplicate
-    lines, characters of duplicate lines and of all.
+    sums: room for four numbers a word of a bitmap.
+    Returns the numbers of lines and paragraphs, bullet, ellipsis, terminal, short and duplicate lines, characters of duplicate
+    lines and of all.
     """
     flags, marks = tables
     ids, counts, paragraph_stops = lines
@@ -135,8 +135,7 @@ def measure_lines(  # type: ignore[no-untyped-def]
         c4_totals[i] = 0
     size = end - begin
     num_words = (size + 63) >> 6
-    generation += 1
-    mask, num_ids = table_mask((num_newlines if num_newlines < size >> 1 else size >> 1) + 1), np.int64(0)
+    mask, num_ids = clear_table(table, (num_newlines if num_newlines < size >> 1 else size >> 1) + 1), np.int64(0)
     num_lines, num_paragraphs = 0, 0
     blank_before = True
     word, start = 0, 0
@@ -157,11 +156,10 @@ def measure_lines(  # type: ignore[no-untyped-def]
             num_paragraphs += 1
         blank_before = False
         line_start, line_stop = begin + first, begin + last
-        key = span_key(buf, line_start, line_stop)
-        found = intern_span(buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, generation, mask)
-        fresh = found == num_ids
-        counts[found] = 1 if fresh else counts[found] + 1
-        num_ids += fresh
+        key = padded_key(buf, line_start, line_stop)
+        found = intern_span(buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, mask)
+        counts[found] = 1 if found == num_ids else counts[found] + 1
+        num_ids += found == num_ids
         ids[num_lines] = found
         num_lines += 1
     if num_lines:
@@ -201,7 +199,6 @@ def measure_lines(  # type: ignore[no-untyped-def]
             ends_well = (closing in (_DOT, _QUESTION, _EXCLAMATION, _QUOTE)) and not in_three_dots
             c4.judge_line(words, words, longest, ends + 1, 0, False, ends_well, copies, c4_totals)
     return (
-        generation,
         num_lines,
         num_paragraphs,
         bullet,
@@ -215,13 +212,13 @@ def measure_lines(  # type: ignore[no-untyped-def]
 
 
 @inner
-def duplicate_paragraphs(lines, line_chars, num_paragraphs, table, generation):  # type: ignore[no-untyped-def]
+def duplicate_paragraphs(lines, line_chars, num_paragraphs, keys, table):  # type: ignore[no-untyped-def]
     """(paragraphs that came before, their characters) of lines, and their characters by id, as `measure_lines` fills them.
 
-    A paragraph is looked up by the hash of its line ids; those of equal hash are compared.
+    A paragraph is looked up by the hash of its line ids; those of equal hash are compared. keys: room for a number of each.
     """
     ids, _, stops = lines
-    mask = table_mask(num_paragraphs)
+    mask = clear_table(table, num_paragraphs)
     dup, dup_chars = 0, 0
     start = np.int64(0)
     for paragraph in range(num_paragraphs):
@@ -231,19 +228,16 @@ def duplicate_paragraphs(lines, line_chars, num_paragraphs, table, generation): 
             key = (key ^ np.uint64(ids[i])) * PRIME
             key ^= key >> HALF
             chars += line_chars[ids[i]]
+        keys[paragraph] = key
         slot = first_slot(key, mask)
         while True:
-            tag = table[2 * slot + 1]
-            if tag >> HALF != np.uint64(generation):
-                table[2 * slot] = key
-                table[2 * slot + 1] = (np.uint64(generation) << HALF) | np.uint64(paragraph)
-                break
-            known = np.int64(tag & ID_BITS)
-            if table[2 * slot] == key and _same_lines(ids, stops, known, start, stop - start):
-                dup += 1
-                dup_chars += chars
+            found = known_id(table, slot, paragraph)
+            if keys[found] == key and (found == paragraph or _same_lines(ids, stops, found, start, stop - start)):
                 break
             slot = (slot + 1) & mask
+        table[slot] = found
+        dup += found != paragraph
+        dup_chars += chars if found != paragraph else 0
         start = stop
     return dup, dup_chars
 

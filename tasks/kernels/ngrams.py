@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
-from tasks.kernels.interning import HALF, PRIME, intern_pair, pair_key, table_mask
+from tasks.kernels.interning import HALF, PRIME, clear_table, intern_pair, pair_key
 
 MAX_N = 10
 FIRST_DUP = 5
@@ -22,26 +22,27 @@ _SLOTS_PER_PLACE = 2
 
 
 @inner
-def repeated_ngrams(units, num_units, num_unit_ids, scratch, seen, table, generation, covered):  # type: ignore[no-untyped-def]
-    """Fill covered[n] for n = 2..10; returns the last generation of the table used.
+def repeated_ngrams(units, num_units, num_unit_ids, scratch, keys, seen, table, covered):  # type: ignore[no-untyped-def]
+    """Fill covered[n] for n = 2..10.
 
     units: ids, characters in the units before each, and counts by id (tasks.kernels.units).
     covered[n]: for n < 5 characters in the occurrences of the most frequent n-gram, the first seen among equals; from 5 on in all
     n-grams that occur more than once, all their occurrences. A character counts once however many n-grams cover it, and an n-gram
     that occurs once covers nothing.
-    scratch: three int32 arrays with room for num_units numbers each; seen: room for filter_size(num_units) bytes.
+    scratch: three int32 arrays with room for num_units numbers each, keys: a uint64 array like them; seen: room for
+    filter_size(num_units) bytes.
     """
     unit_ids, char_sums, _ = units
     places, ids, pair_counts = scratch
     for n in range(MAX_N + 1):
         covered[n] = 0
     if num_units < 3:
-        return generation
+        return
     if num_unit_ids == 1:
         # All n-grams of a length are one, and those of which there are two cover everything.
         for n in range(2, min(MAX_N, num_units - 1) + 1):
             covered[n] = char_sums[num_units]
-        return generation
+        return
     num_places, num_ids = num_units - 1, num_unit_ids
     for n in range(2, MAX_N + 1):
         num_slots = num_ids * num_unit_ids
@@ -56,9 +57,8 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, seen, table, genera
                 ids[k] = unit_ids[places[k]]
         if num_places < 2:
             break
-        generation += 1
         slots = num_slots if direct else 0
-        num_ids = _number_pairs(unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, slots, table, generation)
+        num_ids = _number_pairs(unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, slots, keys, table)
         if num_ids == num_places:  # all different
             break
         wanted = np.int64(-1)
@@ -71,7 +71,6 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, seen, table, genera
                 first += 1
             wanted = np.int64(ids[first])
         num_places = _cover(char_sums, places, ids, pair_counts, num_places, n, wanted, covered)
-    return generation
 
 
 @njit(cache=True, nogil=True)
@@ -105,7 +104,7 @@ def _keep_seen_twice(unit_ids, num_pairs, seen, places):  # type: ignore[no-unty
 
 @inner
 def _number_pairs(  # type: ignore[no-untyped-def]
-    unit_ids, places, ids, counts, num_places, n, num_unit_ids, num_slots, table, generation
+    unit_ids, places, ids, counts, num_places, n, num_unit_ids, num_slots, keys, table
 ):
     """Turn the ids of (n-1)-grams at these places into those of n-grams, and count each; returns how many there are.
 
@@ -113,28 +112,27 @@ def _number_pairs(  # type: ignore[no-untyped-def]
     """
     num_ids = np.int64(0)
     if num_slots:
-        # Counted by slot, then numbered: a repeated n-gram waits for its count alone, not for its id. Numbers below 2**32,
-        # as are left in the table, are tags of no generation.
+        # Counted by slot, then numbered: a repeated n-gram waits for its count alone, not for its id.
         for slot in range(num_slots):
             table[slot] = 0
         for k in range(num_places):
             slot = np.int64(ids[k]) * num_unit_ids + unit_ids[places[k] + n - 1]
-            table[slot] += np.uint64(1)
+            table[slot] += np.uint32(1)
             ids[k] = slot
         for slot in range(num_slots):
             count = np.int64(table[slot])
             counts[num_ids] = count
-            table[slot] = np.uint64(num_ids)
+            table[slot] = num_ids
             num_ids += count > 0
         for k in range(num_places):
             ids[k] = table[ids[k]]
         return num_ids
-    mask = table_mask(num_places)
+    mask = clear_table(table, num_places)
     for k in range(num_places):
-        found = intern_pair(pair_key(ids[k], unit_ids[places[k] + n - 1]), num_ids, table, generation, mask)
-        fresh = found == num_ids
-        counts[found] = 1 if fresh else counts[found] + 1
-        num_ids += fresh
+        counts[num_ids] = 0
+        found = intern_pair(pair_key(ids[k], unit_ids[places[k] + n - 1]), keys, num_ids, table, mask)
+        counts[found] += 1
+        num_ids += found == num_ids
         ids[k] = found
     return num_ids
 

@@ -25,18 +25,22 @@ def pack_lists(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, 
     return np.frombuffer(b"".join(words) + bytes(16), np.uint8), np.cumsum([0, *map(len, words)]), of_list
 
 
+def empty_tables(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Room for (keys, words) by slot, each list in its own stretch of _SLOTS slots; an empty slot has key 0."""
+    return np.zeros(len(lists) * _SLOTS, np.uint64), np.zeros(len(lists) * _SLOTS, np.int64)
+
+
 @inner
-def stop_tables(packed, num_lists):  # type: ignore[no-untyped-def]
-    """(keys, words) by slot, each list in its own stretch of _SLOTS slots; an empty slot has key 0."""
+def fill_tables(packed, num_words, tables):  # type: ignore[no-untyped-def]
+    """Write packed lists into tables that are empty, or hold the same lists."""
     words, offsets, of_list = packed
-    keys, numbers = np.zeros(num_lists * _SLOTS, np.uint64), np.zeros(num_lists * _SLOTS, np.int64)
-    for word in range(len(of_list)):
+    keys, numbers = tables
+    for word in range(num_words):
         key, _ = unit_key(words, offsets[word], offsets[word + 1])
         base, slot = of_list[word] * _SLOTS, np.int64((key * _SPREAD) >> _SHIFT)
-        while keys[base + slot]:
+        while keys[base + slot] and (keys[base + slot] != key or numbers[base + slot] != word):
             slot = (slot + 1) % _SLOTS
         keys[base + slot], numbers[base + slot] = key, word
-    return keys, numbers
 
 
 @inner

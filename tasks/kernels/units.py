@@ -12,7 +12,7 @@ from numba import njit
 
 from tasks.kernels import inner
 from tasks.kernels.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, class_at, count_ones
-from tasks.kernels.interning import HALF, ID_BITS, first_slot, load_word, mixed_words, same_bytes, table_mask
+from tasks.kernels.interning import clear_table, first_slot, known_id, load_word, mixed_words, same_bytes
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _ALL, _ONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1)
@@ -36,41 +36,35 @@ def unit_key(buf, start, stop):  # type: ignore[no-untyped-def]
 
 
 @inner
-def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars_of, table, generation):  # type: ignore[no-untyped-def]
+def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars_of, table):  # type: ignore[no-untyped-def]
     """Number the units that start and stop at `places`.
 
     Fills spans: starts, stops, keys and rests by id; units: ids, characters in the units before each (one entry more than units)
-    and counts by id; chars_of: characters by id. `generation` is that of the last use of the table.
-    Returns the generation used, the number of distinct units, and the counts (unsegmented and alphabetic units, characters
-    of segmented units and of the longest).
+    and counts by id; chars_of: characters by id.
+    Returns the number of distinct units, and the counts (unsegmented and alphabetic units, characters of segmented units and of
+    the longest).
     """
     unit_starts, unit_stops = places
     starts, stops, keys, rests = spans
     ids, char_sums, counts = units
-    generation += 1
-    mask, num_ids = table_mask(num_units), np.int64(0)
+    mask, num_ids = clear_table(table, num_units), np.int64(0)
     for i in range(num_units):
         start, stop = unit_starts[i], unit_stops[i]
         key, rest = unit_key(buf, start, stop)
         slot = first_slot(key, mask)
-        # Whether a unit is new nobody can foresee: both cases take the same way, and a known unit is written over itself.
+        starts[num_ids], stops[num_ids], keys[num_ids], rests[num_ids], counts[num_ids] = start, stop, key, rest, 0
         while True:
-            tag = table[2 * slot + 1]
-            fresh = tag >> HALF != np.uint64(generation)
-            known = np.int64(tag & ID_BITS)
-            if fresh | ((table[2 * slot] == key) & (rests[known] == rest)):
-                if rest != _LONG or fresh:
+            found = known_id(table, slot, num_ids)
+            if (keys[found] ^ key) | (rests[found] ^ rest) == 0:
+                if rest != _LONG or found == num_ids:
                     break
-                if stops[known] - starts[known] == stop - start and same_bytes(buf, starts[known], start, stop - start):
+                if stops[found] - starts[found] == stop - start and same_bytes(buf, starts[found], start, stop - start):
                     break
             slot = (slot + 1) & mask
-        found = num_ids if fresh else known
-        table[2 * slot] = key
-        table[2 * slot + 1] = (np.uint64(generation) << HALF) | np.uint64(found)
-        starts[num_ids], stops[num_ids], keys[num_ids], rests[num_ids] = start, stop, key, rest
-        counts[found] = 1 if fresh else counts[found] + 1
+        table[slot] = found
+        counts[found] += 1
         ids[i] = found
-        num_ids += fresh
+        num_ids += found == num_ids
 
     unsegmented, alphabetic, word_chars, longest = 0, 0, 0, 0
     for unit in range(num_ids):
@@ -93,4 +87,4 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
     for i in range(num_units):
         sum_before += chars_of[ids[i]]
         char_sums[i + 1] = sum_before
-    return generation, num_ids, unsegmented, alphabetic, word_chars, longest
+    return num_ids, unsegmented, alphabetic, word_chars, longest

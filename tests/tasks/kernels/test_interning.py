@@ -7,20 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import njit
 
-from tasks.kernels.interning import intern_pair, intern_span, make_table, pair_key, span_key, table_mask
+from tasks.kernels.interning import clear_table, intern_pair, intern_span, make_table, pair_key, pointers, span_key
 
 
-def ids_of_spans(spans: Sequence[bytes], table: np.ndarray, generation: int) -> list[int]:
+def ids_of_spans(spans: Sequence[bytes], table: np.ndarray) -> list[int]:
     buf = np.frombuffer(b"".join(spans) or b"\0", np.uint8)
     known = (np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64), np.zeros(len(spans), np.uint64))
-    mask = table_mask(len(spans))
+    mask = clear_table(table, len(spans))
     ids: list[int] = []
     start = 0
     for span in spans:
         count = len(set(ids))
         key = np.uint64(span_key(buf, start, start + len(span)))
-        ids.append(intern_span(buf, start, start + len(span), key, *known, count, table, generation, mask))
+        ids.append(intern_span(buf, start, start + len(span), key, *known, count, table, mask))
         start += len(span)
     return ids
 
@@ -37,10 +38,10 @@ def ids_by_first_occurrence(items: Sequence[object]) -> list[int]:
     )
 )
 @example([[b"a", b"\0a", b"\0\0a", b"a"], [b"a"]])
-def test_spans_are_numbered_by_content_in_every_generation(documents: list[list[bytes]]) -> None:
+def test_spans_are_numbered_by_content_whenever_a_table_is_used(documents: list[list[bytes]]) -> None:
     table = make_table(30)
-    for generation, spans in enumerate(documents, start=1):
-        assert ids_of_spans(spans, table, generation) == ids_by_first_occurrence(spans)
+    for spans in documents:
+        assert ids_of_spans(spans, table) == ids_by_first_occurrence(spans)
 
 
 def test_spans_of_equal_hash_stay_apart() -> None:
@@ -56,7 +57,25 @@ def test_spans_of_equal_hash_stay_apart() -> None:
     b = b"".join(word.to_bytes(8, "little") for word in (other, end ^ state_after(first) ^ state_after(other)))
     keys = [span_key(np.frombuffer(span, np.uint8), 0, 16) for span in (a, b)]
     assert keys[0] == keys[1]
-    assert ids_of_spans([a, b, a, b], make_table(4), 1) == [0, 1, 0, 1]
+    assert ids_of_spans([a, b, a, b], make_table(4)) == [0, 1, 0, 1]
+
+
+@given(st.binary(min_size=1, max_size=20), st.binary(max_size=9), st.binary(max_size=9))
+def test_a_span_has_one_key_wherever_it_stands(span: bytes, before: bytes, behind: bytes) -> None:
+    buf = np.frombuffer(before + span + behind, np.uint8)
+    assert span_key(buf, len(before), len(before + span)) == span_key(np.frombuffer(span, np.uint8), 0, len(span))
+
+
+@njit
+def _move_last(arrays):  # type: ignore[no-untyped-def]
+    one, (two, three) = pointers(arrays)
+    one[0], three[1] = two[1], one[1]
+
+
+def test_pointers_reach_the_numbers_of_nested_arrays() -> None:
+    one, two, three = np.arange(3), np.array([0.5, 7.25]), np.arange(4, dtype=np.int32)
+    _move_last((one, (two, three[1:])))
+    assert (one.tolist(), two.tolist(), three.tolist()) == ([7, 1, 2], [0.5, 7.25], [0, 1, 1, 3])
 
 
 @settings(max_examples=100, deadline=None)
@@ -64,8 +83,9 @@ def test_spans_of_equal_hash_stay_apart() -> None:
     st.lists(st.tuples(st.integers(0, 2**32 - 1) | st.integers(0, 3), st.integers(0, 2**32 - 1) | st.integers(0, 3)), max_size=30)
 )
 def test_pairs_are_numbered_by_content(pairs: list[tuple[int, int]]) -> None:
-    table = make_table(30)
+    table, keys = make_table(30), np.zeros(30, np.uint64)
+    mask = clear_table(table, len(pairs))
     ids: list[int] = []
     for first, second in pairs:
-        ids.append(intern_pair(np.uint64(pair_key(first, second)), len(set(ids)), table, 1, table_mask(len(pairs))))
+        ids.append(intern_pair(np.uint64(pair_key(first, second)), keys, len(set(ids)), table, mask))
     assert ids == ids_by_first_occurrence(pairs)
