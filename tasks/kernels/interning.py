@@ -33,13 +33,17 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
+    start = buf if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buf).data
+    return builder.bitcast(builder.gep(start, [pos]), ir.IntType(64).as_pointer())
+
+
 @intrinsic
 def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """The eight bytes at buf[pos] as one number; nothing is checked, and `pos` needs no alignment."""
+    """The eight bytes at buf[pos] as one number, `buf` being an array or where one lies; nothing is checked or aligned."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+        place = _bytes_at(context, builder, signature.args[0], *arguments)
         word = builder.load(place)
         word.align = 1
         return word
@@ -49,12 +53,10 @@ def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
 
 @intrinsic
 def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
-    """Write a number as the eight bytes at buf[pos]; nothing is checked, and `pos` needs no alignment."""
+    """Write a number as the eight bytes at buf[pos], as `load_word` reads them."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
-        builder.store(arguments[2], place).align = 1
+        builder.store(arguments[2], _bytes_at(context, builder, signature.args[0], *arguments[:2])).align = 1
         return context.get_dummy_value()
 
     return types.void(buf, types.int64, types.uint64), generate
