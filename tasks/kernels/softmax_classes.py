@@ -19,7 +19,7 @@ from numba import njit
 from tasks.kernels import inner
 from tasks.kernels.chars import SPACE, decode
 from tasks.kernels.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, survived, survivors_before
-from tasks.kernels.pii_bytes import pointer
+from tasks.kernels.pii_bytes import helper, pointer
 
 _LESS, _UNDERSCORE = 0x3C, 0x5F
 _PAIR_FACTOR = np.uint64(116049371)
@@ -28,7 +28,7 @@ _FLOOR = 1e-5
 """fastText adds this to every probability, as far as a logarithm and back."""
 
 
-@inner
+@helper
 def _find_words(buf, begin, end, classes, starts, stops, hashes):  # type: ignore[no-untyped-def]
     """Find the words of buf[begin:end]. Returns how many, and whether anything but white space is there."""
     count, start, value, shown = 0, np.int64(-1), FNV_SEED, False
@@ -49,7 +49,7 @@ def _find_words(buf, begin, end, classes, starts, stops, hashes):  # type: ignor
         splits = False
         if char == _LESS:
             splits = pos + 4 <= end and buf[pos + 1] == 0x2F and buf[pos + 2] == 0x73 and buf[pos + 3] == 0x3E
-        elif char == _UNDERSCORE and pos >= not_before and is_label(pointer(buf), pos, end):
+        elif char == _UNDERSCORE and pos >= not_before and is_label(buf, pos, end):
             for i in range(pos, pos + 7):
                 value = fnv(value, buf[i])
             # What is cut in two is not looked at again, as by `str.replace`.
@@ -93,7 +93,8 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
     Returns how many texts hold nothing but white space; their scores are left as they are. The tables are those of
     `tasks.fasttext_files.FastTextModel`. A model that holds NaN gives NaN.
     """
-    text, limit, slots, slot_mask = pointer(buf), np.int64(buf.size), pointer(words[0]), np.int64(words[0].size - 1)
+    text, limit, kinds = pointer(buf), np.int64(buf.size), pointer(classes)
+    slots, slot_mask = pointer(words[0]), np.int64(words[0].size - 1)
     word_bytes, word_ends, bits, firsts = pointer(words[1]), pointer(words[2]), pointer(grams[0]), pointer(grams[1])
     num_words, num_classes, longest, ngrams = np.int64(words[2].size), outputs.shape[0], max(lengths[1], 0), lengths[4]
     buckets, pruned, width = np.uint64(lengths[2]), grams[0].size > 0, np.int64(rows.shape[1])
@@ -118,7 +119,7 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
             end = begin + most_bytes
             while end > begin and buf[end] & 0xC0 == 0x80:
                 end -= 1
-        found, shows = _find_words(buf, begin, end, classes, starts, stops, hashes)
+        found, shows = _find_words(text, begin, end, kinds, pointer(starts), pointer(stops), pointer(hashes))
         if not shows:
             blank += 1
             continue
