@@ -41,9 +41,9 @@ class FastTextModel:
     """int64: shortest and longest n-gram of characters, buckets, number of the word `</s>` (-1 where there is none), longest
     n-gram of words."""
     grams: tuple[np.ndarray, np.ndarray]
-    """By bucket: a bit where it survived pruning (uint8 by eight buckets), its row after the words (int32); empty if all did."""
+    """A bit by bucket where it survived pruning (uint64), and how many did before each 64 of them (int32); empty if all did."""
     rows: np.ndarray
-    """float32 [words and n-grams, dim]."""
+    """float32 [words, then n-grams by bucket; dim and zeros up to a multiple of LANES]; each begins a line of the cache."""
     outputs: np.ndarray
     """float32 [labels or inner nodes, dim]."""
 
@@ -121,9 +121,8 @@ def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextM
         counts.append(reader.number("<i8"))
         reader.number("<i1")
     pairs = reader.array("<i4", 2 * max(num_places, 0)).reshape(-1, 2).copy()
-    places = np.zeros(buckets if num_places >= 0 else 0, np.int32)
-    survived = np.zeros(places.size, bool)
-    places[pairs[:, 0]], survived[pairs[:, 0]] = pairs[:, 1], True
+    places = np.full(buckets if num_places >= 0 else 0, -1, np.int32)
+    places[pairs[:, 0]] = pairs[:, 1]
     quantised = bool(reader.number("<u1"))
     rows = _quantised_rows(reader) if quantised else _dense_rows(reader)
     outputs = _quantised_rows(reader) if reader.number("<u1") and quantised else _dense_rows(reader)
@@ -146,8 +145,33 @@ def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextM
     ):
         raise ValueError("its tables do not fit each other")
     names = tuple(word.decode() for word in words[num_words:])
-    grams = np.packbits(survived, bitorder="little"), places
-    return FastTextModel(names, tuple(counts[num_words:]), (slots, letters, ends), lengths, grams, rows, outputs)
+    survived = np.flatnonzero(places >= 0)
+    order = np.concatenate([np.arange(num_words), num_words + places[survived]]) if num_places >= 0 else slice(None)
+    return FastTextModel(
+        names,
+        tuple(counts[num_words:]),
+        (slots, letters, ends),
+        lengths,
+        _survivors(survived, places.size),
+        _in_lines(rows[order]),
+        outputs,
+    )
+
+
+def _survivors(survived: np.ndarray, buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    bits = np.zeros(-(-buckets // 64) * 8, np.uint8)
+    np.bitwise_or.at(bits, survived >> 3, (1 << (survived & 7)).astype(np.uint8))
+    words = bits.view("<u8").astype(np.uint64)
+    before = np.searchsorted(survived, 64 * np.arange(len(words))).astype(np.int32)
+    return words, before
+
+
+def _in_lines(rows: np.ndarray) -> np.ndarray:
+    from tasks.kernels.fasttext_rows import lines
+
+    found = lines(*rows.shape)
+    found[:, : rows.shape[1]] = rows
+    return found
 
 
 def _dense_rows(reader: _Reader) -> np.ndarray:

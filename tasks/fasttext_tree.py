@@ -22,6 +22,8 @@ class SoftmaxTree:
     model: FastTextModel
     children: np.ndarray
     """int64 [inner nodes, 2], left and right; leaves come first, in the order of labels."""
+    nodes: np.ndarray
+    """float32 [dim, inner nodes]: products with all nodes are summed side by side."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -30,25 +32,27 @@ class SoftmaxTree:
 
 def label_prefixes(
     tree: SoftmaxTree,
-    texts: tuple[np.ndarray, np.ndarray],
+    texts: tuple[np.ndarray, np.ndarray, np.ndarray],
     scripts: np.ndarray,
     written: np.ndarray,
     arabic: int,
     marks: Sequence[int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels (int64, -1 none), float32 probabilities and facts (`tasks.kernels.softmax_tree`) of the texts, as bytes and offsets.
+    """Labels (int64, -1 none), float32 probabilities and facts (`tasks.kernels.softmax_tree`) of the texts: bytes, and where each
+    begins and ends.
 
     `scripts`: a row of `written` (bool [scripts, labels]) by text; row 0 allows every label. In texts of script `arabic` the
     code points `marks` are passed over.
     """
-    from tasks.kernels.softmax_tree import best_labels, kind_table, lower_table
+    from tasks.kernels.softmax_tree import best_labels, char_table, make_room
 
-    buf, offsets = texts
-    count = len(offsets) - 1
+    begins, ends = texts[1:]
+    count, model = len(ends), tree.model
     found = np.zeros(count, np.int64), np.zeros(count, np.float32), np.zeros(count, np.int64)
-    tables, model = (kind_table(tuple(marks)), lower_table()), tree.model
-    nodes = model.outputs, tree.children
-    best_labels(buf, offsets, scripts, tables, model.words, model.lengths, model.grams, model.rows, nodes, written, arabic, found)
+    room = make_room(int((ends - begins[:count]).max(initial=0)), model.lengths, model.rows.shape[1], len(tree.labels))
+    nodes = tree.nodes, tree.children
+    tables = model.words, model.lengths, model.grams, model.rows
+    best_labels(*texts, scripts, char_table(tuple(marks)), *tables, nodes, written.view(np.uint8), arabic, room, found)
     return found
 
 
@@ -58,7 +62,10 @@ def read_tree(path: Path) -> SoftmaxTree | None:
     Raises ValueError or IndexError for a damaged file of such a model.
     """
     model = read_model(path, HIERARCHICAL_SOFTMAX, most_word_ngrams=1)
-    return None if model is None else SoftmaxTree(model, _huffman_tree(model.label_counts))
+    if model is None:
+        return None
+    children = _huffman_tree(model.label_counts)
+    return SoftmaxTree(model, children, np.ascontiguousarray(model.outputs[: len(children)].T))
 
 
 def _huffman_tree(counts: Sequence[int]) -> np.ndarray:

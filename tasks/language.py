@@ -136,19 +136,21 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
     from tasks.kernels.scripts import count_scripts
     from tasks.kernels.softmax_tree import CORRECTED, SEEN_END, SEEN_LETTER
 
-    prefixes = pc.utf8_slice_codeunits(texts, 0, config.prefix_chars)
-    letters = (count_scripts(*text_buffers(prefixes), config.prefix_chars) * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is no script
+    buf, begins = text_buffers(texts)
+    counts, ends = count_scripts(buf, begins, config.prefix_chars)
+    letters = (counts * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is no script
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
     scripts = np.where((most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals), letters.argmax(axis=1) + 1, 0)
     kana, hangul = (letters[:, SCRIPTS.index(script) - 1] for script in ("KANA", "HANGUL"))
     scripts[(scripts == SCRIPTS.index("HAN")) & (kana + hangul > MOST_SYLLABLES * totals)] = 0
     tree = _load_tree(model)
     if tree is None:
-        labels, scores, facts = _label_lines(_load_predict(model), prefixes.to_pylist(), scripts.tolist())
+        prefixes = pc.utf8_slice_codeunits(texts, 0, config.prefix_chars).to_pylist()
+        labels, scores, facts = _label_lines(_load_predict(model), prefixes, scripts.tolist())
     else:
         names = np.array([*map(_name, tree.labels), UNDETERMINED], object)  # the last is the label -1
         numbers, scores, facts = label_prefixes(
-            tree, text_buffers(prefixes), scripts, _written(tree.labels), SCRIPTS.index("ARABIC"), tuple(_ARABIC_MARKS)
+            tree, (buf, begins, ends), scripts, _written(tree.labels), SCRIPTS.index("ARABIC"), tuple(_ARABIC_MARKS)
         )
         labels = names[numbers]
     # The counts are of the text itself, where the mark that ends a line has a letter.

@@ -18,6 +18,7 @@ from numba import njit, uint8
 
 from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
 from tasks.kernels.interning import load_word, store_word
+from tasks.kernels.pii_bytes import helper, pointer
 
 KEY_BYTES = 16
 _SCRATCH_BYTES = 1 << 18
@@ -90,7 +91,7 @@ def _fold_rows(buf, begins, rows, first, forms, out, places):  # type: ignore[no
         begin, end = begins[rows[i]], begins[rows[i] + 1]
         if at + _room_for(end - begin) > out.size:
             return i
-        stop = _fold_plain(buf, begin, end, forms, out, at)
+        stop = _fold_plain(pointer(buf), np.int64(begin), np.int64(end), pointer(forms), pointer(out), np.int64(at))
         places[i, 0], places[i, 1] = (at, stop) if stop >= 0 else (-1, -1)
         at = max(at, stop)
     return rows.size
@@ -102,7 +103,7 @@ def _bytes_from(word, first, last):  # type: ignore[no-untyped-def]
     return (word + np.uint64(0x80 - first) * _ONES) & ~(word + np.uint64(0x7F - last) * _ONES) & _HIGH_BITS
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-def]
     """Write the folded text to `out` from `start` on and return where it ends, or -1 where a character is contextual.
 

@@ -1,20 +1,29 @@
-"""Which rows of a fastText model's matrix does a word have? Its own, and those of its character n-grams.
+"""Which rows of a fastText model's matrix does a word have, and what is their sum? Its own, and those of its character n-grams.
 
 The hashes and tables of fastText 0.9 (src/dictionary.cc), for the kernels that apply such models. Words are bytes; those of the
-model lie one after another with eight bytes of padding behind the last. Helpers that take arrays are called per word, never per
-n-gram: Numba counts their references at each call, even of those that are inlined.
+model lie one after another with eight bytes of padding behind the last. Rows are filled up with zeros to a multiple of LANES
+numbers. Helpers are given where arrays lie (`pointer`): an array would be counted, atomically, at each call.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import Any
 
-from tasks.kernels import inner
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from tasks.kernels.bitmaps import count_ones
 from tasks.kernels.interning import load_word
+from tasks.kernels.pii_bytes import helper
 
 FNV_SEED, _FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
+LANES = 16
+"""Numbers of a row that are added at once: 64 bytes, a line of the cache."""
 _LABEL = np.frombuffer(b"__label__", np.uint8)
+_ONE = np.uint64(1)
 
 
 _inline = njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -24,8 +33,46 @@ _inline = njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_w
 def fnv(value, byte):  # type: ignore[no-untyped-def]
     """FNV-1a of one more byte."""
     # fastText hashes signed bytes: those from 0x80 on set the upper bits too. Numba widens what is not cast at every step.
-    wide = np.uint32(byte) | (np.uint32(0xFFFFFF00) if byte >= 0x80 else np.uint32(0))
-    return np.uint32(np.uint32(value ^ wide) * _FNV_PRIME)
+    return np.uint32(np.uint32(value ^ np.uint32(np.int32(np.int8(byte)))) * _FNV_PRIME)
+
+
+def lines(count: int, dim: int) -> np.ndarray:
+    """float32 [count, `dim` filled up to a multiple of LANES] of zeros, each row at the beginning of a line of the cache.
+
+    Arrays of NumPy begin in the middle of one, so that each row would be in two.
+    """
+    width = -(-dim // LANES) * LANES
+    room = np.zeros((count * width + LANES) * 4, np.uint8)
+    start = -room.ctypes.data % (4 * LANES)
+    return room[start : start + count * width * 4].view(np.float32).reshape(count, width)
+
+
+@intrinsic
+def add_rows(typing_context: Any, total: Any, at: Any, rows: Any, which: Any, count: Any, width: Any) -> Any:
+    """total[at + k] grows by rows[which[i] * width + k] for each i < count, in that order; LANES of k < width at once.
+
+    In memory each sum would wait until the last one was written: here they stay in a register. No arrays, but where they lie.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        total, at, rows, which, count, width = arguments
+        total = builder.gep(total, [at])
+        block = ir.VectorType(ir.FloatType(), LANES)
+
+        def floats_at(base, place):  # type: ignore[no-untyped-def]
+            return builder.bitcast(builder.gep(base, [place]), block.as_pointer())
+
+        with cgutils.for_range_slice(builder, ir.Constant(width.type, 0), width, ir.Constant(width.type, LANES)) as (k, _):
+            sums = cgutils.alloca_once(builder, block)
+            builder.store(builder.load(floats_at(total, k), align=4), sums)
+            with cgutils.for_range(builder, count) as loop:
+                row = builder.load(builder.gep(which, [loop.index]))
+                more = builder.load(floats_at(rows, builder.add(builder.mul(row, width), k)), align=4)
+                builder.store(builder.fadd(builder.load(sums), more), sums)
+            builder.store(builder.load(sums), floats_at(total, k), align=4)
+        return context.get_dummy_value()
+
+    return types.void(total, types.int64, rows, which, types.int64, types.int64), generate
 
 
 @njit(cache=True, nogil=True)
@@ -43,10 +90,9 @@ def fill_slots(word_bytes, word_ends, slots):  # type: ignore[no-untyped-def]
         slots[slot] = number
 
 
-@_inline
-def find_word(buf, start, stop, value, slots, word_bytes, word_ends):  # type: ignore[no-untyped-def]
-    """Number of the word buf[start:stop], whose hash is `value`; -1 where the model has none."""
-    mask = slots.size - 1
+@helper
+def find_word(buf, limit, start, stop, value, slots, mask, word_bytes, word_ends):  # type: ignore[no-untyped-def]
+    """Number of the word buf[start:stop], whose hash is `value`, -1 where the model has none; `limit`: bytes of `buf`."""
     slot = np.int64(value) & mask
     while slots[slot] >= 0:
         number = np.int64(slots[slot])
@@ -55,7 +101,7 @@ def find_word(buf, start, stop, value, slots, word_bytes, word_ends):  # type: i
             pos = start
             while pos + 8 <= stop and load_word(buf, pos) == load_word(word_bytes, first + pos - start):
                 pos += 8
-            if pos < stop and stop - pos < 8 and pos + 8 <= buf.size:  # what lies behind the words is shifted out of both
+            if pos < stop and stop - pos < 8 and pos + 8 <= limit:  # what lies behind the words is shifted out of both
                 different = load_word(buf, pos) ^ load_word(word_bytes, first + pos - start)
                 pos = stop if different << np.uint64(8 * (8 - (stop - pos))) == np.uint64(0) else pos
             else:
@@ -67,7 +113,7 @@ def find_word(buf, start, stop, value, slots, word_bytes, word_ends):  # type: i
     return np.int64(-1)
 
 
-@inner
+@helper
 def is_label(buf, start, stop):  # type: ignore[no-untyped-def]
     """Whether fastText takes a word that the model lacks for a label of the text, and does not read it."""
     if stop - start < _LABEL.size:
@@ -78,34 +124,85 @@ def is_label(buf, start, stop):  # type: ignore[no-untyped-def]
     return alike == _LABEL.size
 
 
-@inner
-def find_rows(word, size, lengths, there, places, num_words, which, count):  # type: ignore[no-untyped-def]
-    """Append the rows of all n-grams of word[:size], with `<` and `>` around it; returns how many there are now."""
-    # A product and a correction, exact for 32 bits, in place of a division per n-gram.
-    buckets, per_bucket = lengths[2], 1.0 / lengths[2]
-    first, all_survived = count, there.size == 0
+@_inline
+def survived(bits, place):  # type: ignore[no-untyped-def]
+    """1 where the n-grams of a bucket survived pruning, else 0."""
+    return np.int64((bits[place >> 6] >> np.uint64(place & 63)) & _ONE)
+
+
+@_inline
+def survivors_before(bits, firsts, place):  # type: ignore[no-untyped-def]
+    """How many buckets before this one survived: the place of its row."""
+    return np.int64(firsts[place >> 6]) + count_ones(bits[place >> 6] & ((_ONE << np.uint64(place & 63)) - _ONE))
+
+
+@helper
+def _hash_letters(word, size, shortest, longest, which, count):  # type: ignore[no-untyped-def]
+    """Append the hashes of all n-grams of a word of ASCII; as many bytes behind it are read as an n-gram is long."""
     for i in range(size):
-        if word[i] & 0xC0 == 0x80:
-            continue
-        value, j = FNV_SEED, i
-        for n in range(1, lengths[1] + 1):
-            if j >= size:
-                break
-            value = fnv(value, word[j])
-            j += 1
-            while j < size and word[j] & 0xC0 == 0x80:
+        value = FNV_SEED
+        for n in range(1, longest + 1):
+            value = fnv(value, word[i + n - 1])
+            # Where words end nobody can foresee: what is no n-gram is written, too, and not counted.
+            which[count] = np.int64(value)
+            count += (n >= shortest) & (i + n <= size) & ((n > 1) | ((i > 0) & (i + 1 < size)))
+    return count
+
+
+@helper
+def _hash_characters(word, starts, num_chars, shortest, longest, which, count):  # type: ignore[no-untyped-def]
+    """Append the hashes of all n-grams of a word whose characters begin at `starts`."""
+    for i in range(num_chars):
+        value, j = FNV_SEED, np.int64(starts[i])
+        for n in range(1, min(longest, num_chars - i) + 1):
+            stop = np.int64(starts[i + n])
+            while j < stop:
                 value = fnv(value, word[j])
                 j += 1
-            if n >= lengths[0] and not (n == 1 and (i == 0 or j == size)):
-                place = np.int64(value) - np.int64(np.float64(value) * per_bucket) * buckets
-                if place < 0:
-                    place += buckets
-                elif place >= buckets:
-                    place -= buckets
-                # Most n-grams were pruned; their bits fit a near cache, their rows do not. Which survived nobody can foresee, so
-                # each is written, and counted if it did.
-                which[count] = place
-                count += 1 if all_survived else np.int64(there[place >> 3] >> (place & 7) & 1)
+            which[count] = np.int64(value)
+            count += (n >= shortest) & ((n > 1) | ((i > 0) & (i + 1 < num_chars)))
+    return count
+
+
+@helper
+def to_buckets(which, first, stop, buckets):  # type: ignore[no-untyped-def]
+    """Replace the hashes which[first:stop], of 32 bits, by their remainders of a division by `buckets`, which may have 31."""
+    # A product in place of a division. The factor is too large, so that the quotient of a multiple is not too small; by so little
+    # that no other quotient of 32 bits comes to the next whole number.
+    per_bucket = (1.0 / buckets) * (1.0 + 2.0**-51)
+    for i in range(first, stop):
+        which[i] -= np.int64(np.float64(which[i]) * per_bucket) * buckets
+
+
+@helper
+def find_rows(word, size, sizes, bits, firsts, starts, which, count):  # type: ignore[no-untyped-def]
+    """Append the rows of all n-grams of word[:size], with `<` and `>` around it; returns how many there are now.
+
+    sizes: shortest and longest n-gram, buckets, rows of words before those of n-grams, whether some n-grams were pruned. bits,
+    firsts: `FastTextModel.grams`. `starts` has room for each byte and one more, `which` for all n-grams and one more, `word` for
+    an n-gram behind it.
+    """
+    shortest, longest, buckets, num_words, pruned = sizes
+    first, num_chars = count, np.int64(0)
+    for i in range(size):
+        starts[num_chars] = i
+        num_chars += word[i] & 0xC0 != 0x80
+    starts[num_chars] = size
+    if num_chars == size:
+        count = _hash_letters(word, size, shortest, longest, which, count)
+    else:
+        count = _hash_characters(word, starts, num_chars, shortest, longest, which, count)
+    to_buckets(which, first, count, buckets)
+    if pruned:
+        last, count = count, first
+        for i in range(first, last):
+            place = which[i]
+            # Most n-grams were pruned; their bits fit a near cache. Which survived nobody can foresee, so each is written, and
+            # counted if it did.
+            which[count] = place
+            count += survived(bits, place)
+        for i in range(first, count):
+            which[i] = survivors_before(bits, firsts, which[i])
     for i in range(first, count):
-        which[i] = num_words + (which[i] if all_survived else np.int64(places[which[i]]))
+        which[i] += num_words
     return count

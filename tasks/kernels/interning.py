@@ -67,13 +67,16 @@ def data_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, value).data
 
 
+def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
+    return builder.bitcast(builder.gep(data_of(context, builder, kind, buf), [pos]), ir.IntType(64).as_pointer())
+
+
 @intrinsic
 def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """The eight bytes at buf[pos] as one number; nothing is checked, and `pos` needs no alignment."""
+    """The eight bytes at buf[pos] as one number, `buf` being an array or where one lies; nothing is checked or aligned."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        data = data_of(context, builder, signature.args[0], arguments[0])
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
+        place = _bytes_at(context, builder, signature.args[0], *arguments)
         word = builder.load(place)
         word.align = 1
         return word
@@ -83,12 +86,10 @@ def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
 
 @intrinsic
 def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
-    """Write a number as the eight bytes at buf[pos]; nothing is checked, and `pos` needs no alignment."""
+    """Write a number as the eight bytes at buf[pos], as `load_word` reads them."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        data = data_of(context, builder, signature.args[0], arguments[0])
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
-        builder.store(arguments[2], place).align = 1
+        builder.store(arguments[2], _bytes_at(context, builder, signature.args[0], *arguments[:2])).align = 1
         return context.get_dummy_value()
 
     return types.void(buf, types.int64, types.uint64), generate

@@ -18,7 +18,8 @@ from numba import njit
 
 from tasks.kernels import inner
 from tasks.kernels.chars import SPACE, decode
-from tasks.kernels.fasttext_rows import FNV_SEED, find_rows, find_word, fnv, is_label
+from tasks.kernels.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, survived, survivors_before
+from tasks.kernels.pii_bytes import helper, pointer
 
 _LESS, _UNDERSCORE = 0x3C, 0x5F
 _PAIR_FACTOR = np.uint64(116049371)
@@ -27,7 +28,7 @@ _FLOOR = 1e-5
 """fastText adds this to every probability, as far as a logarithm and back."""
 
 
-@inner
+@helper
 def _find_words(buf, begin, end, classes, starts, stops, hashes):  # type: ignore[no-untyped-def]
     """Find the words of buf[begin:end]. Returns how many, and whether anything but white space is there."""
     count, start, value, shown = 0, np.int64(-1), FNV_SEED, False
@@ -72,7 +73,7 @@ def _probability(hidden, outputs, label, values):  # type: ignore[no-untyped-def
     most = np.float32(-np.inf)
     for i in range(values.size):
         dot = np.float32(0)
-        for k in range(hidden.size):
+        for k in range(outputs.shape[1]):
             dot += outputs[i, k] * hidden[k]
         values[i] = dot
         most = dot if dot > most or dot != dot else most  # a NaN stays
@@ -92,10 +93,12 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
     Returns how many texts hold nothing but white space; their scores are left as they are. The tables are those of
     `tasks.fasttext_files.FastTextModel`. A model that holds NaN gives NaN.
     """
-    slots, word_bytes, word_ends = words
-    there, places = grams
-    num_words, num_classes, ngrams = word_ends.size, outputs.shape[0], lengths[4]
-    buckets = np.uint64(lengths[2])
+    text, limit, kinds = pointer(buf), np.int64(buf.size), pointer(classes)
+    slots, slot_mask = pointer(words[0]), np.int64(words[0].size - 1)
+    word_bytes, word_ends, bits, firsts = pointer(words[1]), pointer(words[2]), pointer(grams[0]), pointer(grams[1])
+    num_words, num_classes, longest, ngrams = np.int64(words[2].size), outputs.shape[0], max(lengths[1], 0), lengths[4]
+    buckets, pruned, width = np.uint64(lengths[2]), grams[0].size > 0, np.int64(rows.shape[1])
+    sizes = lengths[0], lengths[1], lengths[2], num_words, pruned
     room = np.int64(0)
     for d in range(len(scores)):
         length = offsets[d + 1] - offsets[d]
@@ -103,8 +106,8 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
     room = (room if room < most_bytes else most_bytes) + 2  # words, with the end of the line
     starts, stops, hashes = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
     # A word of one byte has three characters with its marks.
-    which = np.empty(room * (1 + 3 * max(lengths[1], 0) + ngrams), np.int64)
-    marked = np.empty(room + 2, np.uint8)
+    which = np.empty(room * (1 + 3 * longest + ngrams) + 1, np.int64)
+    marked, marks = np.empty(room + 2 + longest, np.uint8), np.empty(room + 3, np.int32)
     hidden, values = np.empty(rows.shape[1], np.float32), np.empty(num_classes, np.float32)
     end_hash = FNV_SEED
     for i in range(_END_OF_LINE.size):
@@ -116,18 +119,19 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
             end = begin + most_bytes
             while end > begin and buf[end] & 0xC0 == 0x80:
                 end -= 1
-        found, shows = _find_words(buf, begin, end, classes, starts, stops, hashes)
+        found, shows = _find_words(text, begin, end, kinds, pointer(starts), pointer(stops), pointer(hashes))
         if not shows:
             blank += 1
             continue
         read, count = 0, np.int64(0)
+        found_rows, marked_word, mark_places = pointer(which), pointer(marked), pointer(marks)
         for w in range(found):
             start, stop = starts[w], stops[w]
-            number = find_word(buf, start, stop, hashes[w], slots, word_bytes, word_ends)
+            number = find_word(text, limit, start, stop, hashes[w], slots, slot_mask, word_bytes, word_ends)
             if number >= 0:
                 which[count] = number
                 count += 1
-            elif buf[start] == _UNDERSCORE and is_label(buf, start, stop):
+            elif buf[start] == _UNDERSCORE and is_label(text, start, stop):
                 continue
             hashes[read] = hashes[w]
             read += 1
@@ -136,7 +140,7 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
                 marked[0], marked[size - 1] = 0x3C, 0x3E
                 for i in range(size - 2):
                     marked[i + 1] = buf[start + i]
-                count = find_rows(marked, size, lengths, there, places, num_words, which, count)
+                count = find_rows(marked_word, size, sizes, bits, firsts, mark_places, found_rows, count)
         hashes[read] = end_hash
         read += 1
         if lengths[3] >= 0:
@@ -149,18 +153,15 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
                 for other in range(w + 1, min(w + ngrams, read)):
                     value = value * _PAIR_FACTOR + np.uint64(np.int64(np.int32(hashes[other])))
                     place = np.int64(value % buckets)
-                    if there.size == 0:
+                    if not pruned:
                         which[count] = num_words + place
                         count += 1
-                    elif there[place >> 3] >> (place & 7) & 1:
-                        which[count] = num_words + np.int64(places[place])
+                    elif survived(bits, place):
+                        which[count] = num_words + survivors_before(bits, firsts, place)
                         count += 1
         for k in range(hidden.size):
             hidden[k] = 0
-        for i in range(count):
-            row = which[i]
-            for k in range(hidden.size):
-                hidden[k] += rows[row, k]
+        add_rows(pointer(hidden), np.int64(0), pointer(rows), found_rows, count, width)
         scale = np.float32(1.0 / count)
         for k in range(hidden.size):
             hidden[k] *= scale

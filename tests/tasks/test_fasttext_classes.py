@@ -11,9 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from llm_core.config import ConfigError
 from tasks.classifier import ClassifierConfig, classify_lines, classify_texts, text_line
+from tasks.kernels.fasttext_rows import to_buckets
+from tasks.kernels.pii_bytes import pointer
 from tests.tasks.fasttext_models import write_model
 
 LABEL = "__label__y"
@@ -71,3 +74,19 @@ def test_a_classifier_that_gives_no_number_is_refused(tmp_path: Path) -> None:
     model.write_bytes(model.read_bytes()[:-4] + np.float32(np.nan).tobytes())
     with pytest.raises(ConfigError, match=r"model\.bin.*gives NaN.*train"):
         both(["text"], model, 4000)
+
+
+@njit
+def remainders(values, buckets):  # type: ignore[no-untyped-def]
+    to_buckets(pointer(values), 0, values.size, buckets)
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))
+@example(2_000_000, 2**32 - 1)
+@example(3, 2**32 - 1)
+def test_hashes_fall_into_the_bucket_of_their_remainder(buckets: int, value: int) -> None:
+    multiple = value // buckets * buckets
+    values = np.array([value, multiple, max(multiple - 1, 0), min(multiple + buckets - 1, 2**32 - 1), 2**32 - 1], np.int64)
+    expected = values % buckets
+    remainders(values, buckets)
+    np.testing.assert_array_equal(values, expected)

@@ -40,8 +40,8 @@ def read(tree: SoftmaxTree, texts: Sequence[str], allowed: Any = None) -> tuple[
     written = np.ones((2, len(tree.labels)), bool)
     if allowed is not None:
         written[1] = allowed
-    buffers = text_buffers(pa.array(texts, pa.large_string()))
-    labels, scores, facts = label_prefixes(tree, buffers, np.ones(len(texts), np.int64), written, -1, ())
+    buf, begins = text_buffers(pa.array(texts, pa.large_string()))
+    labels, scores, facts = label_prefixes(tree, (buf, begins, begins[1:]), np.ones(len(texts), np.int64), written, -1, ())
     return [tree.labels[label] if label >= 0 else "" for label in labels], scores, facts
 
 
@@ -132,7 +132,7 @@ def test_scripts_and_labels_of_any_bytes_do_not_depend_on_their_neighbours(data:
     written = np.ones((1, len(lid176().labels)), bool)
 
     def find(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
-        found = label_prefixes(lid176(), (buf, begins), np.zeros(3, np.int64), written, -1, ())
-        return (*(values[1] for values in found), count_scripts(buf, begins, 1000)[1])
+        found = label_prefixes(lid176(), (buf, begins, begins[1:]), np.zeros(3, np.int64), written, -1, ())
+        return (*(values[1] for values in found), count_scripts(buf, begins, 1000)[0][1])
 
     assert_neighbours_do_not_matter(data, beside, find)

@@ -151,7 +151,7 @@ def test_no_label_contradicts_the_letters_of_its_text() -> None:
     config = LanguageConfig(min_score=0.0)
     texts = pa.array([json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[::4]], pa.large_string())
     labels, _, _ = label_texts(texts, config.input_files()["lid_model"], config)
-    letters = count_scripts(*text_buffers(texts), config.prefix_chars)[:, 1:]
+    letters = count_scripts(*text_buffers(texts), config.prefix_chars)[0][:, 1:]
     for label, counts in zip(labels, letters, strict=True):
         if counts.max() >= LEAST_LETTERS and counts.max() > LEAST_SHARE * counts.sum() and label != "und":
             assert SCRIPTS[counts.argmax() + 1] in scripts_of(label)
@@ -160,10 +160,12 @@ def test_no_label_contradicts_the_letters_of_its_text() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.text("aЯض文カ한 </s>1\n", max_size=30), st.integers(1, 40))
 def test_scripts_are_counted_in_the_prefix(text: str, limit: int) -> None:
-    found = count_scripts(*text_buffers(pa.array(["x", text], pa.large_string())), limit)[1]
+    counts, ends = count_scripts(*text_buffers(pa.array(["x", text], pa.large_string())), limit)
+    found = counts[1]
     known = {"a": "LATIN", "s": "LATIN", "Я": "CYRILLIC", "ض": "ARABIC", "文": "HAN", "カ": "KANA", "한": "HANGUL"}
     expected = Counter(known.get(char, "OTHER") for char in text[:limit])
     assert {name: n for name, n in zip(SCRIPTS, found.tolist(), strict=True) if n} == dict(expected)
+    assert ends[1] == 1 + len(text[:limit].encode())
 
 
 def test_a_missing_model_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
