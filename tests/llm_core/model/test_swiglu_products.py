@@ -27,7 +27,10 @@ from llm_core.model import swiglu_products
 from llm_core.model.config import ModelConfig
 from llm_core.model.kernels import check_kernels
 from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.ranks import Ranks
 from llm_core.run_config import check_run
+from llm_core.step import token_losses
 from llm_core.train_config import ParallelConfig
 from tests.llm_core.model.triton_kernels import DEVICE, ON_GPU, numbers
 from tests.llm_core.small_runs import MODEL, TRAIN
@@ -75,41 +78,41 @@ def pair(config: ModelConfig, dtype: torch.dtype) -> tuple[SwiGLU, SwiGLU]:
     return plain, own
 
 
-def results(layer: SwiGLU, x: Tensor, half: bool) -> list[Tensor]:
+def results(layer: SwiGLU, x: Tensor, dtype: str) -> list[Tensor]:
     leaf = x.clone().requires_grad_()
-    with autocast(DEVICE, "bf16" if half else "fp32"):
+    with autocast(DEVICE, dtype):
         y = layer(leaf)
     (y.float() * numbers(*y.shape, seed=5)).sum().backward()
     return [y.detach(), *(tensor.grad for tensor in (leaf, layer.gate_up.weight, layer.down.weight))]  # type: ignore[list-item]
 
 
-def compare(config: ModelConfig, x: Tensor, half: bool, compiled: bool = False) -> None:
+def compare(config: ModelConfig, x: Tensor, dtype: str = "bf16", compiled: bool = False) -> None:
     plain, own = pair(config, torch.float32)
     if compiled:
         own.compile(fullgraph=True, dynamic=False, backend="inductor" if ON_GPU else "aot_eager")
-    for found, expected in zip(results(own, x, half), results(plain, x, half), strict=True):
+    for found, expected in zip(results(own, x, dtype), results(plain, x, dtype), strict=True):
         assert found.dtype == expected.dtype and found.shape == expected.shape
         far = (found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30)
-        assert far < (1.2e-2 if half else 1e-5)
+        assert far < {"bf16": 1.2e-2, "fp16": 1.5e-3, "fp32": 1e-5}[dtype]
 
 
 @pytest.mark.skipif(ON_GPU, reason="the package multiplies 16-bit numbers, a player of its part any")
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 3), st.integers(1, 9), st.sampled_from([8, 24, 96, 192, 200, 1024 + 8]))
 def test_values_and_gradients_are_those_of_torch(rows: int, tokens: int, ffn_dim: int) -> None:
-    compare(dataclasses.replace(MODEL, dim=16, ffn_dim=ffn_dim), numbers(rows, tokens, 16, seed=tokens), half=False)
+    compare(dataclasses.replace(MODEL, dim=16, ffn_dim=ffn_dim), numbers(rows, tokens, 16, seed=tokens), "fp32")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("ffn_dim", [192, 200, 1032])
-@pytest.mark.parametrize("tokens", [1, 7, 300])
-def test_in_16_bits_they_are_within_rounding(ffn_dim: int, tokens: int) -> None:
-    compare(dataclasses.replace(WIDE, ffn_dim=ffn_dim), numbers(2, tokens, 64), half=True)
+@pytest.mark.parametrize(("tokens", "dtype"), [(1, "bf16"), (7, "bf16"), (300, "bf16"), (300, "fp16")])
+def test_in_16_bits_they_are_within_rounding(ffn_dim: int, tokens: int, dtype: str) -> None:
+    compare(dataclasses.replace(WIDE, ffn_dim=ffn_dim), numbers(2, tokens, 64), dtype)
 
 
 @pytest.mark.gpu
 def test_a_compiled_feed_forward_stays_one_graph() -> None:
-    compare(WIDE, numbers(2, 40, 64), half=True, compiled=True)
+    compare(WIDE, numbers(2, 40, 64), compiled=True)
 
 
 @pytest.mark.gpu
@@ -143,6 +146,28 @@ def test_recomputing_gives_the_same_gradients_and_multiplies_gate_and_up_once_if
     assert counts == [2 * layers, (2 if recompute == "selective" else 3) * layers]
     for found, expected in zip(again.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_layout_trains_and_validates_with_them_as_without(compiled: bool) -> None:
+    if not ON_GPU:
+        pytest.skip("kernels of our own are for GPUs")
+    ids = torch.randint(0, MODEL.vocab_size, (2, 41), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    found = []
+    for kernels in ("triton", "quack"):
+        train = dataclasses.replace(TRAIN, kernels=kernels, dtype="bf16", compile=compiled)
+        layout = build_layout(WIDE, ParallelConfig(device="cuda"), train, Ranks(0, 1, DEVICE))
+        with autocast(DEVICE, "bf16"):
+            loss = layout.model(ids[:, :-1], targets_BT=ids[:, 1:])[0]
+            with torch.no_grad():
+                losses_BT = token_losses(layout, ids[:, :-1], ids[:, 1:], {})
+        loss.backward()
+        assert losses_BT is not None
+        torch.testing.assert_close(losses_BT.sum(), loss.detach(), rtol=1e-3, atol=0)
+        found.append((loss.detach(), torch.cat([weight.grad.flatten() for weight in layout.bare.parameters()])))
+    assert abs(found[0][0] / found[1][0] - 1) < 1e-3
+    assert (found[0][1] - found[1][1]).norm() / found[0][1].norm() < 2e-2
 
 
 def test_the_package_is_refused_in_one_line_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
