@@ -24,16 +24,6 @@ HALF = np.uint64(32)
 _EMPTY = np.uint32((1 << 32) - 1)
 
 
-@intrinsic
-def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """How many of the lowest bits of a number are 0; 64 where all are."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
 def _pointer_type(kind: Any) -> Any:
     if isinstance(kind, types.BaseTuple):
         return types.Tuple([_pointer_type(member) for member in kind])
@@ -51,7 +41,7 @@ def pointers(typing_context: Any, arrays: Any) -> Any:
 
     def unpack(context, builder, kind, value):  # type: ignore[no-untyped-def]
         if not isinstance(kind, types.BaseTuple):
-            return data_of(context, builder, kind, value)
+            return context.make_array(kind)(context, builder, value).data
         members = cgutils.unpack_tuple(builder, value)
         found = [unpack(context, builder, *member) for member in zip(kind, members, strict=True)]
         return context.make_tuple(builder, _pointer_type(kind), found)
@@ -62,18 +52,27 @@ def pointers(typing_context: Any, arrays: Any) -> Any:
     return _pointer_type(arrays)(arrays), generate
 
 
-def data_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """The address in code of the numbers of an array, or of what `pointers` gives."""
-    return value if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, value).data
+@intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """How many of the lowest bits of a number are 0; 64 where all are."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
+    start = buf if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buf).data
+    return builder.bitcast(builder.gep(start, [pos]), ir.IntType(64).as_pointer())
 
 
 @intrinsic
 def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """The eight bytes at buf[pos] as one number; nothing is checked, and `pos` needs no alignment."""
+    """The eight bytes at buf[pos] as one number, `buf` being an array or where one lies; nothing is checked or aligned."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        data = data_of(context, builder, signature.args[0], arguments[0])
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
+        place = _bytes_at(context, builder, signature.args[0], *arguments)
         word = builder.load(place)
         word.align = 1
         return word
@@ -83,12 +82,10 @@ def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
 
 @intrinsic
 def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
-    """Write a number as the eight bytes at buf[pos]; nothing is checked, and `pos` needs no alignment."""
+    """Write a number as the eight bytes at buf[pos], as `load_word` reads them."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        data = data_of(context, builder, signature.args[0], arguments[0])
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
-        builder.store(arguments[2], place).align = 1
+        builder.store(arguments[2], _bytes_at(context, builder, signature.args[0], *arguments[:2])).align = 1
         return context.get_dummy_value()
 
     return types.void(buf, types.int64, types.uint64), generate
