@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from tasks.kernels import inner
 from tasks.kernels.chars import APOSTROPHE, LETTER, MARK, SPACE, UNSEGMENTED, char_classes, decode
-from tasks.kernels.interning import data_of, trailing_zeros
+from tasks.kernels.interning import trailing_zeros
 
 IN_UNIT, IS_LETTER, IS_UNSEGMENTED, IS_MARK, IS_SPACE, IS_APOSTROPHE = 1, 2, 4, 8, 16, 32
 PADDING = 72
@@ -71,12 +71,12 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
     newlines, apostrophes, ends of sentences, what may close after them, ODD, dots, `#`, `{`, the first of a Han letter,
     the first of a common letter of two bytes), each as the bits of one number.
 
-    Reads 66 bytes; nothing is checked.
+    buf: where bytes lie (tasks.kernels.interning.pointers). Reads 66 of them; nothing is checked.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         byte, block = ir.IntType(8), ir.VectorType(ir.IntType(8), 64)
-        data = data_of(context, builder, signature.args[0], arguments[0])
+        data = arguments[0]
 
         def load(ahead):  # type: ignore[no-untyped-def]
             place = builder.gep(data, [builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))])

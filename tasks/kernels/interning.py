@@ -24,16 +24,6 @@ HALF = np.uint64(32)
 _EMPTY = np.uint32((1 << 32) - 1)
 
 
-@intrinsic
-def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """How many of the lowest bits of a number are 0; 64 where all are."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
 def _pointer_type(kind: Any) -> Any:
     if isinstance(kind, types.BaseTuple):
         return types.Tuple([_pointer_type(member) for member in kind])
@@ -51,7 +41,7 @@ def pointers(typing_context: Any, arrays: Any) -> Any:
 
     def unpack(context, builder, kind, value):  # type: ignore[no-untyped-def]
         if not isinstance(kind, types.BaseTuple):
-            return data_of(context, builder, kind, value)
+            return context.make_array(kind)(context, builder, value).data
         members = cgutils.unpack_tuple(builder, value)
         found = [unpack(context, builder, *member) for member in zip(kind, members, strict=True)]
         return context.make_tuple(builder, _pointer_type(kind), found)
@@ -62,9 +52,19 @@ def pointers(typing_context: Any, arrays: Any) -> Any:
     return _pointer_type(arrays)(arrays), generate
 
 
-def data_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """The address in code of the numbers of an array, or of what `pointers` gives."""
-    return value if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, value).data
+@intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """How many of the lowest bits of a number are 0; 64 where all are."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
+    start = buf if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buf).data
+    return builder.bitcast(builder.gep(start, [pos]), ir.IntType(64).as_pointer())
 
 
 def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]

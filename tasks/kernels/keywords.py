@@ -31,6 +31,7 @@ from tasks.kernels.chars import MARK as MARK_CLASS
 from tasks.kernels.chars import SPACE as SPACE_CLASS
 from tasks.kernels.chars import UNSEGMENTED as UNSEGMENTED_CLASS
 from tasks.kernels.chars import char_classes, decode, fold_table
+from tasks.kernels.interning import pointers
 
 OUTSIDE, WORD, MARK, UNSEGMENTED, SPACE = range(5)
 CHILD_BITS, SYMBOL_BITS = 24, 16
@@ -212,7 +213,7 @@ def _num_ones(bits):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _rare_child(edges, shift, state, symbol):  # type: ignore[no-untyped-def]
+def _rare_child(edges, mask, shift, state, symbol):  # type: ignore[no-untyped-def]
     key = np.uint64(state) << np.uint64(16) | np.uint64(symbol)
     slot = np.int64(key * np.uint64(0x9E3779B97F4A7C15) >> shift)
     while True:
@@ -221,18 +222,18 @@ def _rare_child(edges, shift, state, symbol):  # type: ignore[no-untyped-def]
             return np.int64(0)
         if entry >> np.uint64(24) == key:
             return np.int64(entry & np.uint64(0xFFFFFF))
-        slot = (slot + 1) & (len(edges) - 1)
+        slot = (slot + 1) & mask
 
 
 @inner
-def _child(nodes, edges, shift, state, symbol):  # type: ignore[no-untyped-def]
+def _child(nodes, edges, mask, shift, state, symbol):  # type: ignore[no-untyped-def]
     if symbol >= 64:
-        return _rare_child(edges, shift, state, symbol)
+        return _rare_child(edges, mask, shift, state, symbol)
     place = np.uint64(1) << np.uint64(symbol)
-    bitmap = nodes[state, 0]
+    bitmap = nodes[2 * state]
     if bitmap & place == 0:
         return np.int64(0)
-    return np.int64(nodes[state, 1] >> np.uint64(32)) + _num_ones(bitmap & (place - np.uint64(1)))
+    return np.int64(nodes[2 * state + 1] >> np.uint64(32)) + _num_ones(bitmap & (place - np.uint64(1)))
 
 
 @inner
@@ -277,7 +278,7 @@ def _walk_back(buf, begin, stop, depth, symbols):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def find_terms(  # type: ignore[no-untyped-def]
-    buf, begins, symbols, starts, words, nodes, edges, fails, depths, lists, asked, located, counts, spans
+    texts, begins, symbols, starts, words, nodes, edges, fails, depths, lists, asked, located, counts, spans
 ):
     """Count the occurrences of terms by document and list, and locate those of some lists.
 
@@ -292,6 +293,9 @@ def find_terms(  # type: ignore[no-untyped-def]
     shift_of_words = np.uint64(61)
     while np.int64(8) << (np.int64(61) - np.int64(shift_of_words)) < 8 * len(words):
         shift_of_words -= np.uint64(1)
+    # Helpers are given where arrays lie: counting references to arrays was over half of the time.
+    mask = len(edges) - 1
+    buf, symbols, starts, words, nodes, edges = pointers((texts, symbols, starts, words, nodes, edges))
     for document in range(len(begins) - 1):
         begin, end = begins[document], begins[document + 1]
         if asked[document] == 0:
@@ -317,7 +321,7 @@ def find_terms(  # type: ignore[no-untyped-def]
             step = np.int64(0)
             if symbol != 0:
                 while state != 0:
-                    step = _child(nodes, edges, shift, state, symbol)
+                    step = _child(nodes, edges, mask, shift, state, symbol)
                     if step != 0:
                         break
                     state = np.int64(fails[state])
@@ -334,7 +338,7 @@ def find_terms(  # type: ignore[no-untyped-def]
             state, before = step, kind
             if state == 0:
                 continue
-            hit = np.int64(nodes[state, 1] & np.uint64(0xFFFFFFFF))
+            hit = np.int64(nodes[2 * state + 1] & np.uint64(0xFFFFFFFF))
             if hit == 0:
                 continue
             if pos < end:
@@ -357,5 +361,5 @@ def find_terms(  # type: ignore[no-untyped-def]
                             num_spans += 1
                     found >>= np.uint64(1)
                     number += 1
-                hit = np.int64(nodes[fails[hit], 1] & np.uint64(0xFFFFFFFF))
+                hit = np.int64(nodes[2 * fails[hit] + 1] & np.uint64(0xFFFFFFFF))
     return num_spans

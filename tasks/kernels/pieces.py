@@ -9,14 +9,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tasks.kernels import inner
 from tasks.kernels.chars import MARK, SPACE, decode, next_unit
+from tasks.kernels.interning import pointers
 
 _NEWLINE = ord("\n")
 
 
 @njit(cache=True, nogil=True)
-def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type: ignore[no-untyped-def]
+def find_pieces(texts, begins, rows, by_line, min_units, classes, folds):  # type: ignore[no-untyped-def]
     """Pieces of at least `min_units` units in texts `rows`: place in rows, and start, stop and reach in buf."""
+    # Helpers are given where arrays lie: each call with an array counts its references.
+    buf, classes, folds = pointers((texts, classes, folds))
     room = 1024
     owners, starts, stops, reaches = (
         np.empty(room, np.int32),
@@ -34,7 +38,7 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
             line_end = pos
             while line_end < end and buf[line_end] != _NEWLINE:
                 line_end += 1
-            start, stop = trim(buf, pos, line_end, classes)
+            start, stop = _trim(buf, pos, line_end, classes)
             pos = line_end + 1
             if start == stop:
                 open_piece = False
@@ -44,7 +48,7 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
                 continue
             if last_reach >= 0:
                 reaches[last_reach] = start
-                if not has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
+                if not _has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
                     count -= 1
             if count == room:
                 room *= 2
@@ -54,13 +58,13 @@ def find_pieces(buf, begins, rows, by_line, min_units, classes, folds):  # type:
             last_reach = count
             count += 1
             open_piece = True
-        if last_reach >= 0 and not has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
+        if last_reach >= 0 and not _has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
             count -= 1
     return owners[:count].copy(), starts[:count].copy(), stops[:count].copy(), reaches[:count].copy()
 
 
-@njit(cache=True, nogil=True)
-def trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
+@inner
+def _trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
     """(start, stop) of a span without the white space around it; start == stop where it is blank."""
     while start < stop:
         c, after = decode(buf, start, stop)
@@ -78,8 +82,8 @@ def trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
     return start, stop
 
 
-@njit(cache=True, nogil=True)
-def has_units(buf, start, stop, at_least, classes, folds):  # type: ignore[no-untyped-def]
+@inner
+def _has_units(buf, start, stop, at_least, classes, folds):  # type: ignore[no-untyped-def]
     """Whether a span has so many units."""
     count = 0
     pos = start
@@ -92,11 +96,12 @@ def has_units(buf, start, stop, at_least, classes, folds):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def has_rest(buf, begins, rows, starts, ends, firsts, classes):  # type: ignore[no-untyped-def]
+def has_rest(texts, begins, rows, starts, ends, firsts, classes):  # type: ignore[no-untyped-def]
     """For each document, whether a part of a unit stands outside of its cuts, of which i's are firsts[i] .. firsts[i + 1].
 
     rows, starts, ends: of each cut; offsets are within the text, ordered and disjoint.
     """
+    buf = pointers(texts)
     rest = np.zeros(firsts.size - 1, np.bool_)
     for i in range(firsts.size - 1):
         row = rows[firsts[i]]

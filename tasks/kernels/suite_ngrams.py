@@ -12,7 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tasks.kernels import inner
 from tasks.kernels.chars import decode, document_units, mix64, next_unit
+from tasks.kernels.interning import pointers
 from tasks.kernels.shingles import unit_hashes
 
 BASE = np.uint64(0x9E3779B97F4A7C15)
@@ -94,15 +96,16 @@ def prove_ngrams(buf, begin, end, firsts, places, text, text_starts, text_stops,
     starts, stops = np.empty(end - begin + 1, np.int64), np.empty(end - begin + 1, np.int64)
     units = np.empty(end - begin + 1, np.uint64)
     document_units(buf, begin, end, classes, folds, starts, stops, units)
+    spelling = pointers((buf, text, classes, folds))
     for i in range(firsts.size):
         first, place = firsts[i], places[i]
         start, stop = starts[first], stops[first + lengths[place] - 1]
-        same = _same_units(buf, start, stop, text, text_starts[place], text_stops[place], classes, folds)
+        same = _same_units(start, stop, text_starts[place], text_stops[place], *spelling)
         spans[2 * i], spans[2 * i + 1] = (start - begin, stop - begin) if same else (-1, -1)
 
 
-@njit(cache=True, nogil=True)
-def _same_units(a, a_pos, a_end, b, b_pos, b_end, classes, folds):  # type: ignore[no-untyped-def]
+@inner
+def _same_units(a_pos, a_end, b_pos, b_end, a, b, classes, folds):  # type: ignore[no-untyped-def]
     while True:
         a_start, a_stop, _ = next_unit(a, a_pos, a_end, classes, folds)
         b_start, b_stop, _ = next_unit(b, b_pos, b_end, classes, folds)

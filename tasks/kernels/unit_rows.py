@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels.chars import next_unit
+from tasks.kernels.interning import pointers
 from tasks.kernels.shingles import unit_hashes
 
 
@@ -25,11 +26,12 @@ def units_of_texts(buf, begins, most_bytes, classes, folds, out):  # type: ignor
 
 
 @njit(cache=True, nogil=True)
-def join_units(buf, classes, folds, out):  # type: ignore[no-untyped-def]
+def join_units(text, classes, folds, out):  # type: ignore[no-untyped-def]
     """Write the units of a text, unfolded, with single spaces between them; returns the size. `out` has twice the room."""
-    size, pos, end = 0, 0, buf.size
+    size, pos, end = 0, 0, text.size
+    buf, kinds, folded = pointers((text, classes, folds))
     while True:
-        start, stop, _ = next_unit(buf, pos, end, classes, folds)
+        start, stop, _ = next_unit(buf, pos, end, kinds, folded)
         if start == end:
             return size
         if size:
