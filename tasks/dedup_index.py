@@ -28,8 +28,8 @@ import pyarrow as pa
 from llm_core.config import ConfigError
 from tasks.artifact import ArtifactMismatch, write_json
 from tasks.dedup_config import INDEX_FILES, DedupConfig
-from tasks.documentset import ID, read_table, write_table
-from tasks.signatures import choose_bands, id_words, one_chunk
+from tasks.documentset import ID, one_chunk, read_table, write_table
+from tasks.signatures import choose_bands, id_words
 
 VERSION = 2
 """Of what hashes mean: 1 had no lone signs in shingles."""

@@ -120,12 +120,16 @@ def id_matrix(ids: pa.ChunkedArray | pa.Array) -> np.ndarray:
     return np.concatenate([np.zeros((0, 16), np.uint8), *arrays])
 
 
+def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array. Nothing is copied where it is one: `combine_chunks` of a column copies always."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
 def text_buffers(texts: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """UTF-8 bytes (uint8) and offsets (int64, one more than documents) of a large_string column without nulls."""
-    array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    array = array.cast(pa.large_string())
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    array = one_chunk(texts.cast(pa.large_string()))
     _, offsets, data = array.buffers()
     begins = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifact import ArtifactMismatch
-from tasks.documentset import text_buffers
+from tasks.documentset import one_chunk, text_buffers
 from tasks.visible import shows
 
 CUTS, SPANS, MASKS = range(3)
@@ -75,8 +75,7 @@ def edit_texts(texts: pa.ChunkedArray, edits: Edits, what: str) -> tuple[pa.Arra
     values, begins = text_buffers(texts)
     emptied = np.zeros(len(texts), bool)
     if not len(edits.rows):
-        array = texts.combine_chunks()
-        return (array.chunk(0) if isinstance(array, pa.ChunkedArray) else array).cast(pa.large_string()), emptied
+        return one_chunk(texts.cast(pa.large_string())), emptied
     from tasks.kernels.edits import apply_edits, shows_ascii
 
     merged = _merge(np.diff(begins), edits, what)

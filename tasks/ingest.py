@@ -22,13 +22,13 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tasks.artifact import Artifact, check_accounting, digest_file, link_file
+from tasks.artifact import Artifact, check_accounting, link_file
 from tasks.damagedfiles import FileExtent, estimate_lost
 from tasks.documentrows import Row, RowReader
 from tasks.documentset import sum_counters
 from tasks.documentwriter import DocumentWriter
 from tasks.droppedrecords import DROPPED_FILE, DroppedRecords, merge_dropped
-from tasks.inputs import file_stamp
+from tasks.inputs import digest_input, file_stamp
 from tasks.keys import digest, key_config
 from tasks.pages import READ_PAGE
 from tasks.parts import Part, PartResult, RunParts, serial
@@ -107,7 +107,7 @@ def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = No
             raise StageFailure(f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz or .txt there")
         for relative, path in files.items():
             stamp = file_stamp(path)
-            identity = {"file": relative, "content": digest_file(path), "source": source, "settings": settings}
+            identity = {"file": relative, "content": digest_input(path), "source": source, "settings": settings}
             payload = {"path": str(path), "source": source, "relative": relative, "stamp": stamp}
             parts.append(Part(input_name(source, relative, bool(config.sources)), digest(identity), payload))
     return sorted(parts, key=lambda part: part.name)

@@ -42,6 +42,11 @@ def load_once(most: int) -> Callable[[Callable[[Path], T]], Callable[[Path], T]]
     return decorate
 
 
+digest_input = load_once(1 << 16)(digest_file)
+"""The content digest of an input file, read once by a process as long as size and time stay the same: a stage, which names
+its parts by it, asks again for what its key needed."""
+
+
 class InputDigests:
     """Digest by (absolute path, size, mtime), kept in one file under the store."""
 
@@ -59,7 +64,7 @@ class InputDigests:
             stamp = file_stamp(path)
             seen = self._known.get(str(path.resolve()))
             if seen is None or seen[:2] != stamp:
-                seen = [*stamp, digest_file(path)]
+                seen = [*stamp, digest_input(path)]
                 self._known[str(path.resolve())] = seen
                 changed = True
             result[name] = str(seen[2])

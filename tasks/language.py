@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_core.config import NOT_IN_KEY, ConfigError
-from tasks.artifact import Artifact, check_accounting, digest_file
+from tasks.artifact import Artifact, check_accounting
 from tasks.documentset import (
     ID,
     SIDECAR_FILE,
@@ -45,12 +45,12 @@ from tasks.documentset import (
 )
 from tasks.fasttext_files import read_labels
 from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
-from tasks.inputs import load_once
+from tasks.inputs import digest_input, load_once
 from tasks.keys import digest
 from tasks.language_labels import LID176_LABELS, UNDETERMINED
 from tasks.parts import Part, RunParts, serial
 from tasks.scripts import SCRIPTS, only_language_of, scripts_of
-from tasks.tally import tally_documents
+from tasks.tally import tally_columns
 
 LEAST_LETTERS = 10
 """Letters of one script from which they can contradict a label; a name or a unit in another alphabet is no language."""
@@ -106,7 +106,7 @@ class LanguageConfig:
 def identify_languages(ingest: Artifact, out_dir: Path, config: LanguageConfig, run_parts: RunParts = serial) -> Artifact:
     """Label every document with its language. Deterministic, whatever the number of workers."""
     model = config.input_files()["lid_model"]
-    model_digest = digest_file(model)
+    model_digest = digest_input(model)
     # Finished parts are found by what they read, and they read the model too.
     parts = [
         Part(p.name, digest({"documents": p.digest, "lid_model": model_digest}), {**p.payload, "lid_model": str(model)})
@@ -127,8 +127,8 @@ def _identify_part(part: Part, directory: Path, config: LanguageConfig) -> Mappi
     labels, scores, corrected = label_texts(documents["text"], Path(part.payload["lid_model"]), config)
     table = pa.table([documents["id"], pa.array(labels, pa.string()), pa.array(scores)], schema=LANGUAGE_SCHEMA)
     write_table(table, directory / SIDECAR_FILE)
-    sizes = pc.binary_length(documents["text"]).to_pylist()
-    return {"read": len(labels), "languages": tally_documents(labels, sizes), "corrected_by_script": corrected}
+    languages = tally_columns(table["language"], pc.binary_length(documents["text"]))
+    return {"read": len(labels), "languages": languages, "corrected_by_script": corrected}
 
 
 def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: LanguageConfig) -> tuple[list[str], np.ndarray, int]:

@@ -10,6 +10,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.documentset import one_chunk
+
 LABELS_FILE = "labels.parquet"
 LABELS_FOLDER = "labels"
 DIMENSIONS = ("language", "source", "register")
@@ -18,12 +20,14 @@ NONE = "(none)"
 
 def label_table(documents: pa.Table, languages: pa.ChunkedArray, register_key: str | None) -> pa.Table:
     """The labels of documents that have `text, source, metadata`."""
-    registers = [register_of(metadata, register_key) for metadata in documents["metadata"].to_pylist()]
+    # Documents of one source often have the same metadata.
+    metadata = one_chunk(documents["metadata"]).dictionary_encode()
+    registers = pa.array([register_of(one, register_key) for one in metadata.dictionary.to_pylist()], pa.string())
     return pa.table(
         {
             "language": languages,
             "source": documents["source"],
-            "register": pa.array(registers, pa.string()),
+            "register": pc.fill_null(registers.take(metadata.indices), NONE),
             "bytes": pc.binary_length(documents["text"]).cast(pa.int64()),
         }
     )

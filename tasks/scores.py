@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError
-from tasks.artifact import Artifact, check_accounting, digest_file, link_file
+from tasks.artifact import Artifact, check_accounting, link_file
 from tasks.classifier import ClassifierConfig, classify, classify_texts
 from tasks.documentset import (
     ID,
@@ -36,6 +36,7 @@ from tasks.documentset import (
     sum_counters,
     write_table,
 )
+from tasks.inputs import digest_input
 from tasks.keys import digest
 from tasks.learning import ModelFiles, learn_models
 from tasks.named_labels import check_conditions
@@ -118,7 +119,7 @@ def score_documents(
     models, training = learn_models(parts, out_dir, config, run_parts)
     models |= _given_models(config)
     # Finished parts are found by what they read, and they read the models too.
-    known = {name: [[group, fold, digest_file(Path(file))] for group, fold, file in files] for name, files in models.items()}
+    known = {name: [[group, fold, digest_input(Path(file))] for group, fold, file in files] for name, files in models.items()}
     scoring = [
         Part(p.name, digest({"pass": "score", "part": p.digest, "models": known}), {**p.payload, "models": models}) for p in parts
     ]

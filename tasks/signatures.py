@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch, digest_file
 from tasks.dedup_config import DedupConfig
-from tasks.documentset import ID, check_aligned, read_table, text_buffers, write_table
+from tasks.documentset import ID, check_aligned, one_chunk, read_table, text_buffers, write_table
 from tasks.keys import digest
 from tasks.near_duplicates import Banding
 from tasks.parts import Part, PartResult, RunParts, scratch_dir
@@ -199,11 +199,6 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
         else:
             keys.extend(id_words(table["id"]).T)
     return np.lexsort(keys[::-1])
-
-
-def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
 
 
 def id_words(column: pa.ChunkedArray | pa.Array) -> np.ndarray:

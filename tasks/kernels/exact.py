@@ -16,12 +16,13 @@ from functools import lru_cache
 import numpy as np
 from numba import njit, uint8
 
+from tasks.kernels.blake2 import HASH_WORDS, LANES_ROOM, ROOM, hash_spans
 from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
 from tasks.kernels.interning import load_word, store_word
 from tasks.kernels.pii_bytes import helper, pointer
 
 KEY_BYTES = 16
-_SCRATCH_BYTES = 1 << 18
+_SCRATCH_BYTES = 1 << 20
 _LAST_LOOKED_UP = 0x20000
 _COMPATIBILITY_HAN = 0x2F800  # these decompose; the Han between fold to themselves
 _CONTEXTUAL, _DOUBLE_S = 0xFFFFFFFF, 0xFFFFFFFE
@@ -31,26 +32,26 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[bytes | None]:
     """The key of each document in `rows`, None for one that is blank: blank texts are not copies of each other."""
-    forms = exact_forms()
     ends = begins[1:]
     longest = int((ends[rows] - begins[rows]).max(initial=0))
     scratch = np.empty(max(_SCRATCH_BYTES, _room_for(longest)), np.uint8)
-    places = np.empty((len(rows), 2), np.int64)
-    view = scratch.data
-    keys: list[bytes | None] = []
-    while len(keys) < len(rows):
-        first = len(keys)
-        done = _fold_rows(buf, begins, rows, first, forms, scratch, places)
-        for row, (start, stop) in zip(rows[first:done], places[first:done].tolist(), strict=True):
-            plain = start >= 0
-            folded = view[start:stop] if plain else fold_text(buf[begins[row] : ends[row]].tobytes().decode("utf-8"))
-            keys.append(hashlib.blake2b(folded, digest_size=KEY_BYTES).digest() if len(folded) else None)
+    places, hashes = np.empty((len(rows), 2), np.int64), np.empty((len(rows), HASH_WORDS), np.uint64)
+    room, lanes = np.empty(ROOM, np.uint64), np.empty(LANES_ROOM, np.int64)
+    _key_rows(buf, begins, rows, exact_forms(), scratch, places, room, lanes, hashes)
+    data = hashes.tobytes()
+    keys: list[bytes | None] = [data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES)]
+    for i in np.flatnonzero(places[:, 0] < 0).tolist():
+        folded = fold_text(buf[begins[rows[i]] : ends[rows[i]]].tobytes().decode("utf-8"))
+        keys[i] = hashlib.blake2b(folded, digest_size=KEY_BYTES).digest() if folded else None
     return keys
 
 
 def fold_text(text: str) -> bytes:
     """The text that is compared, as UTF-8."""
-    return " ".join(unicodedata.normalize("NFC", text.casefold()).split()).encode("utf-8")
+    # Word by word: white space joins nothing, and nothing moves over it. Most words of most texts have nothing to normalise.
+    normalize = unicodedata.normalize
+    words = [word if word.isascii() else normalize("NFC", word) for word in text.casefold().split()]
+    return " ".join(words).encode("utf-8")
 
 
 @lru_cache(maxsize=1)
@@ -78,23 +79,6 @@ def exact_forms() -> np.ndarray:
 def _room_for(num_bytes):  # type: ignore[no-untyped-def]
     """A folded character may be one byte longer than a two-byte original; one more byte is written before it is given up."""
     return num_bytes * 3 // 2 + 4
-
-
-@njit(cache=True, nogil=True)
-def _fold_rows(buf, begins, rows, first, forms, out, places):  # type: ignore[no-untyped-def]
-    """Fold texts from rows[first] on, while there is room in `out`, where `places` says; (-1, -1) for contextual ones.
-
-    Returns the first row that is not done.
-    """
-    at = 0
-    for i in range(first, rows.size):
-        begin, end = begins[rows[i]], begins[rows[i] + 1]
-        if at + _room_for(end - begin) > out.size:
-            return i
-        stop = _fold_plain(pointer(buf), np.int64(begin), np.int64(end), pointer(forms), pointer(out), np.int64(at))
-        places[i, 0], places[i, 1] = (at, stop) if stop >= 0 else (-1, -1)
-        at = max(at, stop)
-    return rows.size
 
 
 @njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -165,3 +149,24 @@ def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-
         out[size] = 0x80 | (c & 0x3F)
         size += 1
     return size - 1 if size > start and before == 0x20 else size
+
+
+@njit(cache=True, nogil=True)
+def _key_rows(buf, begins, rows, forms, scratch, places, room, lanes, hashes):  # type: ignore[no-untyped-def]
+    """Write the hashes of folded texts, as many at once as `scratch` has room for; places[i, 0] < 0 where there is none.
+
+    It is -1 for contextual texts, which are not folded here, and for blank ones.
+    """
+    spans, folded = pointer(places), pointer(scratch)
+    done = 0
+    while done < rows.size:
+        first, at = done, np.int64(0)
+        while done < rows.size:
+            begin, end = np.int64(begins[rows[done]]), np.int64(begins[rows[done] + 1])
+            if at + _room_for(end - begin) > scratch.size:
+                break
+            stop = _fold_plain(pointer(buf), begin, end, pointer(forms), folded, at)
+            spans[2 * done], spans[2 * done + 1] = (at, stop) if stop > at else (-1, -1)
+            at = max(at, stop)
+            done += 1
+        hash_spans(folded, spans, first, done, pointer(room), pointer(lanes), pointer(hashes))

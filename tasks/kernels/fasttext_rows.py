@@ -39,10 +39,12 @@ def fnv(value, byte):  # type: ignore[no-untyped-def]
 def lines(count: int, dim: int) -> np.ndarray:
     """float32 [count, `dim` filled up to a multiple of LANES] of zeros, each row at the beginning of a line of the cache.
 
-    Arrays of NumPy begin in the middle of one, so that each row would be in two.
+    Arrays of NumPy begin in the middle of one, so that each row would be in two. Large ones lie in huge pages, unlike those of
+    `np.zeros`.
     """
     width = -(-dim // LANES) * LANES
-    room = np.zeros((count * width + LANES) * 4, np.uint8)
+    room = np.empty((count * width + LANES) * 4, np.uint8)
+    room[:] = 0
     start = -room.ctypes.data % (4 * LANES)
     return room[start : start + count * width * 4].view(np.float32).reshape(count, width)
 

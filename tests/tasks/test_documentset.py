@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from tasks.artifact import ArtifactMismatch
-from tasks.documentset import read_table, write_table
+from tasks.documentset import read_table, text_buffers, write_table
 
 
 def test_damaged_table_is_named_in_one_line(tmp_path: Path) -> None:
@@ -29,3 +31,15 @@ def test_damaged_table_is_named_in_one_line(tmp_path: Path) -> None:
         read_table(file, ["id"])
     with pytest.raises(FileNotFoundError):
         read_table(tmp_path / "none.parquet")
+
+
+def test_texts_of_one_chunk_are_read_where_they_lie() -> None:
+    texts = pa.array(["", "één", "two", "文"], pa.large_string())
+    lying = np.frombuffer(texts.buffers()[2], np.uint8)
+    assert np.shares_memory(text_buffers(pa.chunked_array([texts]))[0], lying)
+    for chunks in ([], [texts], [texts[1:3]], [texts[:1], texts[2:], texts[1:2]]):
+        column = pa.chunked_array(chunks, pa.large_string())
+        for kind in (pa.large_string(), pa.string()):
+            values, begins = text_buffers(column.cast(kind))
+            read = [values[a:b].tobytes().decode() for a, b in itertools.pairwise(begins)]
+            assert read == column.to_pylist()

@@ -22,6 +22,7 @@ from tasks.keys import canonical_json, key_config
 from tasks.language import LanguageConfig, identify_languages
 from tasks.parts import PartRunner, serial, thread_executor
 from tasks.perplexity import PerplexityConfig, perplexities
+from tasks.score_labels import NONE, label_table
 from tasks.scores import ScoresConfig, score_documents
 from tasks.stage import StageFailure
 from tasks.unit_rows import UnitRows, spaced_units
@@ -283,3 +284,12 @@ def test_every_choice_is_a_configuration(choice: str) -> None:
 
 def test_the_default_for_perplexity_has_models_of_order_three() -> None:
     assert PerplexityConfig(reference="true").order == 3
+
+
+def test_registers_of_equal_metadata_are_looked_up_once_and_given_to_all() -> None:
+    metadata = ['{"kind":"mail"}', None, "{}", '{"kind":1}', '{"kind":"mail"}', '{"kind":null,"x":"kind"}', ""]
+    documents = pa.table({"metadata": metadata, "source": ["s"] * 7, "text": pa.array(["é"] * 7, pa.large_string())})
+    table = label_table(documents, pa.chunked_array([["en"] * 7]), "kind")
+    assert table["register"].to_pylist() == ["mail", NONE, NONE, NONE, "mail", NONE, NONE]
+    assert label_table(documents, pa.chunked_array([["en"] * 7]), None)["register"].unique().to_pylist() == [NONE]
+    assert table["bytes"].to_pylist() == [2] * 7
