@@ -67,10 +67,6 @@ def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
     return builder.bitcast(builder.gep(start, [pos]), ir.IntType(64).as_pointer())
 
 
-def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
-    return builder.bitcast(builder.gep(data_of(context, builder, kind, buf), [pos]), ir.IntType(64).as_pointer())
-
-
 @intrinsic
 def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
     """The eight bytes at buf[pos] as one number, `buf` being an array or where one lies; nothing is checked or aligned."""
