@@ -47,7 +47,6 @@ VERSION_FIELDS = (
     "LastModified",
     "updated",
     "mtime",
-    "xet_hash",
 )
 PIECE_BYTES = 16 << 20
 ATTEMPTS = 4
@@ -82,13 +81,11 @@ def is_remote(path: str) -> bool:
 
 
 def base_of(address: str) -> PurePosixPath:
-    """The folder an address speaks of: itself where it ends in /, else what stands before its last name or first wildcard."""
-    place = _place(address)
-    if address.endswith("/"):
-        return place
-    steps = place.parts
-    magic = next((i for i, step in enumerate(steps) if WILDCARDS & set(step)), len(steps) - 1)
-    return PurePosixPath(*steps[:magic])
+    """The folder an address speaks of: what stands before its first wildcard, else itself where it ends in /, else what stands
+    before its last name."""
+    steps = _place(address).parts
+    end = len(steps) if address.endswith("/") else len(steps) - 1
+    return PurePosixPath(*steps[: next((i for i, step in enumerate(steps) if WILDCARDS & set(step)), end)])
 
 
 def list_remote(address: str, where: str, form: str | None = None) -> tuple[list[RemoteFile], list[PurePosixPath]]:
@@ -111,14 +108,14 @@ def list_remote(address: str, where: str, form: str | None = None) -> tuple[list
         )
     files = [RemoteFile(name, _place(name), system) for name in found]
     # A lone .json in a folder describes the data more often than it holds some.
-    read = [
-        file
+    read = {
+        file.address: file
         for file in files
         if format_of(file.place.name, form) and (found[file.address] or file.place.suffix.lower() != ".json")
-    ]
+    }
     if not read:
         raise ConfigError(f"{where}.paths: {address} names no file with a reader; formats are {known_formats()}")
-    return read, [file.place for file in files if file not in read and not file.place.name.startswith(".")]
+    return list(read.values()), [file.place for file in files if file.address not in read]
 
 
 def _match(system: Any, pattern: str) -> dict[str, bool]:
@@ -140,6 +137,8 @@ def _match(system: Any, pattern: str) -> dict[str, bool]:
         elif not address.startswith(folders):
             folders += (f"{address.rstrip('/')}/",)
             found = _below(system, folders[-1]) | found
+    if not found and pattern.endswith("/"):
+        return _below(system, pattern)
     return found or ({pattern: True} if system.isfile(pattern) else {})
 
 
@@ -311,7 +310,7 @@ def _trouble() -> tuple[type[BaseException], ...]:
         ("httpx", ("HTTPError",)),
         ("httpx2", ("HTTPError",)),
     ):
-        kinds += [getattr(sys.modules[module], name) for name in names if module in sys.modules]
+        kinds += [kind for name in names if (kind := getattr(sys.modules.get(module), name, None))]  # not all versions have all
     return tuple(kinds)
 
 

@@ -261,15 +261,17 @@ def test_address_of_a_folder_without_its_slash_is_an_error_that_writes_it(bucket
 
 def test_globs_and_folders_elsewhere_take_what_those_here_take(bucket: Any, tmp_path: Path) -> None:
     keys = ["x/part.jsonl/0", "x/part.jsonl/more/1", "x/part.jsonl/_SUCCESS", "x/a[1].jsonl", "x/ab.jsonl", "x/.old.jsonl"]
-    keys += ["x/.git/b.jsonl", "x/card.json"]
+    keys += ["x/.git/b.jsonl", "x/card.json", "x/b[1]/c.jsonl"]
     for key in keys:
         bucket.put_object(Bucket="texts", Key=key, Body=b'{"text": "%s"}\n' % key.encode())
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_text("")
     bucket.put_object(Bucket="texts", Key="x/mark/", Body=b"")
 
-    for path in ("x/", "x/*", "x/part.*", "x/**/0", "x/a[1].jsonl", "x/a?.jsonl", "x/*.json", "x/ab.jsonl"):
+    for path in ("x/", "x/*", "x/part.*", "x/**/0", "x/b[1]/", "x/a[1].jsonl", "x/a?.jsonl", "x/*.json", "x/ab.jsonl"):
         here = list_files([f"{tmp_path}/{path}"], tmp_path / "x", tmp_path, form="jsonl")
-        there = list_files(["s3://texts/x/none*", f"s3://texts/{path}"][1:], None, tmp_path / "cache", form="jsonl")
+        there = list_files([f"s3://texts/{path}"], None, tmp_path / "cache", form="jsonl")
         names = [str(file.relative_to(tmp_path / "x")) for file in here.files.values()]
         assert [file.read_text() for file in there.files.values()] == [f'{{"text": "x/{name}"}}\n' for name in names], path
+    of_folders = list_files(["s3://texts/x/*/"], None, tmp_path / "cache", form="jsonl").files
+    assert list(of_folders) == ["b[1]/c.jsonl", "part.jsonl/0", "part.jsonl/_SUCCESS", "part.jsonl/more/1"]
