@@ -334,9 +334,10 @@ def _reason(error: BaseException) -> tuple[str, bool]:
         return "it is not there", False
     if isinstance(last, OSError) and last.errno is not None and last.strerror:
         return os.strerror(last.errno) if last.errno > 0 else last.strerror, True
-    if isinstance(last, (ValueError, NotImplementedError)):
+    # Complaints of headers quote them, and a header is where the secret is.
+    if isinstance(last, (ValueError, NotImplementedError)) and "header" not in str(last).lower():
         return f"refused: {' '.join(str(last).split())[:200].rstrip('.')}", False
-    return type(last).__name__, type(last).__name__ != "ClientError"
+    return type(last).__name__, not isinstance(last, ValueError) and type(last).__name__ != "ClientError"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -207,6 +207,16 @@ def test_address_that_cannot_be_read_is_one_line_without_secrets(
     assert all(word in said for word in words), said
 
 
+def test_refused_header_is_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(scheme: str) -> None:
+        raise ValueError("Invalid header value b'Bearer hidden-key'")
+
+    monkeypatch.setattr(remotefiles, "_open", refuse)
+    with pytest.raises(ConfigError, match=r"s3://texts/a\.jsonl cannot be read \(ValueError\)") as caught:
+        list_files(["s3://texts/a.jsonl"], None, tmp_path)
+    assert "hidden-key" not in str(caught.value)
+
+
 def test_files_here_and_elsewhere_are_two_sources(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"make two of source\.sources"):
         list_files(["https://x.example/a.jsonl", "b.jsonl"], None, tmp_path)
