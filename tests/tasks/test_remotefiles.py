@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -196,16 +197,7 @@ def test_names_are_relative_to_what_the_addresses_have_in_common(site: tuple[str
 def test_address_that_cannot_be_read_is_one_line_without_secrets(
     path: str, words: list[str], site: tuple[str, Path, type[Server]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fsspec
-
-    original = fsspec.filesystem
-
-    def without_gcsfs(scheme: str, **options: Any) -> Any:
-        if scheme == "gs":
-            raise ImportError("Please install gcsfs to access Google Storage")
-        return original(scheme, **options)
-
-    monkeypatch.setattr(fsspec, "filesystem", without_gcsfs)
+    monkeypatch.setitem(sys.modules, "gcsfs.core", None)
     (site[1] / "a.pdf").touch()
     empty_dir(site[1] / "empty")
     with pytest.raises(ConfigError) as caught:
@@ -213,6 +205,16 @@ def test_address_that_cannot_be_read_is_one_line_without_secrets(
     said = str(caught.value)
     assert said.startswith("source.paths: ") and "\n" not in said and "secret" not in said
     assert all(word in said for word in words), said
+
+
+def test_refused_header_is_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(scheme: str) -> None:
+        raise ValueError("Invalid header value b'Bearer hidden-key'")
+
+    monkeypatch.setattr(remotefiles, "_open", refuse)
+    with pytest.raises(ConfigError, match=r"s3://texts/a\.jsonl cannot be read \(ValueError\)") as caught:
+        list_files(["s3://texts/a.jsonl"], None, tmp_path)
+    assert "hidden-key" not in str(caught.value)
 
 
 def test_files_here_and_elsewhere_are_two_sources(tmp_path: Path) -> None:
@@ -258,3 +260,28 @@ def test_bucket_that_cannot_be_read_is_one_line(bucket: Any, path: str, words: s
     with pytest.raises(ConfigError) as caught:
         list_files([path], None, tmp_path)
     assert words in str(caught.value) and path in str(caught.value) and "hidden-key" not in str(caught.value)
+
+
+def test_address_of_a_folder_without_its_slash_is_an_error_that_writes_it(bucket: Any, tmp_path: Path) -> None:
+    bucket.put_object(Bucket="texts", Key="spark/part.jsonl/part-0", Body=b'{"text": "a"}\n')
+    for form in (None, "jsonl"):
+        with pytest.raises(ConfigError, match="s3://texts/spark is a folder; write s3://texts/spark/"):
+            list_files(["s3://texts/spark"], None, tmp_path, form=form)
+
+
+def test_globs_and_folders_elsewhere_take_what_those_here_take(bucket: Any, tmp_path: Path) -> None:
+    keys = ["x/part.jsonl/0", "x/part.jsonl/more/1", "x/part.jsonl/_SUCCESS", "x/a[1].jsonl", "x/ab.jsonl", "x/.old.jsonl"]
+    keys += ["x/.git/b.jsonl", "x/card.json", "x/b[1]/c.jsonl"]
+    for key in keys:
+        bucket.put_object(Bucket="texts", Key=key, Body=b'{"text": "%s"}\n' % key.encode())
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).write_text("")
+    bucket.put_object(Bucket="texts", Key="x/mark/", Body=b"")
+
+    for path in ("x/", "x/*", "x/part.*", "x/**/0", "x/b[1]/", "x/a[1].jsonl", "x/a?.jsonl", "x/*.json", "x/ab.jsonl"):
+        here = list_files([f"{tmp_path}/{path}"], tmp_path / "x", tmp_path, form="jsonl")
+        there = list_files([f"s3://texts/{path}"], None, tmp_path / "cache", form="jsonl")
+        names = [str(file.relative_to(tmp_path / "x")) for file in here.files.values()]
+        assert [file.read_text() for file in there.files.values()] == [f'{{"text": "x/{name}"}}\n' for name in names], path
+    of_folders = list_files(["s3://texts/x/*/"], None, tmp_path / "cache", form="jsonl").files
+    assert list(of_folders) == ["b[1]/c.jsonl", "part.jsonl/0", "part.jsonl/_SUCCESS", "part.jsonl/more/1"]
