@@ -16,9 +16,9 @@ from functools import lru_cache
 import numpy as np
 from numba import njit, uint8
 
+from tasks.kernels.addresses import load_word, pointers, store_word
 from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
-from tasks.kernels.interning import load_word, store_word
-from tasks.kernels.pii_bytes import helper, pointer
+from tasks.kernels.pii_bytes import helper
 
 KEY_BYTES = 16
 _SCRATCH_BYTES = 1 << 18
@@ -76,8 +76,8 @@ def exact_forms() -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _room_for(num_bytes):  # type: ignore[no-untyped-def]
-    """A folded character may be one byte longer than a two-byte original; one more byte is written before it is given up."""
-    return num_bytes * 3 // 2 + 4
+    """A byte that is no character is folded as one of three; one more byte is written before it is given up."""
+    return 3 * num_bytes + 4
 
 
 @njit(cache=True, nogil=True)
@@ -91,7 +91,7 @@ def _fold_rows(buf, begins, rows, first, forms, out, places):  # type: ignore[no
         begin, end = begins[rows[i]], begins[rows[i] + 1]
         if at + _room_for(end - begin) > out.size:
             return i
-        stop = _fold_plain(pointer(buf), np.int64(begin), np.int64(end), pointer(forms), pointer(out), np.int64(at))
+        stop = _fold_plain(pointers(buf), np.int64(begin), np.int64(end), pointers(forms), pointers(out), np.int64(at))
         places[i, 0], places[i, 1] = (at, stop) if stop >= 0 else (-1, -1)
         at = max(at, stop)
     return rows.size
