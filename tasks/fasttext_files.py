@@ -24,6 +24,7 @@ _MAGIC, _VERSION, _SUPERVISED = 793712314, 12, 3
 _CENTROIDS = 256
 _SIZES_AT, _WORDS_AT = 64, 92
 """Bytes before the numbers of words, and before the first of them; a file of fewer is no model."""
+_LONGEST_NGRAM = 1 << 10
 _LABEL = 1
 """What marks an entry of the dictionary as a label."""
 
@@ -75,6 +76,8 @@ class _Reader:
         self.data, self.at = data, 0
 
     def array(self, kind: str, count: int) -> np.ndarray:
+        if not 0 <= count <= len(self.data):
+            raise ValueError(f"a table of {count} numbers is longer than the file")
         found = np.frombuffer(self.data, kind, count, self.at)
         self.at += found.nbytes
         return found
@@ -115,6 +118,9 @@ def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextM
         return None
     size, num_words, _ = reader.array("<i4", 3).tolist()
     _, num_places = reader.array("<i8", 2).tolist()
+    # The kernels go by these without a further look.
+    if not 0 <= num_words <= size or buckets < 0 or longest > _LONGEST_NGRAM:
+        raise ValueError("its sizes are none of a model")
     words, counts = [], []
     for _ in range(size):
         words.append(reader.word())
@@ -133,7 +139,7 @@ def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextM
     end_of_line = words.index(b"</s>", 0, num_words) if b"</s>" in words[:num_words] else -1
     # Without n-grams fastText reads words alone, however short an n-gram could be.
     lengths = np.array([shortest, longest, max(buckets, 1), end_of_line, word_ngrams], np.int64)
-    hashed = buckets if longest > 0 or word_ngrams > 1 else 0
+    hashed = max(buckets, 1) if longest > 0 or word_ngrams > 1 else 0
     num_rows = num_words + (pairs[:, 1].max(initial=-1) + 1 if num_places >= 0 else hashed)
     num_labels = size - num_words
     if (

@@ -80,5 +80,7 @@ def _huffman_tree(counts: Sequence[int]) -> np.ndarray:
                 children[parent - leaves, side], leaf = leaf, leaf - 1
             else:
                 children[parent - leaves, side], node = node, node + 1
+        if children[parent - leaves].max() >= parent:
+            raise ValueError("the counts of its labels are none that fall")
         weights[parent] = sum(weights[child] for child in children[parent - leaves].tolist())
     return children

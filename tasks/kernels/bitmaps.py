@@ -17,7 +17,6 @@ from numba.extending import intrinsic
 
 from tasks.kernels import inner
 from tasks.kernels.chars import APOSTROPHE, LETTER, MARK, SPACE, UNSEGMENTED, char_classes, decode
-from tasks.kernels.interning import trailing_zeros
 
 IN_UNIT, IS_LETTER, IS_UNSEGMENTED, IS_MARK, IS_SPACE, IS_APOSTROPHE = 1, 2, 4, 8, 16, 32
 PADDING = 72
@@ -66,12 +65,22 @@ def count_ones(typing_context: Any, word: Any) -> Any:
 
 
 @intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """How many of the lowest bits of a number are 0; 64 where all are."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
 def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
     """Which of the 64 bytes at buf[pos] are (beyond ASCII, in a character but not its first, letters, in units, white space,
     newlines, apostrophes, ends of sentences, what may close after them, ODD, dots, `#`, `{`, the first of a Han letter,
     the first of a common letter of two bytes), each as the bits of one number.
 
-    buf: where bytes lie (tasks.kernels.interning.pointers). Reads 66 of them; nothing is checked.
+    buf: where bytes lie (tasks.kernels.addresses.pointers). Reads 66 of them; nothing is checked.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]

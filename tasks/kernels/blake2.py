@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tasks.kernels.interning import load_word
-from tasks.kernels.pii_bytes import helper, pointer
+from tasks.kernels.addresses import load_word, pointers
+from tasks.kernels.pii_bytes import helper
 
 HASH_WORDS = 2
 """Numbers of eight bytes in a hash."""
@@ -115,7 +115,7 @@ def hash_spans(buf, spans, first, stop, room, lanes, hashes):  # type: ignore[no
 
     Spans that begin below 0 are passed over. `room`: ROOM numbers; `lanes`: LANES_ROOM. All are where arrays lie.
     """
-    initial = pointer(_BEGIN)
+    initial = pointers(_BEGIN)
     for lane in range(_LANES):
         lanes[lane] = -1  # the span it is at
     following, busy = first, 1

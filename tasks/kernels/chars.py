@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from tasks.kernels.interning import pointers
+from tasks.kernels.addresses import pointers
 
 NUM_CODE_POINTS = 0x110000
 REPLACEMENT = 0xFFFD

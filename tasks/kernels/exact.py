@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 from numba import njit, uint8
 
+from tasks.kernels.addresses import load_word, pointers, store_word
 from tasks.kernels.blake2 import HASH_WORDS, LANES_ROOM, ROOM, hash_spans
 from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
-from tasks.kernels.interning import load_word, store_word
-from tasks.kernels.pii_bytes import helper, pointer
+from tasks.kernels.pii_bytes import helper
 
 KEY_BYTES = 16
 _SCRATCH_BYTES = 1 << 20
@@ -77,8 +77,8 @@ def exact_forms() -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _room_for(num_bytes):  # type: ignore[no-untyped-def]
-    """A folded character may be one byte longer than a two-byte original; one more byte is written before it is given up."""
-    return num_bytes * 3 // 2 + 4
+    """A byte that is no character is folded as one of three; one more byte is written before it is given up."""
+    return 3 * num_bytes + 4
 
 
 @njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -157,7 +157,7 @@ def _key_rows(buf, begins, rows, forms, scratch, places, room, lanes, hashes):  
 
     It is -1 for contextual texts, which are not folded here, and for blank ones.
     """
-    spans, folded = pointer(places), pointer(scratch)
+    spans, folded = pointers(places), pointers(scratch)
     done = 0
     while done < rows.size:
         first, at = done, np.int64(0)
@@ -165,8 +165,8 @@ def _key_rows(buf, begins, rows, forms, scratch, places, room, lanes, hashes):  
             begin, end = np.int64(begins[rows[done]]), np.int64(begins[rows[done] + 1])
             if at + _room_for(end - begin) > scratch.size:
                 break
-            stop = _fold_plain(pointer(buf), begin, end, pointer(forms), folded, at)
+            stop = _fold_plain(pointers(buf), begin, end, pointers(forms), folded, at)
             spans[2 * done], spans[2 * done + 1] = (at, stop) if stop > at else (-1, -1)
             at = max(at, stop)
             done += 1
-        hash_spans(folded, spans, first, done, pointer(room), pointer(lanes), pointer(hashes))
+        hash_spans(folded, spans, first, done, pointers(room), pointers(lanes), pointers(hashes))

@@ -2,7 +2,7 @@
 
 The hashes and tables of fastText 0.9 (src/dictionary.cc), for the kernels that apply such models. Words are bytes; those of the
 model lie one after another with eight bytes of padding behind the last. Rows are filled up with zeros to a multiple of LANES
-numbers. Helpers are given where arrays lie (`pointer`): an array would be counted, atomically, at each call.
+numbers. Helpers are given where arrays lie (`pointers`): an array would be counted, atomically, at each call.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tasks.kernels.addresses import load_word
 from tasks.kernels.bitmaps import count_ones
-from tasks.kernels.interning import load_word
 from tasks.kernels.pii_bytes import helper
 
 FNV_SEED, _FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)

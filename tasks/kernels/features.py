@@ -30,8 +30,9 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import c4, inner
+from tasks.kernels.addresses import pointers
 from tasks.kernels.bitmaps import NUM_MAPS, PADDING, char_flags, map_document
-from tasks.kernels.interning import make_table, pointers
+from tasks.kernels.interning import make_table
 from tasks.kernels.lines import duplicate_paragraphs, line_marks, measure_lines
 from tasks.kernels.ngrams import MAX_N, filter_size, repeated_ngrams
 from tasks.kernels.stopwords import count_stop_words, empty_tables, fill_tables, pack_lists
@@ -87,7 +88,6 @@ def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
 
 @njit(cache=True, nogil=True)
 def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, rows):  # type: ignore[no-untyped-def]
-    # Helpers are given where arrays lie: counting references to arrays was a third of the time.
     buf, packed_lists, (char_tables, c4_tables, stops) = pointers((texts, packed_arrays, tables))
     (maps, sums), spans, places, units_room, scratch, (table, seen, stripped), (c4_totals, covered) = pointers(room)
     units, unit_chars = (units_room[0], units_room[1], units_room[2]), units_room[3]

@@ -9,86 +9,16 @@ byte by byte. So equal ids mean equal content: collisions cost time, never truth
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import errors, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit
+
+from tasks.kernels.addresses import load_word
 
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 PRIME = np.uint64(0xD6E8FEB86659FD93)
 _LONG = np.uint64(1 << 63)
 HALF = np.uint64(32)
 _EMPTY = np.uint32((1 << 32) - 1)
-
-
-def _pointer_type(kind: Any) -> Any:
-    if isinstance(kind, types.BaseTuple):
-        return types.Tuple([_pointer_type(member) for member in kind])
-    if kind.layout != "C":
-        raise errors.TypingError(f"{kind} does not lie in one piece")
-    return types.CPointer(kind.dtype)
-
-
-@intrinsic
-def pointers(typing_context: Any, arrays: Any) -> Any:
-    """Where the numbers of arrays lie, in tuples as deep as theirs. Indexed by one number, not from the end; without a length.
-
-    An array given to a function is counted up and down by atomic instructions. Whoever calls the kernel keeps the arrays alive.
-    """
-
-    def unpack(context, builder, kind, value):  # type: ignore[no-untyped-def]
-        if not isinstance(kind, types.BaseTuple):
-            return context.make_array(kind)(context, builder, value).data
-        members = cgutils.unpack_tuple(builder, value)
-        found = [unpack(context, builder, *member) for member in zip(kind, members, strict=True)]
-        return context.make_tuple(builder, _pointer_type(kind), found)
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return unpack(context, builder, arrays, arguments[0])
-
-    return _pointer_type(arrays)(arrays), generate
-
-
-@intrinsic
-def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """How many of the lowest bits of a number are 0; 64 where all are."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
-def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
-    start = buf if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buf).data
-    return builder.bitcast(builder.gep(start, [pos]), ir.IntType(64).as_pointer())
-
-
-@intrinsic
-def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """The eight bytes at buf[pos] as one number, `buf` being an array or where one lies; nothing is checked or aligned."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        place = _bytes_at(context, builder, signature.args[0], *arguments)
-        word = builder.load(place)
-        word.align = 1
-        return word
-
-    return types.uint64(buf, types.int64), generate
-
-
-@intrinsic
-def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
-    """Write a number as the eight bytes at buf[pos], as `load_word` reads them."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        builder.store(arguments[2], _bytes_at(context, builder, signature.args[0], *arguments[:2])).align = 1
-        return context.get_dummy_value()
-
-    return types.void(buf, types.int64, types.uint64), generate
 
 
 def make_table(num_items: int) -> np.ndarray:

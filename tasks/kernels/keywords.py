@@ -27,11 +27,11 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
+from tasks.kernels.addresses import pointers
 from tasks.kernels.chars import MARK as MARK_CLASS
 from tasks.kernels.chars import SPACE as SPACE_CLASS
 from tasks.kernels.chars import UNSEGMENTED as UNSEGMENTED_CLASS
 from tasks.kernels.chars import char_classes, decode, fold_table
-from tasks.kernels.interning import pointers
 
 OUTSIDE, WORD, MARK, UNSEGMENTED, SPACE = range(5)
 CHILD_BITS, SYMBOL_BITS = 24, 16

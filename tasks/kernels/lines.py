@@ -24,9 +24,10 @@ from tasks.kernels.bitmaps import (
     TAILS,
     class_at,
     count_ones,
+    trailing_zeros,
 )
 from tasks.kernels.chars import NUM_CODE_POINTS
-from tasks.kernels.interning import HALF, PRIME, clear_table, first_slot, intern_span, known_id, padded_key, trailing_zeros
+from tasks.kernels.interning import HALF, PRIME, clear_table, first_slot, intern_span, known_id, padded_key
 
 BULLETS = "•‣▶◀◦■□▪▫–-*"
 """RedPajama's ten, `-` of DataTrove and `*` of dolma."""

@@ -75,9 +75,9 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, keys, seen, table, 
 
 @njit(cache=True, nogil=True)
 def filter_size(num_units):  # type: ignore[no-untyped-def]
-    """Bytes of the filter of pairs of so many units."""
+    """Bytes of the filter of pairs of so many units; no more than places of four bytes tell apart."""
     size = 256
-    while size < 8 * num_units:
+    while size < 8 * num_units and size < 1 << 31:
         size *= 2
     return size
 

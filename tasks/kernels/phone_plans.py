@@ -11,7 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from tasks.kernels.pii_bytes import helper, pointer
+from tasks.kernels.addresses import pointers
+from tasks.kernels.pii_bytes import helper
 
 MAX_DIGITS = 24
 RECENT_BITS = 11
@@ -73,10 +74,10 @@ def judge(
     scratch = np.zeros((3, MAX_DIGITS), np.int64)
     recent = np.full((1 << RECENT_BITS, 3), -1, np.int64)
     code_digits = np.int64(1 if code < 10 else 2 if code < 100 else 3)
-    begin, steps, first, second = np.int64(0), pointer(step), _pointers(main), _pointers(own)
-    out = pointer(abroad[0]), pointer(abroad[1]), pointer(abroad[2])
+    begin, steps, first, second = np.int64(0), pointers(step), _pointers(main), _pointers(own)
+    out = pointers(abroad)
     for n in asked:
-        digits, national, rest = pointer(scratch[0]), pointer(scratch[1]), pointer(scratch[2])
+        digits, national, rest = pointers(scratch[0]), pointers(scratch[1]), pointers(scratch[2])
         number, shape = numbers[n], shapes[n] if len(shapes) > 0 else begin
         place = np.int64((np.uint64(number ^ (shape << 40)) * _MIXER) >> _PLACE_SHIFT)
         if recent[place, 0] != number or recent[place, 1] != shape:
@@ -106,7 +107,7 @@ def judge(
 @helper
 def _pointers(prefix: Any) -> Any:
     machine, results, settled, general, possible, too_long = prefix
-    return pointer(machine), pointer(results), pointer(settled), pointer(general), possible, too_long
+    return pointers(machine), pointers(results), pointers(settled), pointers(general), possible, too_long
 
 
 @helper

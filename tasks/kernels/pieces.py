@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
+from tasks.kernels.addresses import pointers
 from tasks.kernels.chars import MARK, SPACE, decode, next_unit
-from tasks.kernels.interning import pointers
 
 _NEWLINE = ord("\n")
 

@@ -15,8 +15,9 @@ import numba
 import numpy as np
 
 from tasks import pii_kinds as kinds
+from tasks.kernels.addresses import pointers
 from tasks.kernels.pii_addresses import ip4, ip6, mac
-from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, inlined, is_any, pointer
+from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, inlined, is_any
 from tasks.kernels.pii_emails import email, may_be_email
 from tasks.kernels.pii_numbers import (
     DIGITS,
@@ -74,7 +75,7 @@ def find_candidates(
     int64 array, `found` or a larger one, `ROW` numbers a candidate, of each range first the words, then the rest, in order of
     triggers; alternatives of one trigger longest first.
     """
-    v, shapes = pointer(values), pointer(phone_shapes)
+    v, shapes = pointers(values), pointers(phone_shapes)
     count, r = np.int64(0), np.int64(0)  # literals would compile every judge twice, for themselves and for int64
     while r < len(lo):
         low, high, end = lo[r], hi[r], scan_hi[r]
@@ -82,13 +83,13 @@ def find_candidates(
             i = _next_word(v, low, high, scan_lo[r] - 1, end)
             while i < high:
                 full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
-                i, count = _scan_words(v, low, high, i, end, wanted, r, pointer(found), count, full, pointer(letters))
+                i, count = _scan_words(v, low, high, i, end, wanted, r, pointers(found), count, full, pointers(letters))
                 if i < high:
                     found = _grown(found, count)
         i = _next_trigger(v, scan_lo[r], end)
         while i < end:
             full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
-            i, count = _scan_triggers(v, low, high, i, end, wanted, r, pointer(found), count, full, pointer(groups), shapes)
+            i, count = _scan_triggers(v, low, high, i, end, wanted, r, pointers(found), count, full, pointers(groups), shapes)
             if i < end:
                 found = _grown(found, count)
         r += 1
@@ -240,7 +241,7 @@ def _digits(
     """Numbers that begin with the digit i."""
     count = _put(found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0)
     for k in range(num_groups):
-        nth = shape_number(pointer(FORM_TABLE), groups[SHAPE + k]) if groups[DIGITS + k] > 7 else NUM_FORMS
+        nth = shape_number(pointers(FORM_TABLE), groups[SHAPE + k]) if groups[DIGITS + k] > 7 else NUM_FORMS
         while 0 <= nth < NUM_FORMS and FORM_SHAPES[nth] == groups[SHAPE + k]:
             end, kind, value = national_id(v, low, high, i, groups, k, nth)
             count = _put(found, count, wanted, r, i, end, kind, value)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, helper, is_any, pack, packed, pointer
+from tasks.kernels.addresses import pointers
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, helper, is_any, pack, packed
 from tasks.kernels.pii_context import is_numbering
 
 MAX_SECTION = 40
@@ -203,7 +204,7 @@ def are_ip6(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """
     verdicts = np.zeros(len(rows), np.bool_)
     for r in range(len(rows)):
-        verdicts[r] = _is_ip6(pointer(v), rows[r, 1], rows[r, 2])
+        verdicts[r] = _is_ip6(pointers(v), rows[r, 1], rows[r, 2])
     return verdicts
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import errors, types
-from numba.extending import intrinsic
 
 DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, INNER = (1 << i for i in range(8))
 ALNUM = DIGIT | ALPHA
@@ -54,23 +52,6 @@ _HELPER: dict[str, Any] = {
 helper = numba.njit(**_HELPER)
 inlined = numba.njit(forceinline=True, **_HELPER)
 """For the few helpers that every row of digits calls: each call of them has its own copy, which compiles longer."""
-
-
-@intrinsic
-def pointer(typing: Any, array: Any) -> Any:
-    """Where the numbers of an array in one piece lie, row by row. Indexed by one number, not from the end; without a length.
-
-    An array that is passed on is counted twice, and the counters are atomic: that was three quarters of the time of a search. It
-    also compiles as seven arguments. The array must live as long: the caller of the kernel holds it, or the kernel takes the
-    pointer of its own anew in each round of its loop, since Numba drops arrays after their last use.
-    """
-    if array.layout != "C":
-        raise errors.TypingError(f"{array} does not lie in one piece")
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return context.make_array(array)(context, builder, values[0]).data
-
-    return types.CPointer(array.dtype)(array), code
 
 
 @helper

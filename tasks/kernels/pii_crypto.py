@@ -13,7 +13,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from tasks.kernels.pii_bytes import DIGIT, helper, is_any, pointer
+from tasks.kernels.addresses import pointers
+from tasks.kernels.pii_bytes import DIGIT, helper, is_any
 
 _NONE = 255
 _BASE58 = np.full(256, _NONE, np.uint8)
@@ -107,11 +108,11 @@ def are_base58(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
             zeros += zeros == k and data[k] == 0
         if zeros != ones:
             continue
-        _sha256(pointer(data), 21, pointer(schedule), pointer(digest))
+        _sha256(pointers(data), 21, pointers(schedule), pointers(digest))
         checksum = limbs[0]
         for k in range(32):
             data[k] = (digest[k >> 2] >> np.uint64(24 - 8 * (k & 3))) & np.uint64(255)
-        _sha256(pointer(data), 32, pointer(schedule), pointer(digest))
+        _sha256(pointers(data), 32, pointers(schedule), pointers(digest))
         verdicts[r] = digest[0] == checksum
     return verdicts
 
@@ -207,7 +208,7 @@ def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
             lanes[k >> 3] |= np.uint64(c if is_any(c, DIGIT) else c | 32) << np.uint64(8 * (k & 7))
         lanes[5] = 1  # the original padding, after 40 bytes and at the end of 136
         lanes[16] = np.uint64(1) << np.uint64(63)
-        _permute(pointer(lanes), pointer(columns), pointer(moved))
+        _permute(pointers(lanes), pointers(columns), pointers(moved))
         good = True
         for k in range(40):
             c = v[start + k]

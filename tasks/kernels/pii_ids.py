@@ -11,7 +11,8 @@ import numba
 import numpy as np
 
 from tasks import pii_kinds as kinds
-from tasks.kernels.pii_bytes import helper, pointer
+from tasks.kernels.addresses import pointers
+from tasks.kernels.pii_bytes import helper
 
 _DNI_LETTERS = np.frombuffer(b"TRWAGMYFPDXBNJZSQVHLCKE", np.uint8) - 64
 _RRN_WEIGHTS = np.array([2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5], np.int64)
@@ -44,7 +45,7 @@ def are_ids(kind: int, values: np.ndarray) -> np.ndarray:
     verdicts = np.zeros(len(values), np.bool_)
     digits = np.zeros(20, np.int64)
     for n in range(len(values)):
-        verdicts[n] = _is_id(kind, values[n], pointer(digits))
+        verdicts[n] = _is_id(kind, values[n], pointers(digits))
     return verdicts
 
 

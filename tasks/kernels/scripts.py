@@ -10,10 +10,9 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from tasks.kernels.bitmaps import count_ones
+from tasks.kernels.addresses import load_word, pointers
+from tasks.kernels.bitmaps import count_ones, trailing_zeros
 from tasks.kernels.chars import NUM_CODE_POINTS, decode
-from tasks.kernels.interning import load_word, trailing_zeros
-from tasks.kernels.pii_bytes import pointer
 from tasks.scripts import RANGES, SCRIPTS
 
 _HIGH, _EACH = np.uint64(0x8080808080808080), np.uint64(0x0101010101010101)
@@ -40,7 +39,7 @@ def count_scripts(buf: np.ndarray, offsets: np.ndarray, max_chars: int) -> tuple
 
 @njit(cache=True, nogil=True)
 def _count(buf, offsets, max_chars, table, counts, ends, num_scripts, latin):  # type: ignore[no-untyped-def]
-    text, size, scripts, counted = pointer(buf), np.int64(buf.size), pointer(table), pointer(counts)
+    text, size, scripts, counted = pointers(buf), np.int64(buf.size), pointers(table), pointers(counts)
     for d in range(len(offsets) - 1):
         pos, end, left = np.int64(offsets[d]), np.int64(offsets[d + 1]), np.int64(max_chars)
         row, ascii_letters, ascii_others = d * num_scripts, np.int64(0), np.int64(0)

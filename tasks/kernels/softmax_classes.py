@@ -17,9 +17,10 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
+from tasks.kernels.addresses import pointers
 from tasks.kernels.chars import SPACE, decode
 from tasks.kernels.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, survived, survivors_before
-from tasks.kernels.pii_bytes import helper, pointer
+from tasks.kernels.pii_bytes import helper
 
 _LESS, _UNDERSCORE = 0x3C, 0x5F
 _PAIR_FACTOR = np.uint64(116049371)
@@ -93,9 +94,9 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
     Returns how many texts hold nothing but white space; their scores are left as they are. The tables are those of
     `tasks.fasttext_files.FastTextModel`. A model that holds NaN gives NaN.
     """
-    text, limit, kinds = pointer(buf), np.int64(buf.size), pointer(classes)
-    slots, slot_mask = pointer(words[0]), np.int64(words[0].size - 1)
-    word_bytes, word_ends, bits, firsts = pointer(words[1]), pointer(words[2]), pointer(grams[0]), pointer(grams[1])
+    text, limit, kinds = pointers(buf), np.int64(buf.size), pointers(classes)
+    (slots, word_bytes, word_ends), (bits, firsts) = pointers((words, grams))
+    slot_mask = np.int64(words[0].size - 1)
     num_words, num_classes, longest, ngrams = np.int64(words[2].size), outputs.shape[0], max(lengths[1], 0), lengths[4]
     buckets, pruned, width = np.uint64(lengths[2]), grams[0].size > 0, np.int64(rows.shape[1])
     sizes = lengths[0], lengths[1], lengths[2], num_words, pruned
@@ -119,12 +120,12 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
             end = begin + most_bytes
             while end > begin and buf[end] & 0xC0 == 0x80:
                 end -= 1
-        found, shows = _find_words(text, begin, end, kinds, pointer(starts), pointer(stops), pointer(hashes))
+        found, shows = _find_words(text, begin, end, kinds, pointers(starts), pointers(stops), pointers(hashes))
         if not shows:
             blank += 1
             continue
         read, count = 0, np.int64(0)
-        found_rows, marked_word, mark_places = pointer(which), pointer(marked), pointer(marks)
+        found_rows, marked_word, mark_places = pointers(which), pointers(marked), pointers(marks)
         for w in range(found):
             start, stop = starts[w], stops[w]
             number = find_word(text, limit, start, stop, hashes[w], slots, slot_mask, word_bytes, word_ends)
@@ -161,7 +162,7 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
                         count += 1
         for k in range(hidden.size):
             hidden[k] = 0
-        add_rows(pointer(hidden), np.int64(0), pointer(rows), found_rows, count, width)
+        add_rows(pointers(hidden), np.int64(0), pointers(rows), found_rows, count, width)
         scale = np.float32(1.0 / count)
         for k in range(hidden.size):
             hidden[k] *= scale

@@ -17,10 +17,11 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
+from tasks.kernels.addresses import load_word, pointers, store_word
+from tasks.kernels.bitmaps import trailing_zeros
 from tasks.kernels.chars import NUM_CODE_POINTS, char_classes, decode
 from tasks.kernels.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, lines
-from tasks.kernels.interning import load_word, store_word, trailing_zeros
-from tasks.kernels.pii_bytes import helper, inlined, pointer
+from tasks.kernels.pii_bytes import helper, inlined
 
 SPACE_BIT, LETTER_BIT, MARK_BIT = 1, 2, 4
 SEEN_LETTER, SEEN_END, CORRECTED = 1, 2, 4
@@ -162,15 +163,13 @@ def best_labels(buf, begins, ends, scripts, chars, words, lengths, grams, rows, 
     `arabic` are read without marks. `chars`: `char_table`; `room`: `make_room`; `tree`: nodes and children of
     `tasks.fasttext_tree.SoftmaxTree`; `found`: labels, scores, facts; the rest as in `tasks.fasttext_files.FastTextModel`.
     """
-    text, text_bytes, table = pointer(buf), np.int64(buf.size), pointer(chars)
-    slots, word_bytes, word_ends = pointer(words[0]), pointer(words[1]), pointer(words[2])
-    slot_mask, bits, firsts = np.int64(words[0].size - 1), pointer(grams[0]), pointer(grams[1])
-    nodes, children, dim, num_nodes = pointer(tree[0]), pointer(tree[1]), np.int64(tree[0].shape[0]), np.int64(tree[0].shape[1])
-    word, starts, which, kept, sums, hidden, products, stack, stack_scores = room
-    word, word_room, starts, which, kept = pointer(word), np.int64(word.size), pointer(starts), pointer(which), pointer(kept)
-    sums, hidden, products = pointer(sums), pointer(hidden), pointer(products)
-    stack, stack_scores, allowed = pointer(stack), pointer(stack_scores), pointer(written)
-    num_labels, width, matrix = written.shape[1], np.int64(rows.shape[1]), pointer(rows)
+    text, text_bytes, table = pointers(buf), np.int64(buf.size), pointers(chars)
+    (slots, word_bytes, word_ends), slot_mask = pointers(words), np.int64(words[0].size - 1)
+    (bits, firsts), (nodes, children) = pointers((grams, tree))
+    dim, num_nodes = np.int64(tree[0].shape[0]), np.int64(tree[0].shape[1])
+    word, starts, which, kept, sums, hidden, products, stack, stack_scores = pointers(room)
+    word_room, allowed, num_labels = np.int64(room[0].size), pointers(written), written.shape[1]
+    width, matrix = np.int64(rows.shape[1]), pointers(rows)
     sizes = lengths[0], lengths[1], lengths[2], np.int64(words[2].size), grams[0].size > 0
     end_of_line = lengths[3]
     labels, scores, facts = found

@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
+from tasks.kernels.addresses import pointers
 from tasks.kernels.chars import decode, document_units, mix64, next_unit
-from tasks.kernels.interning import pointers
 from tasks.kernels.shingles import unit_hashes
 
 BASE = np.uint64(0x9E3779B97F4A7C15)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tasks.kernels.addresses import pointers
 from tasks.kernels.chars import next_unit
-from tasks.kernels.interning import pointers
 from tasks.kernels.shingles import unit_hashes
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
+from tasks.kernels.addresses import load_word
 from tasks.kernels.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, class_at, count_ones
-from tasks.kernels.interning import clear_table, first_slot, known_id, load_word, mixed_words, same_bytes
+from tasks.kernels.interning import clear_table, first_slot, known_id, mixed_words, same_bytes
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _ALL, _ONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1)

@@ -15,8 +15,8 @@ from numba import njit
 
 from llm_core.config import ConfigError
 from tasks.classifier import ClassifierConfig, classify_lines, classify_texts, text_line
+from tasks.kernels.addresses import pointers
 from tasks.kernels.fasttext_rows import to_buckets
-from tasks.kernels.pii_bytes import pointer
 from tests.tasks.fasttext_models import write_model
 
 LABEL = "__label__y"
@@ -78,7 +78,7 @@ def test_a_classifier_that_gives_no_number_is_refused(tmp_path: Path) -> None:
 
 @njit
 def remainders(values, buckets):  # type: ignore[no-untyped-def]
-    to_buckets(pointer(values), 0, values.size, buckets)
+    to_buckets(pointers(values), 0, values.size, buckets)
 
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))

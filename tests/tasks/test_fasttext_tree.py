@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,25 @@ def test_a_damaged_model_is_refused_with_its_name(tmp_path: Path, keep: int) -> 
     (tmp_path / "cut.ftz").write_bytes(MODEL.read_bytes()[:keep])
     with pytest.raises(ConfigError, match=r"cut\.ftz.*damaged.*fetch"):
         label_texts(pa.array(["text"]), tmp_path / "cut.ftz", LanguageConfig())
+
+
+@pytest.mark.parametrize(
+    ("buckets", "at", "number", "said"),
+    [
+        (0, 48, 3, "do not fit"),  # n-grams of characters, and no buckets for them
+        (500, 48, 1 << 20, "sizes"),  # n-grams of so many characters
+        (500, 68, 8, "sizes"),  # more words than entries
+        (500, 68, -1, "sizes"),
+        (500, 159, 1 << 28, "counts of its labels"),  # the upper half of the count of a label
+    ],
+)
+def test_tables_that_a_kernel_would_leave_are_refused(tmp_path: Path, buckets: int, at: int, number: int, said: str) -> None:
+    file = write_model(tmp_path / "model.bin", buckets=buckets)
+    data = bytearray(file.read_bytes())
+    data[at : at + 4] = struct.pack("<i", number)
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=said):
+        read_tree(file)
 
 
 @pytest.mark.parametrize("data", [b"", b"no model at all" * 9])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numba import njit
 
 from tasks.documentset import text_buffers
+from tasks.kernels.addresses import pointers
 from tasks.kernels.blake2 import HASH_WORDS, LANES_ROOM, ROOM, hash_spans
 from tasks.kernels.exact import exact_keys, fold_text
-from tasks.kernels.pii_bytes import pointer
 
 
 def keys(*texts: str) -> list[bytes | None]:
@@ -81,4 +81,4 @@ def test_hashes_of_spans_are_those_of_hashlib(sizes: list[int]) -> None:
 
 @njit
 def hash_all(data, spans, room, lanes, hashes):  # type: ignore[no-untyped-def]
-    hash_spans(pointer(data), pointer(spans), 0, len(spans), pointer(room), pointer(lanes), pointer(hashes))
+    hash_spans(pointers(data), pointers(spans), 0, len(spans), pointers(room), pointers(lanes), pointers(hashes))

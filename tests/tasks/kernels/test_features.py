@@ -17,6 +17,7 @@ from tasks.documentset import text_buffers
 from tasks.kernels import c4
 from tasks.kernels.bitmaps import IS_LETTER, IS_UNSEGMENTED, RARE_LETTERS, char_flags
 from tasks.kernels.features import STOP_WORDS, measure_texts
+from tasks.kernels.ngrams import filter_size
 from tasks.quality_features import COUNTS, FEATURES
 from tests.tasks.kernels.test_chars import MIXED_SCRIPTS, expected_words, is_unsegmented
 
@@ -300,3 +301,7 @@ def test_a_document_of_sixteen_megabytes_in_one_line_takes_seconds() -> None:
 def test_counts_are_whole_numbers() -> None:
     rows = measure(["The cat and the dog. The cat and the dog.", "中文。", "#{}..."])
     assert np.array_equal(rows[:, : len(COUNTS)], rows[:, : len(COUNTS)].astype(np.int64))
+
+
+def test_places_in_the_filter_of_pairs_fit_four_bytes() -> None:
+    assert [filter_size(2**bits) for bits in (5, 27, 28, 29, 33)] == [256, 2**30, 2**31, 2**31, 2**31]

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numba import njit
 
-from tasks.kernels.interning import clear_table, intern_pair, intern_span, make_table, pair_key, pointers, span_key
+from tasks.kernels.interning import clear_table, intern_pair, intern_span, make_table, pair_key, span_key
 
 
 def ids_of_spans(spans: Sequence[bytes], table: np.ndarray) -> list[int]:
@@ -64,18 +63,6 @@ def test_spans_of_equal_hash_stay_apart() -> None:
 def test_a_span_has_one_key_wherever_it_stands(span: bytes, before: bytes, behind: bytes) -> None:
     buf = np.frombuffer(before + span + behind, np.uint8)
     assert span_key(buf, len(before), len(before + span)) == span_key(np.frombuffer(span, np.uint8), 0, len(span))
-
-
-@njit
-def _move_last(arrays):  # type: ignore[no-untyped-def]
-    one, (two, three) = pointers(arrays)
-    one[0], three[1] = two[1], one[1]
-
-
-def test_pointers_reach_the_numbers_of_nested_arrays() -> None:
-    one, two, three = np.arange(3), np.array([0.5, 7.25]), np.arange(4, dtype=np.int32)
-    _move_last((one, (two, three[1:])))
-    assert (one.tolist(), two.tolist(), three.tolist()) == ([7, 1, 2], [0.5, 7.25], [0, 1, 1, 3])
 
 
 @settings(max_examples=100, deadline=None)
