@@ -21,7 +21,7 @@ from tasks.artifact import Artifact
 from tasks.contamination_hits import hits_of
 from tasks.described_rules import place_of, rule_at, threshold_at
 from tasks.documents import EMPTIED, MIXTURE
-from tasks.documentset import ID, read_row, read_table
+from tasks.documentset import ID, find_rows, read_row, read_table
 from tasks.droppedrecords import find_dropped
 from tasks.verdicts import JUDGES
 from tasks.visible import shows
@@ -44,8 +44,7 @@ def find_documents(ingest: Artifact, identifier: str) -> list[Place]:
     for column, wanted in (*_columns_of(identifier), ("url", pa.scalar(identifier))):
         places = []
         for file in ingest.files("documents/part-*.parquet"):
-            hits = pc.indices_nonzero(pc.fill_null(pc.equal(read_table(file, [column])[column], wanted), False))
-            places += [Place(file.name, row) for row in hits.to_pylist()]
+            places += [Place(file.name, row) for row in find_rows(file, column, wanted)]
         if places:
             return places
     return []

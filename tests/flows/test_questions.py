@@ -19,7 +19,7 @@ from tasks.c4_lines import LineCutsConfig
 from tasks.contamination import ContaminationConfig, find_contamination
 from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, write_table
-from tasks.explain import find_documents
+from tasks.explain import find_documents, find_records
 from tasks.keys import key_config
 from tasks.mixture import MixtureConfig
 from tasks.quality import QualityConfig, filter_quality
@@ -257,6 +257,14 @@ def test_a_document_is_found_by_whatever_its_source_calls_it(tmp_path: Path) -> 
     own = [row["id"].hex() for row in read_documents(ingested)]
     for given in (names, own, [name.upper() for name in own]):
         assert [[p.row for p in find_documents(ingested, name)] for name in given] == [[i] for i in range(len(names))]
+
+
+def test_files_without_a_row_hold_nothing_that_is_asked_for(tmp_path: Path) -> None:
+    nothing_dropped = [write_jsonl(tmp_path / "a.jsonl", [{"id": "x", "text": "t"}])]
+    assert find_records(ingest_files(tmp_path, "whole", nothing_dropped), "x") == []
+    no_document_in_one = [*nothing_dropped, write_jsonl(tmp_path / "b.jsonl", [{"id": "y", "text": ""}])]
+    partly = ingest_files(tmp_path, "partly", no_document_in_one)
+    assert len(find_documents(partly, "x")) == 1 and len(find_records(partly, "y")) == 1
 
 
 def test_a_page_of_a_web_archive_is_found_by_its_url(tmp_path: Path) -> None:
