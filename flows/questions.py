@@ -54,7 +54,7 @@ def explain(arguments: list[str]) -> int:
     question = _parse(arguments, ids=True)
     if len(question.words) != 1:
         raise ConfigError(
-            "explain needs one id, of textmill or of its source; write textmill explain ID [run=RUN] [store=DIR], "
+            "explain needs one id, of textmill or of its source, or a URL; write textmill explain ID [run=RUN] [store=DIR], "
             "and an id that begins with - after --"
         )
     run = _past_run(question, NEEDED)
@@ -62,7 +62,7 @@ def explain(arguments: list[str]) -> int:
     places, records = find_documents(ingest, asked), find_records(ingest, asked)
     if not places and not records:
         what = f"{asked} is no document of run {run.record.run_id} and no record that it dropped"
-        raise ConfigError(f"{what}; name its id or its source_id, or another run with run=ID")
+        raise ConfigError(f"{what}; name its id, its source_id or its url, or another run with run=ID")
     found: dict[str, Any] = {"run": run.record.run_id, "other_matches": len(places) + len(records) - 1}
     found |= explain_document(run.artifacts, places[0]) if places else {"record": records[0]}
     if question.as_json:
@@ -145,8 +145,14 @@ def _past_run(question: Question, needed: Sequence[str]) -> PastRun:
     if not records:
         named = f"run {question.run_id}" if question.run_id else "a run"
         raise ConfigError(f"{store.root} has no record of {named}; run `textmill run` first, or name its store with store=DIR")
+    newest = records[0]
+    if unmade := [stage for stage in needed if stage not in newest.stages]:
+        raise ConfigError(
+            f"run {newest.run_id} got no {', '.join(unmade)}, which this needs; `textmill refresh` makes all data stages, "
+            "or name another run"
+        )
     raise ConfigError(
-        f"of {', '.join(needed)}, not all that run {records[0].run_id} made is in {store.root}; run it again, or name another run"
+        f"of {', '.join(needed)}, not all that run {newest.run_id} made is in {store.root}; run it again, or name another run"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact, ArtifactMismatch, link_file
@@ -68,6 +69,13 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
             f"{path} is damaged ({str(error).splitlines()[0]}); remove the folder it is in, and run again"
         ) from error
     return table.combine_chunks()
+
+
+def find_rows(file: Path, column: str, wanted: pa.Scalar) -> list[int]:
+    """The rows of a file whose value in a column is the one that is wanted."""
+    equal = pc.fill_null(pc.equal(read_table(file, [column])[column], wanted), False)
+    # A comparison of no rows gives a column without chunks, of which pyarrow 25 crashes to take the indices.
+    return pc.indices_nonzero(equal).to_pylist() if len(equal) else []
 
 
 def read_row(file: Path, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:

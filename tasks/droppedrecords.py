@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.artifact import Artifact
-from tasks.documentset import ID, read_table
+from tasks.documentset import ID, find_rows, read_table
 
 DROPPED_FILE = "dropped.parquet"
 SCHEMA = pa.schema(
@@ -76,7 +75,6 @@ def find_dropped(ingest: Artifact, column: str, wanted: pa.Scalar) -> list[dict[
     """The records whose `id` or `source_id` is the one that is wanted; none where ingest is of an older version."""
     found: list[dict[str, Any]] = []
     for file in ingest.files(DROPPED_FILE):
-        values = read_table(file, [column])[column]
-        places = pc.indices_nonzero(pc.fill_null(pc.equal(values, wanted), False))
-        found += read_table(file).take(places).to_pylist() if len(places) else []
+        places = find_rows(file, column, wanted)
+        found += read_table(file).take(places).to_pylist() if places else []
     return found

@@ -1,9 +1,9 @@
 """What happened to this document? Every stage's measures, verdicts and evidence, and where the document is now.
 
-A document is named by its own id in hex or by the id its source gave it. Its row is looked up in each artifact of a run by place:
-sidecars have the rows of ingest. Of a record that became no document there are reason and place. The beginning of the raw text,
-and the texts of evaluation items that stand in it, are part of the answer: it is for the terminal of whoever has the data anyway,
-and nothing here is logged or tracked.
+A document is named by its own id in hex, by the id its source gave it or by its URL: nobody knows the ids of web archives. Its
+row is looked up in each artifact of a run by place: sidecars have the rows of ingest. Of a record that became no document there
+are reason and place. The beginning of the raw text, and the texts of evaluation items that stand in it, are part of the answer:
+it is for the terminal of whoever has the data anyway, and nothing here is logged or tracked.
 Cost: the narrow columns of the parts until the document is found, then one part.
 """
 
@@ -21,7 +21,7 @@ from tasks.artifact import Artifact
 from tasks.contamination_hits import hits_of
 from tasks.described_rules import place_of, rule_at, threshold_at
 from tasks.documents import EMPTIED, MIXTURE
-from tasks.documentset import ID, read_row, read_table
+from tasks.documentset import ID, find_rows, read_row, read_table
 from tasks.droppedrecords import find_dropped
 from tasks.verdicts import JUDGES
 from tasks.visible import shows
@@ -40,12 +40,11 @@ class Place:
 
 
 def find_documents(ingest: Artifact, identifier: str) -> list[Place]:
-    """Where the documents with this id, or this id of their source, stand."""
-    for column, wanted in _columns_of(identifier):
+    """Where the documents with this id, or this id of their source, or this URL stand."""
+    for column, wanted in (*_columns_of(identifier), ("url", pa.scalar(identifier))):
         places = []
         for file in ingest.files("documents/part-*.parquet"):
-            hits = pc.indices_nonzero(pc.fill_null(pc.equal(read_table(file, [column])[column], wanted), False))
-            places += [Place(file.name, row) for row in hits.to_pylist()]
+            places += [Place(file.name, row) for row in find_rows(file, column, wanted)]
         if places:
             return places
     return []

@@ -70,7 +70,9 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     }
     check_accounting("ingest", counters)
     if not counters["kept"]:
-        raise StageFailure(nothing_left(", ".join(config.inputs), len(parts), counters))
+        raise StageFailure(
+            nothing_left(", ".join(config.inputs), len(parts), counters, _first_faults(out_dir / QUARANTINE_FILE, 1))
+        )
     counters |= {"files": len(parts), "files_left_out": sum(left_out["by_ending"].values())}
     counters |= {"files_damaged": sum(one.damaged for one in extents), "lost_estimate": estimate_lost(extents)}
     return Artifact(out_dir, "ingest", counters, metrics)
@@ -85,9 +87,7 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
     more = f" and some {lost:,} that {damaged:,} damaged file(s) would hold more" if lost else ""
     kinds = Counter(artifact.counters["quarantined_by"])
     shown = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(3))
-    first = "; ".join(
-        f"{e['file']} line {e['line']}: {e['error']}" for e in _examples(artifact.file(QUARANTINE_FILE), MAX_NAMED_FAULTS)
-    )
+    first = _first_faults(artifact.file(QUARANTINE_FILE), MAX_NAMED_FAULTS)
     raise StageFailure(
         f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%}) could not be read, "
         f"source.max_bad_frac is "
@@ -243,15 +243,16 @@ class FileCounts:
         }
 
 
-def nothing_left(name: str, num_files: int, counters: Mapping[str, Any]) -> str:
-    """Why a source gives no document, in one line."""
+def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_fault: str) -> str:
+    """Why a source gives no document, in one line. A failed stage keeps nothing to look into, so the first fault is in it."""
     reasons = Counter({k: v for k, v in counters["dropped"].items() if v})
     if counters["quarantined"]:
         reasons["quarantined"] = counters["quarantined"]
     if not reasons:
         return f"source {name}: {num_files} file(s) hold no record; nothing to do"
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
-    return f"source {name}: none of {counters['read']} records is left ({took}); check text_column, exclude and include"
+    first = f"; first {first_fault}" if first_fault else ""
+    return f"source {name}: none of {counters['read']} records is left ({took}{first}); check text_column, exclude and include"
 
 
 def _merge(results: Sequence[PartResult], out_dir: Path) -> None:
@@ -274,6 +275,10 @@ def _histogram(length_bits: Mapping[str, int]) -> dict[str, list[int]]:
         "edges_bytes": [2**b for b in (*steps, (bits[-1] if bits else 0) + 1)],
         "counts": [length_bits.get(str(b), 0) for b in steps],
     }
+
+
+def _first_faults(quarantine: Path, count: int) -> str:
+    return "; ".join(f"{e['file']} line {e['line']}: {e['error']}" for e in _examples(quarantine, count))
 
 
 def _examples(quarantine: Path, count: int) -> list[dict[str, Any]]:

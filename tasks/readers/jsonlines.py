@@ -121,7 +121,7 @@ def _read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
     except UnicodeDecodeError as error:
         return Fault(number, offset, f"invalid UTF-8: byte 0x{line[error.start]:02x} at byte {error.start} of the line")
     except json.JSONDecodeError as error:
-        return Fault(number, offset, f"broken JSON: {error.msg} at character {error.pos}")
+        return Fault(number, offset, f"broken JSON: {error.msg.removesuffix(' starting at')} at character {error.pos}")
     except ValueError as error:
         return Fault(number, offset, f"broken JSON: {type(error).__name__}")
     if not isinstance(values, dict):

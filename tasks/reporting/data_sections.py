@@ -171,7 +171,10 @@ def _distribution(
         legend(("a", "kept"), ("pale", "read")),
     )
     columns = (what, "documents read", "bytes read", "kept", "bytes kept", "kept of read")
-    return [chart or absent(title, f"A named {what}"), folded(f"All {len(rows)} rows by {what}", table(None, columns, rows))]
+    return [
+        chart or absent(title, f"A named {what}"),
+        folded(f"{plural(len(rows), 'row')} by {what}", table(None, columns, rows)),
+    ]
 
 
 def _lengths(run: Run) -> Markup:

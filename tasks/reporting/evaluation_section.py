@@ -111,7 +111,7 @@ def _by_name(run: Run, evaluate: Facts, group: str, what: str) -> list[Markup]:
         ),
     )
     columns = (what, "bits per byte", run.interval_name, "documents", "bytes")
-    return [chart, folded(f"All {len(rows)} rows by {what}", table(None, columns, rows))]
+    return [chart, folded(f"{plural(len(rows), 'row')} by {what}", table(None, columns, rows))]
 
 
 def _policy(evaluate: Facts) -> Markup | None:

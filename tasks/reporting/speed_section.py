@@ -128,7 +128,7 @@ def _cell_table(bench: Facts) -> list[Markup]:
     skipped = len(bench.sequence("skipped"))
     if skipped:
         note += f" {plural(skipped, 'cell')} did not fit the model's context and were left out."
-    return [folded(f"All {len(rows)} measurements", table(None, columns, rows, note))]
+    return [folded(plural(len(rows), "measurement"), table(None, columns, rows, note))]
 
 
 def _spread(timing: Facts) -> str:

@@ -53,7 +53,9 @@ def privacy_section(run: Run) -> Section:
         return Section("privacy", "Personal data", "No counts of personal data were measured in this run.", [])
     ordered = sorted(types, key=lambda item: (-(item[1].number("spans") or 0), item[0]))
     spans = sum(f.number("spans") or 0 for _, f in ordered)
-    finding = f"{plural(spans, 'passage')} of {plural(len(ordered), 'type')} were found; kept documents have them replaced."
+    num_found = sum(bool(f.number("spans")) for _, f in ordered)
+    of_types = f"{count(num_found)} of {plural(len(ordered), 'type')}"
+    finding = f"{plural(spans, 'passage')} of {of_types} looked for were found; kept documents have them replaced."
     largest = max((f.number("spans") or 0 for _, f in ordered), default=0) or 1
     read = run.documents_read
     rows = [

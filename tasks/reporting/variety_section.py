@@ -43,12 +43,14 @@ def variety_section(run: Run) -> Section:
     first, last = states[shown[0]], states[shown[-1]]
     words, left = first.number("words"), last.number("words")
     growth = _change("the vocabulary grows", first.number("growth", "exponent"), last.number("growth", "exponent"))
-    finding = (
-        f"{compact(words)} words were read and {compact(left)} ({share(left, words)}) are left; "
-        f"{growth} after filtering, "
-        f"and text falls on as many languages as {significant(last.number('languages', 'effective'))} of equal size "
-        f"(before: {significant(first.number('languages', 'effective'))})."
-    )
+    finding = f"{compact(words)} words were read and {compact(left)} ({share(left, words)}) are left; {growth} after filtering"
+    languages = [state.number("languages", "effective") for state in (first, last)]
+    if languages != [1, 1]:  # of one language there is nothing to weigh
+        finding += (
+            f", and text falls on as many languages as {significant(languages[1])} of equal size "
+            f"(before: {significant(languages[0])})"
+        )
+    finding += "."
     pieces: list[Markup | Sequence[Markup] | None] = [
         _scale(states, shown),
         _variety(analysis, states, shown, run),
@@ -294,4 +296,4 @@ def _mixed(mixture: Facts, axis: str) -> list[Markup]:
     chart = figure(
         f"Mixture by {axis}", lambda width: bars(marks[:MOST_LABELS], width), note, legend(("a", "reached"), ("pale", "planned"))
     )
-    return [chart, folded(f"All {len(rows)} rows by {axis}", table(None, columns, rows))]
+    return [chart, folded(f"{plural(len(rows), 'row')} by {axis}", table(None, columns, rows))]

@@ -19,7 +19,7 @@ from tasks.c4_lines import LineCutsConfig
 from tasks.contamination import ContaminationConfig, find_contamination
 from tasks.documents import DocumentsConfig, write_documents
 from tasks.documentset import ID, write_table
-from tasks.explain import find_documents
+from tasks.explain import find_documents, find_records
 from tasks.keys import key_config
 from tasks.mixture import MixtureConfig
 from tasks.quality import QualityConfig, filter_quality
@@ -259,6 +259,22 @@ def test_a_document_is_found_by_whatever_its_source_calls_it(tmp_path: Path) -> 
         assert [[p.row for p in find_documents(ingested, name)] for name in given] == [[i] for i in range(len(names))]
 
 
+def test_files_without_a_row_hold_nothing_that_is_asked_for(tmp_path: Path) -> None:
+    nothing_dropped = [write_jsonl(tmp_path / "a.jsonl", [{"id": "x", "text": "t"}])]
+    assert find_records(ingest_files(tmp_path, "whole", nothing_dropped), "x") == []
+    no_document_in_one = [*nothing_dropped, write_jsonl(tmp_path / "b.jsonl", [{"id": "y", "text": ""}])]
+    partly = ingest_files(tmp_path, "partly", no_document_in_one)
+    assert len(find_documents(partly, "x")) == 1 and len(find_records(partly, "y")) == 1
+
+
+def test_a_page_of_a_web_archive_is_found_by_its_url(tmp_path: Path) -> None:
+    pages = [{"id": f"urn:uuid:{i}", "url": f"https://x.org/{i}", "text": "t"} for i in range(2)]
+    pages.append({"id": "https://x.org/0", "url": None, "text": "t"})
+    ingested = ingest_files(tmp_path, "ingest", [write_jsonl(tmp_path / "a.jsonl", pages)])
+    assert [p.row for p in find_documents(ingested, "https://x.org/1")] == [1]
+    assert [p.row for p in find_documents(ingested, "https://x.org/0")] == [2], "an id that a source gives goes first"
+
+
 @pytest.mark.parametrize(
     ("arguments", "identifier"),
     [(["https://x.org/?page=2"], "https://x.org/?page=2"), (["--", "-x"], "-x"), (["--", "store=1"], "store=1"), (["~"], "~")],
@@ -287,3 +303,11 @@ def test_an_id_may_have_any_sign_in_it(
 def test_questions_that_cannot_be_answered_end_in_one_line(ask: Ask, arguments: list[str], complaint: str) -> None:
     answer = ask(*arguments)
     assert answer["code"] == 2 and complaint in answer["err"] and answer["err"].count("\n") == 1
+
+
+def test_a_run_of_some_stages_is_told_which_a_question_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    write_record(store, RunRecord("20260101-000000-abcdef", "run", "ingest", [], now(), {"ingest": "k"}, {}, "completed"))
+    assert cli.main(["explain", "good", f"store={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert "got no language, quality, dedup, pii, documents, which this needs" in said and "textmill refresh" in said

@@ -395,7 +395,7 @@ def test_source_without_documents_fails_with_the_reasons(tmp_path) -> None:
     with pytest.raises(StageFailure, match="hold no record"):
         ingest_files(tmp_path, "o2", [tmp_path / "empty.jsonl"])
     write_jsonl(tmp_path / "bad.jsonl", [{"text": ""}, {"content": "x"}, {"content": "y"}])
-    with pytest.raises(StageFailure, match=r"quarantined 2, EMPTY 1"):
+    with pytest.raises(StageFailure, match=r"quarantined 2, EMPTY 1; first bad.jsonl line 2: column text is missing"):
         ingest_files(tmp_path, "o3", [tmp_path / "bad.jsonl"])
 
 

@@ -216,6 +216,20 @@ def test_curve_points_carry_their_values(tmp_path: Path) -> None:
         assert any(t.startswith("validation loss") and f"step {point['step']}: {point['val_loss']:.4g}" in t for t in titles)
 
 
+def test_types_of_personal_data_without_a_find_are_not_said_to_be_found(tmp_path: Path) -> None:
+    types = {"EMAIL": {"spans": 3, "documents": 2}, "IP": {"spans": 1, "documents": 1}, "CARD": {"spans": 0, "documents": 0}}
+    page = render(changed(report_artifacts.realistic(tmp_path), "pii", types=types), tmp_path)
+    assert "4 passages of 2 of 3 types looked for were found" in page
+
+
+def test_a_corpus_of_one_language_is_not_weighed_by_language(tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    states = next(a for a in artifacts if a.stage == "analysis").metrics["states"]
+    alone = {name: state | {"languages": {"effective": 1.0}} for name, state in states.items()}
+    assert "as many languages as" in render(artifacts, tmp_path)
+    assert "as many languages as" not in render(changed(artifacts, "analysis", states=alone), tmp_path)
+
+
 @pytest.mark.parametrize("i", range(max(len(a.metrics) for a in report_artifacts.realistic(Path("unused")))))
 def test_missing_metrics_are_tolerated(i: int, tmp_path: Path) -> None:
     """The i-th metric of every stage is left out."""
