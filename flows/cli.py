@@ -73,6 +73,9 @@ def _dispatch(arguments: list[str]) -> int:
     if name in FLOWS:
         return _flow(name, rest)
     if name in COMMANDS:
+        if rest and rest[0] in ("-h", "--help"):
+            print(f"textmill {name}: {COMMANDS[name][1]}\n\n{_help()}")
+            return 0
         return COMMANDS[name][0](rest)
     raise ConfigError(f"{name} is not a flow or command; {nearest(name, [*FLOWS, *COMMANDS])}")
 

@@ -58,10 +58,13 @@ figcaption, .note { font-size: .84rem; line-height: 1.45; color: var(--muted); m
 .absent { font-size: .9rem; color: var(--muted); border: 1px dashed var(--rule); border-radius: 6px; padding: .9rem 1rem;
   margin: 0; }
 
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.4rem, 1fr)); gap: 1px; margin: 0 0 1.6rem;
+.cards { display: flex; flex-wrap: wrap; gap: 1px; margin: 0 0 1.6rem;
   background: var(--rule); border: 1px solid var(--rule); border-radius: 8px; overflow: hidden; }
-@media (min-width: 1000px) { .cards { grid-template-columns: 1.75fr repeat(4, minmax(0, 1fr)); } }
-.cards > div { background: var(--raised); padding: 1rem 1.05rem 1.05rem; display: flex; flex-direction: column; min-width: 0; }
+.cards > div { flex: 1 1 10.4rem; background: var(--raised); padding: 1rem 1.05rem 1.05rem; min-width: 0;
+  display: flex; flex-direction: column; }
+@media (min-width: 1000px) {
+  .cards { display: grid; grid-template-columns: 1.75fr; grid-auto-flow: column; grid-auto-columns: minmax(0, 1fr); }
+}
 .cards dt { font-size: .8rem; color: var(--muted); }
 .cards dd { margin: 0; }
 .cards b { display: block; font-size: 1.85rem; line-height: 1.2; font-weight: 640; letter-spacing: -.02em;
@@ -158,7 +161,8 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
 @media (max-width: 640px) {
   main { padding: 1.4rem 1rem 4rem; } nav { padding: 1rem 1rem 0; }
   section { margin-top: 2.6rem; padding-top: 1.5rem; }
-  .cards { grid-template-columns: 1fr 1fr; } .cards > div { padding: .8rem; } .cards > div:first-child { grid-column: 1 / -1; }
+  .cards { display: grid; grid-template-columns: 1fr 1fr; }
+  .cards > div { padding: .8rem; } .cards > div:first-child { grid-column: 1 / -1; }
   .cards b { font-size: 1.5rem; } th, td { padding: .34rem .55rem; } td.t { min-width: 5rem; }
   .facts { grid-template-columns: 1fr 1fr; gap: .9rem 1.2rem; } .ledger > div { grid-template-columns: 1fr; }
   .inline-bar { display: none; }

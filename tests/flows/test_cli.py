@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from flows.cli import FLOWS, main
+from flows.cli import COMMANDS, FLOWS, main
 from flows.config import CONF_DIR, choices, compose, groups, sweep_points
 from llm_core.config import ConfigError
 from llm_core.infer.sampling import SamplingParams
@@ -189,6 +189,13 @@ def test_reader_of_stdout_that_goes_away_costs_no_traceback(tmp_path: Path) -> N
 def test_argument_that_is_not_utf8_is_one_line(run_cli: RunCli) -> None:
     result = run_cli("run", "source.paths=[caf\udce9.jsonl]")
     assert result["code"] == 2 and "is not UTF-8" in result["err"] and len(result["err"].splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"textmill {command}: {COMMANDS[command][1]}\n") and "store=DIR" in said
 
 
 def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
