@@ -104,7 +104,7 @@ def show_interfaces(arguments: list[str]) -> int:
 
 
 def collect(arguments: list[str]) -> int:
-    """Show, and with --yes remove, what no recent run refers to."""
+    """Show, and with --yes remove, what no recent run refers to, nor the last that completed a stage."""
     yes = "--yes" in arguments
     keep, overrides = 10, []
     for argument in arguments:

@@ -124,9 +124,19 @@ class Unused:
 
 def unused(store: Store, keep: int) -> list[Unused]:
     """What neither the last `keep` runs nor a live one refers to, nor the next run of a chain will, largest first. Held keys are
-    left out."""
+    left out.
+
+    With `keep` above 0 nor what the last completed run with any stage refers to: nightly refreshes, however many, leave the
+    last trained model.
+    """
     records = read_records(store)
     kept = [r for i, r in enumerate(records) if i < keep or r.is_alive()]
+    if keep:
+        last: dict[str, RunRecord] = {}
+        for record in records:
+            if record.outcome == "completed":
+                last = dict.fromkeys(record.stages, record) | last
+        kept += last.values()
     keys = {(stage, key) for r in kept for stage, key in r.stages.items()}
     keys |= {("dedup", key) for name in {r.chain["name"] for r in records if r.chain} for key in chain_ends(records, name)}
     part_keys = {(stage, key) for r in kept for stage, key in r.parts.items()}

@@ -38,6 +38,15 @@ def test_what_only_forgotten_runs_used_is_listed_then_removed(run_cli: RunCli, s
     assert len(list((store.root / ".parts" / "tokenizer").iterdir())) == 1
 
 
+def test_many_runs_of_other_stages_leave_the_last_completed_run_of_each(run_cli: RunCli, store: Store) -> None:
+    whole = run_cli("refresh", "tokenizer.vocab_size=300")["summary"]["stages"]
+    for threshold in (0.6, 0.7):
+        assert run_cli("refresh", f"dedup.threshold={threshold}", "only=dedup")["code"] == 0
+    kept = {stage["key"] for stage in whole.values()}
+    assert not kept & {item.path.name for item in unused(store, 1)}
+    assert kept & {item.path.name for item in unused(store, 0)}, "keep=0 asks for everything"
+
+
 def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store: Store) -> None:
     cache = store.root / ".remote"
     cache.mkdir(parents=True)

@@ -341,7 +341,7 @@ def test_files_without_a_reader_are_counted_and_named(tmp_path: Path, caplog: py
         "examples": ["b.json", "c.jsonl.lz4", "d.docx", "part-00000", "sub/part-00001"],
     }
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith("5 files have no reader and are left out ((none) 2") and "source.format" in said
+    assert said.startswith("left out for want of a reader: 5 ((none) 2") and "source.format" in said
     # One that another entry reads is not left out.
     both = SourceConfig(name="s", paths=(str(folder), str(folder / "*.json")))
     assert ingest(empty_dir(tmp_path / "both"), both).metrics["files_left_out"]["by_ending"] == {
