@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, library
 
 from llm_core.float8 import Float8Linear, Quantize, scale_of
 
@@ -33,9 +33,7 @@ def quantize_square(x, scale, out, turned, rows, columns, most, SIDE: tl.constex
     tl.store(turned + column[:, None] * rows + row[None, :], tl.trans(value), mask=tl.trans(there))
 
 
-@torch.library.custom_op(
-    "llm_core::quantize", mutates_args=(), schema="(Tensor x, Tensor scale, ScalarType dtype) -> (Tensor, Tensor)"
-)
+@library.custom_op("llm_core::quantize", mutates_args=(), schema="(Tensor x, Tensor scale, ScalarType dtype) -> (Tensor, Tensor)")
 def _quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     assert x.element_size() == 2, "turned squares of other numbers come out wrong"
     out, turned = _shapes(x, scale, dtype)

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
-from llm_core.config import ConfigError
-from llm_core.device import synchronize
+from llm_core.model.packages import trial
 
 # B rows · Q queries · K keys · H heads, G of keys and values · D width of a head
 
@@ -45,26 +44,23 @@ def check(device: torch.device, heads: Heads = (2, 1, 64)) -> None:
     """Run both passes once. Raises ConfigError where the package is missing or does not run with these heads on this device."""
     num_heads, num_kv_heads, width = heads
     q_BQHD, k_BKGD = (torch.zeros(1, 128, n, width, dtype=torch.bfloat16, device=device) for n in (num_heads, num_kv_heads))
-    try:
+    needs = (
+        f"attention backend (fa4) needs a GPU of Hopper or later and the package flash-attn-4, for {num_heads} heads on "
+        f"{num_kv_heads} of {width} channels"
+    )
+    with trial(device, needs, "pip install 'textmill[fa4]', or use cudnn or sdpa"):
         mixed_BQHD, lse_BHQ = _forward(q_BQHD, k_BKGD, k_BKGD)
         _backward(q_BQHD, k_BKGD, k_BKGD, mixed_BQHD, mixed_BQHD, lse_BHQ)
-        synchronize(device)
-    except Exception as error:  # its compiler has errors of its own that derive from nothing narrower
-        why = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(
-            f"attention backend (fa4) needs a GPU of Hopper or later and the package flash-attn-4, for {num_heads} heads on "
-            f"{num_kv_heads} of {width} channels ({why[0]}); pip install 'textmill[fa4]', or use cudnn or sdpa"
-        ) from error
 
 
-@torch.library.custom_op("llm_core::flash4", mutates_args=(), schema="(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
+@library.custom_op("llm_core::flash4", mutates_args=(), schema="(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
 def _forward(q_BQHD: Tensor, k_BKGD: Tensor, v_BKGD: Tensor) -> tuple[Tensor, Tensor]:
     """(mixed_BQHD, lse_BHQ in float32)."""
     mixed_BQHD, lse_BHQ = _kernels()[0](q_BQHD, k_BKGD, v_BKGD, causal=True, return_lse=True)[:2]
     return mixed_BQHD, lse_BHQ
 
 
-@torch.library.custom_op(
+@library.custom_op(
     "llm_core::flash4_backward",
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, Tensor mixed, Tensor grad, Tensor lse) -> (Tensor, Tensor, Tensor)",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 PROGRAMS = 1024
 """Of backward, each with every PROGRAMS-th row: some for each multiprocessor, and few enough parts of the weight's gradient."""
@@ -63,7 +63,7 @@ def add_norm_backward(  # type: ignore[no-untyped-def]
     tl.store(d_weights + program.to(tl.int64) * width + column, d_weight, mask=there)
 
 
-@torch.library.custom_op(
+@library.custom_op(
     "llm_core::add_norm", mutates_args=(), schema="(Tensor x, Tensor delta, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)"
 )
 def add_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,7 +88,7 @@ def add_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tens
     return total, normed, scales
 
 
-@torch.library.custom_op(
+@library.custom_op(
     "llm_core::add_norm_backward",
     mutates_args=(),
     schema="(Tensor total, Tensor scales, Tensor weight, Tensor d_total, Tensor d_normed) -> (Tensor, Tensor)",

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, library
 
 # B batch · T tokens · N tokens of all rows · G key/value heads · H heads: of a group in GH, all in TH · D width of a head.
 # In the product stand, for each key/value head, its `group` query heads, the key, the value (llm_core.model.fused). `copies` of
@@ -96,7 +96,7 @@ def split_backward(  # type: ignore[no-untyped-def]
     tl.store(out + token * heads * width + place + half, other.to(out.dtype.element_ty), mask=there)
 
 
-@torch.library.custom_op(
+@library.custom_op(
     "llm_core::split_heads",
     mutates_args=(),
     schema="(Tensor qkv, Tensor cos, Tensor sin, int copies) -> (Tensor, Tensor, Tensor)",
@@ -108,7 +108,7 @@ def split(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor, T
     return parts
 
 
-@torch.library.custom_op(
+@library.custom_op(
     "llm_core::split_heads_backward",
     mutates_args=(),
     schema="(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin, int copies) -> Tensor",

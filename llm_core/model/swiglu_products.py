@@ -17,10 +17,9 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
-from llm_core.config import ConfigError
-from llm_core.device import synchronize
+from llm_core.model.packages import trial
 
 # N tokens · D model width · F inner width, 2F with gate and up as neighbours
 
@@ -47,19 +46,13 @@ def check(device: torch.device, dim: int, ffn_dim: int, dtype: torch.dtype) -> N
     """Run both products once. Raises ConfigError where the package is missing or does not run at these widths on this device."""
     x_ND, dy_ND = (torch.zeros(128, dim, dtype=dtype, device=device) for _ in range(2))
     gate_up_2FD, down_DF = (torch.zeros(shape, dtype=dtype, device=device) for shape in ((2 * ffn_dim, dim), (dim, ffn_dim)))
-    try:
+    needs = f"train.kernels (quack) need a GPU of Hopper or later and the package quack-kernels, at widths of {dim} and {ffn_dim}"
+    with trial(device, needs, "pip install 'textmill[quack]', or use triton or torch"):
         gate_up_N2F, _ = _forward(x_ND, gate_up_2FD)
         _backward(dy_ND, down_DF, gate_up_N2F)
-        synchronize(device)
-    except Exception as error:  # its compiler has errors of its own that derive from nothing narrower
-        why = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(
-            f"train.kernels (quack) need a GPU of Hopper or later and the package quack-kernels, at widths of {dim} and "
-            f"{ffn_dim} ({why[0]}); pip install 'textmill[quack]', or use triton or torch"
-        ) from error
 
 
-@torch.library.custom_op("llm_core::swiglu_product", mutates_args=(), schema="(Tensor x, Tensor weight) -> (Tensor, Tensor)")
+@library.custom_op("llm_core::swiglu_product", mutates_args=(), schema="(Tensor x, Tensor weight) -> (Tensor, Tensor)")
 def _forward(x_ND: Tensor, gate_up_2FD: Tensor) -> tuple[Tensor, Tensor]:
     """(gate_up_N2F, silu(gate) * up)."""
     gate_up_N2F, gated_NF = _shapes(x_ND, gate_up_2FD)
@@ -67,7 +60,7 @@ def _forward(x_ND: Tensor, gate_up_2FD: Tensor) -> tuple[Tensor, Tensor]:
     return gate_up_N2F, gated_NF
 
 
-@torch.library.custom_op(
+@library.custom_op(
     "llm_core::swiglu_product_backward",
     mutates_args=(),
     schema="(Tensor grad, Tensor weight, Tensor gate_up) -> (Tensor, Tensor)",

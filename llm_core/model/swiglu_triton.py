@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, library
 
 # A run is a block of gate channels and, behind it, the block of up channels that belongs to it: `width` of each.
 
@@ -49,7 +49,7 @@ def swiglu_backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COL
     tl.store(out + gate_place + width, (d * gate * share).to(out.dtype.element_ty), mask=there)
 
 
-@torch.library.custom_op("llm_core::swiglu", mutates_args=(), schema="(Tensor gate_up, int width) -> Tensor")
+@library.custom_op("llm_core::swiglu", mutates_args=(), schema="(Tensor gate_up, int width) -> Tensor")
 def gated(gate_up: Tensor, width: int) -> Tensor:
     """As `llm_core.model.swiglu.gated`."""
     out = _shape_of_result(gate_up, width)
@@ -57,9 +57,7 @@ def gated(gate_up: Tensor, width: int) -> Tensor:
     return out
 
 
-@torch.library.custom_op(
-    "llm_core::swiglu_backward", mutates_args=(), schema="(Tensor gate_up, Tensor grad, int width) -> Tensor"
-)
+@library.custom_op("llm_core::swiglu_backward", mutates_args=(), schema="(Tensor gate_up, Tensor grad, int width) -> Tensor")
 def gradient(gate_up: Tensor, grad: Tensor, width: int) -> Tensor:
     """Of gate_up, from that of the result."""
     out = torch.empty_like(gate_up, memory_format=torch.contiguous_format)

@@ -28,7 +28,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, library
 
 from llm_core.compat import (
     all_gather_single,
@@ -152,16 +152,12 @@ def _pass_on(sent: Tensor, received: Tensor, group: dist.ProcessGroup) -> list[d
 
 
 # Operations of their own, so that selective recomputing (llm_core.memory.recompute) sees one product, not one for each process.
-@torch.library.custom_op(
-    "textmill::gather_product", mutates_args=(), schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor"
-)
+@library.custom_op("textmill::gather_product", mutates_args=(), schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor")
 def _gather_product(x: Tensor, weight: Tensor, group: str, kind: str) -> Tensor:
     return gather_product(x, weight, process_group_of(group), cast(TensorOverlap, kind))[0]
 
 
-@torch.library.custom_op(
-    "textmill::product_sum", mutates_args=(), schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor"
-)
+@library.custom_op("textmill::product_sum", mutates_args=(), schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor")
 def _product_sum(x: Tensor, weight: Tensor, group: str, kind: str) -> Tensor:
     return product_sum(x, weight, process_group_of(group), cast(TensorOverlap, kind))
 
