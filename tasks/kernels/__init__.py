@@ -30,6 +30,16 @@ def compiled_code_dir(kernels: Path) -> Path:
 if not os.environ.get("NUMBA_CACHE_DIR"):
     numba.config.CACHE_DIR = str(compiled_code_dir(Path(__file__).parent))
 
-inner: Any = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""Decorator of functions that only kernels call: no door from Python, which takes as long to compile as they do, and no copy on
-disk beside the one in the kernel."""
+# No door from Python, which takes as long to compile as they do, and no copy on disk beside the one in the kernel; no Python
+# errors of division, and no rewrites of array expressions, of which there are none.
+_INNER: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "no_rewrites": True,
+}
+inner: Any = numba.njit(**_INNER)
+"""Decorator of functions that only kernels call."""
+inlined: Any = numba.njit(forceinline=True, **_INNER)
+"""The same for the few that every character or row calls: each call of them has its own copy, which compiles longer."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from tasks.kernels import inner
+from tasks.kernels import inlined, inner
 from tasks.kernels.chars import APOSTROPHE, LETTER, MARK, SPACE, UNSEGMENTED, char_classes, decode
 
 IN_UNIT, IS_LETTER, IS_UNSEGMENTED, IS_MARK, IS_SPACE, IS_APOSTROPHE = 1, 2, 4, 8, 16, 32
@@ -144,7 +144,7 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
     return types.UniTuple(types.uint64, 15)(buf, types.int64), generate
 
 
-@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inlined
 def bits_from(maps, kind, offset):  # type: ignore[no-untyped-def]
     """The 64 bits of a bitmap from an offset on."""
     word, shift = offset >> 6, np.uint64(offset & 63)

@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from tasks.kernels import inner
 from tasks.kernels.addresses import load_word, pointers
-from tasks.kernels.pii_bytes import helper
 
 HASH_WORDS = 2
 """Numbers of eight bytes in a hash."""
@@ -96,7 +96,7 @@ def _compress(typing_context: Any, room: Any) -> Any:
     return types.void(room), generate
 
 
-@helper
+@inner
 def _fill(buf, pos, size, room, lane):  # type: ignore[no-untyped-def]
     """Up to a block of bytes, and zeros, into a lane."""
     for word in range(_BLOCK_WORDS):
@@ -109,7 +109,7 @@ def _fill(buf, pos, size, room, lane):  # type: ignore[no-untyped-def]
         room[_WORDS_AT + _LANES * word + lane] = value
 
 
-@helper
+@inner
 def hash_spans(buf, spans, first, stop, room, lanes, hashes):  # type: ignore[no-untyped-def]
     """Write the hash of each span first <= i < stop, buf[spans[2 * i] : spans[2 * i + 1]], to hashes[HASH_WORDS * i].
 

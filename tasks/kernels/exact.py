@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 from numba import njit, uint8
 
+from tasks.kernels import inlined, inner
 from tasks.kernels.addresses import load_word, pointers, store_word
 from tasks.kernels.blake2 import HASH_WORDS, LANES_ROOM, ROOM, hash_spans
 from tasks.kernels.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
-from tasks.kernels.pii_bytes import helper
 
 KEY_BYTES = 16
 _SCRATCH_BYTES = 1 << 20
@@ -81,13 +81,13 @@ def _room_for(num_bytes):  # type: ignore[no-untyped-def]
     return 3 * num_bytes + 4
 
 
-@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inlined
 def _bytes_from(word, first, last):  # type: ignore[no-untyped-def]
     """The high bits of those bytes of eight of ASCII that are from `first` to `last`: sums of seven-bit bytes do not carry."""
     return (word + np.uint64(0x80 - first) * _ONES) & ~(word + np.uint64(0x7F - last) * _ONES) & _HIGH_BITS
 
 
-@helper
+@inner
 def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-def]
     """Write the folded text to `out` from `start` on and return where it ends, or -1 where a character is contextual.
 

@@ -15,9 +15,9 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tasks.kernels import inlined, inner
 from tasks.kernels.addresses import load_word
 from tasks.kernels.bitmaps import count_ones
-from tasks.kernels.pii_bytes import helper
 
 FNV_SEED, _FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
 LANES = 16
@@ -26,10 +26,7 @@ _LABEL = np.frombuffer(b"__label__", np.uint8)
 _ONE = np.uint64(1)
 
 
-_inline = njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-@_inline
+@inlined
 def fnv(value, byte):  # type: ignore[no-untyped-def]
     """FNV-1a of one more byte."""
     # fastText hashes signed bytes: those from 0x80 on set the upper bits too. Numba widens what is not cast at every step.
@@ -92,7 +89,7 @@ def fill_slots(word_bytes, word_ends, slots):  # type: ignore[no-untyped-def]
         slots[slot] = number
 
 
-@helper
+@inner
 def find_word(buf, limit, start, stop, value, slots, mask, word_bytes, word_ends):  # type: ignore[no-untyped-def]
     """Number of the word buf[start:stop], whose hash is `value`, -1 where the model has none; `limit`: bytes of `buf`."""
     slot = np.int64(value) & mask
@@ -115,7 +112,7 @@ def find_word(buf, limit, start, stop, value, slots, mask, word_bytes, word_ends
     return np.int64(-1)
 
 
-@helper
+@inner
 def is_label(buf, start, stop):  # type: ignore[no-untyped-def]
     """Whether fastText takes a word that the model lacks for a label of the text, and does not read it."""
     if stop - start < _LABEL.size:
@@ -126,19 +123,19 @@ def is_label(buf, start, stop):  # type: ignore[no-untyped-def]
     return alike == _LABEL.size
 
 
-@_inline
+@inlined
 def survived(bits, place):  # type: ignore[no-untyped-def]
     """1 where the n-grams of a bucket survived pruning, else 0."""
     return np.int64((bits[place >> 6] >> np.uint64(place & 63)) & _ONE)
 
 
-@_inline
+@inlined
 def survivors_before(bits, firsts, place):  # type: ignore[no-untyped-def]
     """How many buckets before this one survived: the place of its row."""
     return np.int64(firsts[place >> 6]) + count_ones(bits[place >> 6] & ((_ONE << np.uint64(place & 63)) - _ONE))
 
 
-@helper
+@inner
 def _hash_letters(word, size, shortest, longest, which, count):  # type: ignore[no-untyped-def]
     """Append the hashes of all n-grams of a word of ASCII; as many bytes behind it are read as an n-gram is long."""
     for i in range(size):
@@ -151,7 +148,7 @@ def _hash_letters(word, size, shortest, longest, which, count):  # type: ignore[
     return count
 
 
-@helper
+@inner
 def _hash_characters(word, starts, num_chars, shortest, longest, which, count):  # type: ignore[no-untyped-def]
     """Append the hashes of all n-grams of a word whose characters begin at `starts`."""
     for i in range(num_chars):
@@ -166,7 +163,7 @@ def _hash_characters(word, starts, num_chars, shortest, longest, which, count): 
     return count
 
 
-@helper
+@inner
 def to_buckets(which, first, stop, buckets):  # type: ignore[no-untyped-def]
     """Replace the hashes which[first:stop], of 32 bits, by their remainders of a division by `buckets`, which may have 31."""
     # A product in place of a division. The factor is too large, so that the quotient of a multiple is not too small; by so little
@@ -176,7 +173,7 @@ def to_buckets(which, first, stop, buckets):  # type: ignore[no-untyped-def]
         which[i] -= np.int64(np.float64(which[i]) * per_bucket) * buckets
 
 
-@helper
+@inner
 def find_rows(word, size, sizes, bits, firsts, starts, which, count):  # type: ignore[no-untyped-def]
     """Append the rows of all n-grams of word[:size], with `<` and `>` around it; returns how many there are now.
 

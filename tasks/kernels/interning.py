@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tasks.kernels import inlined
 from tasks.kernels.addresses import load_word
 
 _SEED = np.uint64(0x9E3779B97F4A7C15)
@@ -51,7 +52,7 @@ def known_id(table, slot, count):  # type: ignore[no-untyped-def]
     return found if found < count else np.int64(count)
 
 
-@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inlined
 def mixed_words(buf, start, stop, key, prime):  # type: ignore[no-untyped-def]
     """A key mixed with the bytes of a span of 8 or more, eight at a time."""
     pos = start
@@ -75,7 +76,7 @@ def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
     return word
 
 
-@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inlined
 def padded_key(buf, start, stop):  # type: ignore[no-untyped-def]
     """The same where eight bytes may be read at any start."""
     length = stop - start

@@ -10,10 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
 from tasks.c4_kinds import LONG_WORD_CHARS
-from tasks.kernels import c4, inner
+from tasks.kernels import c4, inlined, inner
 from tasks.kernels.bitmaps import (
     NEWLINES,
     NUM_MAPS,
@@ -55,7 +54,7 @@ def line_marks() -> np.ndarray:
     return table
 
 
-@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inlined
 def _ones_between(maps, sums, kind, column, first, last):  # type: ignore[no-untyped-def]
     """How many bits of a bitmap are set from one offset up to another."""
     word, end = first >> 6, last >> 6

@@ -11,8 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from tasks.kernels import inner
 from tasks.kernels.addresses import pointers
-from tasks.kernels.pii_bytes import helper
 
 MAX_DIGITS = 24
 RECENT_BITS = 11
@@ -104,13 +104,13 @@ def judge(
         verdicts[n] = recent[place, 2] != 0
 
 
-@helper
+@inner
 def _pointers(prefix: Any) -> Any:
     machine, results, settled, general, possible, too_long = prefix
     return pointers(machine), pointers(results), pointers(settled), pointers(general), possible, too_long
 
 
-@helper
+@inner
 def _write(number: int, shape: int, digits: np.ndarray) -> int:
     """Write out the digits of a number, as many as the groups of its shape have; how many there are."""
     count: Any = np.int64(0)  # not a literal: that would compile what it is passed to twice
@@ -127,7 +127,7 @@ def _write(number: int, shape: int, digits: np.ndarray) -> int:
     return count
 
 
-@helper
+@inner
 def _walk(digits: np.ndarray, begin: int, end: int, step: np.ndarray) -> int:
     """The state after digits[begin:end]. step: ten times the next state, by ten times the state plus the digit.
 
@@ -140,7 +140,7 @@ def _walk(digits: np.ndarray, begin: int, end: int, step: np.ndarray) -> int:
     return state
 
 
-@helper
+@inner
 def _prefix_state(digits: np.ndarray, begin: int, end: int, step: np.ndarray, settled: np.ndarray) -> int:
     state: Any = np.int64(0)
     while begin < end and settled[state] == 0:
@@ -149,7 +149,7 @@ def _prefix_state(digits: np.ndarray, begin: int, end: int, step: np.ndarray, se
     return state
 
 
-@helper
+@inner
 def _copy(digits: np.ndarray, begin: int, end: int, count: int, out: np.ndarray) -> int:
     """Write digits[begin:end] behind the first `count` of `out`; how many there are then."""
     for k in range(begin, end):
@@ -158,7 +158,7 @@ def _copy(digits: np.ndarray, begin: int, end: int, count: int, out: np.ndarray)
     return count
 
 
-@helper
+@inner
 def _stripped(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix: Any, out: np.ndarray) -> int:
     """Write digits[begin:end] without the national prefix to `out`; how many there are.
 
@@ -180,7 +180,7 @@ def _stripped(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix
     return _copy(digits, begin, end, np.int64(0), out)
 
 
-@helper
+@inner
 def _national_number(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix: Any, out: np.ndarray) -> int:
     """Write the national number of digits[begin:end] to `out`; how many digits. What is left must have a possible length."""
     count = _stripped(digits, begin, end, step, prefix, out)
@@ -189,7 +189,7 @@ def _national_number(digits: np.ndarray, begin: int, end: int, step: np.ndarray,
     return _copy(digits, begin, end, np.int64(0), out)
 
 
-@helper
+@inner
 def _parsed(
     digits: np.ndarray,
     count: int,
@@ -219,7 +219,7 @@ def _parsed(
     return _national_number(digits, zero, count, step, own, national)
 
 
-@helper
+@inner
 def _begins_with(digits: np.ndarray, begin: int, end: int, code: int, code_digits: int) -> bool:
     if end - begin < code_digits:
         return False

@@ -15,9 +15,10 @@ import numba
 import numpy as np
 
 from tasks import pii_kinds as kinds
+from tasks.kernels import inlined, inner
 from tasks.kernels.addresses import pointers
 from tasks.kernels.pii_addresses import ip4, ip6, mac
-from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, helper, inlined, is_any
+from tasks.kernels.pii_bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, is_any
 from tasks.kernels.pii_emails import email, may_be_email
 from tasks.kernels.pii_numbers import (
     DIGITS,
@@ -96,7 +97,7 @@ def find_candidates(
     return found[:count]
 
 
-@helper
+@inner
 def _scan_words(
     v: np.ndarray,
     low: int,
@@ -122,7 +123,7 @@ def _scan_words(
     return i, count
 
 
-@helper
+@inner
 def _scan_triggers(
     v: np.ndarray,
     low: int,
@@ -174,7 +175,7 @@ def _scan_triggers(
 _TOKEN_KINDS = 1 << kinds.API_KEY | 1 << kinds.BASE58_ADDRESS | 1 << kinds.BECH32_ADDRESS | 1 << kinds.ETHER_ADDRESS
 
 
-@helper
+@inner
 def _next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
     """Where a word of at least MIN_TOKEN_BYTES begins after i, which is not in it, and before `end`; `high` if none does.
 
@@ -208,7 +209,7 @@ def _next_trigger(v: np.ndarray, i: int, end: int) -> int:
     return i
 
 
-@helper
+@inner
 def _after_letters(
     found: np.ndarray, count: int, wanted: int, r: int, v: np.ndarray, low: int, high: int, i: int, end: int
 ) -> int:
@@ -273,7 +274,7 @@ def _put(found: np.ndarray, count: int, wanted: int, number: int, start: int, en
     return count + ROW
 
 
-@helper
+@inner
 def _grown(found: np.ndarray, count: int) -> np.ndarray:
     # By element: assigning slices would compile the formatting of shape errors, for seconds.
     grown = np.empty(2 * len(found), np.int64)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from tasks.kernels import inner
 from tasks.kernels.addresses import pointers
-from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, helper, is_any, pack, packed
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, is_any, pack, packed
 from tasks.kernels.pii_context import is_numbering
 
 MAX_SECTION = 40
@@ -20,7 +21,7 @@ _JOINTS = packed("and or to through also")
 _ARCS = packed("1.3. 2.5. 2.16")  # organisations, X.500, countries
 
 
-@helper
+@inner
 def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the IPv4 address that begins at the digit i, or -1."""
     if i - 1 > lo and is_any(v[i - 2], ALNUM):
@@ -49,7 +50,7 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     return -1 if small and (_is_heading(v, lo, hi, i, end) or _is_referred(v, lo, i)) else end
 
 
-@helper
+@inner
 def _is_small(v: np.ndarray, i: int, end: int) -> bool:
     """Could these four numbers be those of a section: small, and none zero?"""
     value = 0
@@ -63,7 +64,7 @@ def _is_small(v: np.ndarray, i: int, end: int) -> bool:
     return True
 
 
-@helper
+@inner
 def _is_referred(v: np.ndarray, lo: int, i: int) -> bool:
     """Does running text refer to section i: "see 4.2.3.9", "Sections 3.2.2.9 and 3.3.1.1", also over the end of a line?"""
     joined = False
@@ -89,7 +90,7 @@ def _is_referred(v: np.ndarray, lo: int, i: int) -> bool:
     return False
 
 
-@helper
+@inner
 def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
     """Does this begin a line, element or cell, and then comes a title, as with the number of a section?"""
     limit = max(lo, i - 64)
@@ -108,7 +109,7 @@ def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
     return wide or is_any(v[blanks], ALPHA if blanks - end > 1 else UPPER)
 
 
-@helper
+@inner
 def _octets(v: np.ndarray, i: int, hi: int) -> int:
     """End of a dotted quad at i whose octets are in range, or -1."""
     for part in range(4):
@@ -127,7 +128,7 @@ def _octets(v: np.ndarray, i: int, hi: int) -> int:
     return i
 
 
-@helper
+@inner
 def _quad_before(v: np.ndarray, lo: int, end: int) -> bool:
     """Does a dotted quad end here, as in a range of addresses?"""
     for start in range(max(lo, end - 15), end - 6):
@@ -136,7 +137,7 @@ def _quad_before(v: np.ndarray, lo: int, end: int) -> bool:
     return False
 
 
-@helper
+@inner
 def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The shape of an IPv6 address whose first colon is at i, as (start, end), or (-1, -1)."""
     start = i
@@ -165,7 +166,7 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     return start, end
 
 
-@helper
+@inner
 def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The six pairs of hexadecimal digits whose first separator is at i, as (start, end), or (-1, -1)."""
     start, end, separator = i - 2, i + 15, v[i]
@@ -208,7 +209,7 @@ def are_ip6(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return verdicts
 
 
-@helper
+@inner
 def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
     count, gap, first, second, others, last = 0, False, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     if v[i] == 58:  # only as a part of ::

@@ -5,10 +5,9 @@ Words are compared as integers of their last eight letters: strings would compil
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
+
+from tasks.kernels import inner
 
 DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, INNER = (1 << i for i in range(8))
 ALNUM = DIGIT | ALPHA
@@ -40,27 +39,13 @@ def packed(words: str) -> np.ndarray:
     return np.array([int.from_bytes(word.encode()[-8:], "big") for word in words.split()], np.uint64)
 
 
-# Helpers are called from compiled code alone: without entry points for Python they compile in half the time. Rewrites of array
-# expressions find nothing here.
-_HELPER: dict[str, Any] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "no_rewrites": True,
-}
-helper = numba.njit(**_HELPER)
-inlined = numba.njit(forceinline=True, **_HELPER)
-"""For the few helpers that every row of digits calls: each call of them has its own copy, which compiles longer."""
-
-
-@helper
+@inner
 def is_any(c: int, mask: int) -> bool:
     """Is byte c of one of the classes in the mask?"""
     return (CLASS[c] & mask) != 0
 
 
-@helper
+@inner
 def contains(words: np.ndarray, word: np.uint64) -> bool:
     for known in words:  # noqa: SIM110 (a generator does not compile; a few dozen words, asked for once in a candidate)
         if known == word:
@@ -68,7 +53,7 @@ def contains(words: np.ndarray, word: np.uint64) -> bool:
     return False
 
 
-@helper
+@inner
 def pack(v: np.ndarray, start: int, end: int) -> np.uint64:
     """The last eight bytes of v[start:end] as one integer, letters in lower case."""
     word = np.uint64(0)
@@ -77,7 +62,7 @@ def pack(v: np.ndarray, start: int, end: int) -> np.uint64:
     return word
 
 
-@helper
+@inner
 def all_of(v: np.ndarray, start: int, end: int, mask: int) -> bool:
     """Are all bytes of v[start:end] of one of the classes? False for none."""
     for i in range(start, end):

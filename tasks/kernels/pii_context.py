@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tasks import pii_kinds as kinds
-from tasks.kernels.pii_bytes import ALPHA, contains, helper, is_any, pack, packed
+from tasks.kernels import inner
+from tasks.kernels.pii_bytes import ALPHA, contains, is_any, pack, packed
 
 MAX_CONTEXT_BYTES = 48
 MAX_CONTEXT_WORDS = 6
@@ -30,7 +31,7 @@ _CONTEXT_WORDS = np.concatenate([packed(words) for words in _WORDS_OF.values()])
 _CONTEXT_KINDS = np.concatenate([np.full(len(words.split()), kind, np.int64) for kind, words in _WORDS_OF.items()])
 
 
-@helper
+@inner
 def announced(v: np.ndarray, lo: int, i: int, kind: int) -> bool:
     """Does one of the last words before i name this kind of number?"""
     limit = max(lo, i - MAX_CONTEXT_BYTES)
@@ -50,7 +51,7 @@ def announced(v: np.ndarray, lo: int, i: int, kind: int) -> bool:
     return False
 
 
-@helper
+@inner
 def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
     """Is what stands before i a word or sign that counts versions, sections or objects?"""
     j = _skip_back(v, i, lo, False)
@@ -76,7 +77,7 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
     return False
 
 
-@helper
+@inner
 def _skip_back(v: np.ndarray, i: int, lo: int, signs: bool) -> int:
     """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where asked."""
     limit = max(lo, i - 4)

@@ -13,8 +13,9 @@ from typing import Any
 import numba
 import numpy as np
 
+from tasks.kernels import inner
 from tasks.kernels.addresses import pointers
-from tasks.kernels.pii_bytes import DIGIT, helper, is_any
+from tasks.kernels.pii_bytes import DIGIT, is_any
 
 _NONE = 255
 _BASE58 = np.full(256, _NONE, np.uint8)
@@ -117,12 +118,12 @@ def are_base58(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return verdicts
 
 
-@helper
+@inner
 def _turned(word: np.uint64, bits: int) -> np.uint64:
     return ((word >> np.uint64(bits)) | (word << np.uint64(32 - bits))) & _MASK
 
 
-@helper
+@inner
 def _sha256(data: np.ndarray, size: int, w: np.ndarray, digest: np.ndarray) -> None:
     """SHA-256 of up to 55 bytes, as eight words of 32 bits. w: scratch for 64 words."""
     for k in range(16):
@@ -218,7 +219,7 @@ def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return verdicts
 
 
-@helper
+@inner
 def _permute(lanes: np.ndarray, columns: np.ndarray, moved: np.ndarray) -> None:
     """Keccak-f[1600] in place; lane (x, y) is at x + 5 y."""
     for n in range(24):

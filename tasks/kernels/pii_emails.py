@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.kernels.pii_bytes import ALPHA, DIGIT, LOCAL, all_of, contains, helper, is_any, pack, packed
+from tasks.kernels import inner
+from tasks.kernels.pii_bytes import ALPHA, DIGIT, LOCAL, all_of, contains, is_any, pack, packed
 
 MAX_LOCAL_BYTES = 64
 MAX_DOMAIN_BYTES = 253
@@ -23,7 +24,7 @@ _COMMON_TLD = packed(
 )
 
 
-@helper
+@inner
 def may_be_email(v: np.ndarray, lo: int, hi: int, at: int) -> bool:
     """Could an address stand around the @ at `at`? A quick look: @@ and decorators are many."""
     if at == lo or at + 3 >= hi or not (is_any(v[at - 1], LOCAL) or v[at - 1] >= 128):
@@ -31,7 +32,7 @@ def may_be_email(v: np.ndarray, lo: int, hi: int, at: int) -> bool:
     return is_any(v[at + 1], ALPHA | DIGIT) or v[at + 1] >= 128
 
 
-@helper
+@inner
 def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     """The e-mail address around the @ at `at`, of which `may_be_email` holds, as (start, end), or (-1, -1)."""
     none = (-1, -1)
@@ -62,7 +63,7 @@ def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     return start, end
 
 
-@helper
+@inner
 def _local_part(v: np.ndarray, lo: int, at: int) -> int:
     limit = max(lo, at - MAX_LOCAL_BYTES)
     i = at
@@ -83,7 +84,7 @@ def _local_part(v: np.ndarray, lo: int, at: int) -> int:
     return i
 
 
-@helper
+@inner
 def _in_url(v: np.ndarray, lo: int, start: int) -> bool:
     """Is this the user in scheme://user:password@host?"""
     i = start
@@ -93,7 +94,7 @@ def _in_url(v: np.ndarray, lo: int, start: int) -> bool:
     return i - 3 >= lo and v[i - 1] == 47 and v[i - 2] == 47 and v[i - 3] == 58
 
 
-@helper
+@inner
 def _domain(v: np.ndarray, hi: int, at: int) -> int:
     """End of the host name after the @, or -1: at least two labels, the last of letters."""
     limit = min(hi, at + 1 + MAX_DOMAIN_BYTES)
@@ -124,7 +125,7 @@ def _domain(v: np.ndarray, hi: int, at: int) -> int:
         end = dot
 
 
-@helper
+@inner
 def _tld(v: np.ndarray, start: int, end: int) -> int:
     """End of the top-level domain at `start`, or -1. `org-based` ends after `org`."""
     letters = start
@@ -138,7 +139,7 @@ def _tld(v: np.ndarray, start: int, end: int) -> int:
     return -1
 
 
-@helper
+@inner
 def _is_scp_path(v: np.ndarray, i: int, hi: int) -> bool:
     limit = min(hi, i + 128)
     if i >= limit or not (is_any(v[i], DIGIT | ALPHA) or v[i] == 126 or v[i] == 47 or v[i] == 46):
@@ -153,7 +154,7 @@ def _is_scp_path(v: np.ndarray, i: int, hi: int) -> bool:
     return slash or (v[i - 4] == 46 and v[i - 3] == 103 and v[i - 2] == 105 and v[i - 1] == 116)
 
 
-@helper
+@inner
 def _letter_before(v: np.ndarray, i: int, lo: int) -> int:
     """Start of the non-ASCII letter that ends at i, or -1."""
     j = i - 1
@@ -162,7 +163,7 @@ def _letter_before(v: np.ndarray, i: int, lo: int) -> int:
     return j if j >= lo and _letter_bytes(v, j, i) == i - j else -1
 
 
-@helper
+@inner
 def _letter_bytes(v: np.ndarray, i: int, hi: int) -> int:
     """Length of the non-ASCII letter at i, 3 for wide ones, or 0. Punctuation and symbols of common blocks are no letters."""
     c = v[i]

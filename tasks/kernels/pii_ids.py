@@ -11,8 +11,8 @@ import numba
 import numpy as np
 
 from tasks import pii_kinds as kinds
+from tasks.kernels import inner
 from tasks.kernels.addresses import pointers
-from tasks.kernels.pii_bytes import helper
 
 _DNI_LETTERS = np.frombuffer(b"TRWAGMYFPDXBNJZSQVHLCKE", np.uint8) - 64
 _RRN_WEIGHTS = np.array([2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5], np.int64)
@@ -49,7 +49,7 @@ def are_ids(kind: int, values: np.ndarray) -> np.ndarray:
     return verdicts
 
 
-@helper
+@inner
 def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
     if kind == kinds.ES_DNI or kind == kinds.ES_NIE:
         return _DNI_LETTERS[(value >> 5) % 23] == value & 31
@@ -115,7 +115,7 @@ def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
     return _is_idnr(value, digits)
 
 
-@helper
+@inner
 def _is_idnr(value: int, digits: np.ndarray) -> bool:
     """The German tax id: of ten digits one comes two or three times and no other twice; ISO 7064, mod 11, 10."""
     _write(value, 11, digits)
@@ -132,14 +132,14 @@ def _is_idnr(value: int, digits: np.ndarray) -> bool:
     return digits[0] > 0 and repeated == 1 and most <= 3 and check == 1
 
 
-@helper
+@inner
 def _write(value: int, count: int, digits: np.ndarray) -> None:
     for k in range(count - 1, -1, -1):
         digits[k] = value % 10
         value //= 10
 
 
-@helper
+@inner
 def _number(digits: np.ndarray, begin: int, end: int) -> int:
     number = 0
     for k in range(begin, end):
@@ -147,7 +147,7 @@ def _number(digits: np.ndarray, begin: int, end: int) -> int:
     return number
 
 
-@helper
+@inner
 def _is_date(year: int, month: int, day: int) -> bool:
     if year < 1 or month < 1 or month > 12 or day < 1:
         return False

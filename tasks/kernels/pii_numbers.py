@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from tasks import pii_kinds as kinds
-from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, UPPER, helper, inlined, is_any
+from tasks.kernels import inlined, inner
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, DIGIT, UPPER, is_any
 from tasks.kernels.pii_context import announced
 from tasks.kernels.pii_shapes import SIZE_BITS, shape_of, shape_table
 
@@ -112,7 +113,7 @@ def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray, most_mixed: 
     return count
 
 
-@helper
+@inner
 def value_of(v: np.ndarray, i: int, end: int) -> int:
     """The digits from i to `end` as one number."""
     value = 0
@@ -155,7 +156,7 @@ def _separator(v: np.ndarray, i: int, hi: int) -> tuple[int, int]:
     return 0, 0
 
 
-@helper
+@inner
 def numbers_before(v: np.ndarray, lo: int, i: int) -> int:
     """How many groups of digits, at most two, stand before i with a blank between."""
     count = 0
@@ -168,7 +169,7 @@ def numbers_before(v: np.ndarray, lo: int, i: int) -> int:
     return count
 
 
-@helper
+@inner
 def numbers_after(v: np.ndarray, hi: int, end: int) -> int:
     """How many groups of digits, at most two, stand after `end` with a blank between."""
     count = 0
@@ -181,7 +182,7 @@ def numbers_after(v: np.ndarray, hi: int, end: int) -> int:
     return count
 
 
-@helper
+@inner
 def _is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
     """Is this no piece of a longer name, code, decimal or path?"""
     if end < hi:
@@ -197,7 +198,7 @@ def _is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
     return True
 
 
-@helper
+@inner
 def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int) -> int:
     """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer row of numbers."""
     for k in range(min(count, 5) - 1, -1, -1):
@@ -214,7 +215,7 @@ def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int
     return -1
 
 
-@helper
+@inner
 def _is_card_shape(shape: int, count: int) -> bool:
     # Sizes 4-4-4-4, 4-4-4-4-1 to 3, 4-6-5 and 4-6-4 as codes of five bits each.
     if count == 1:
@@ -226,7 +227,7 @@ def _is_card_shape(shape: int, count: int) -> bool:
     return count == 5 and shape >> 5 == 0b00100_00100_00100_00100 and shape & 31 <= 3
 
 
-@helper
+@inner
 def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     total, length, prefix = 0, 0, 0
     for j in range(end - 1, start - 1, -1):
@@ -253,7 +254,7 @@ def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     return length >= 16 and (prefix == 6011 or 644 <= prefix // 10 <= 649 or two == 65 or 3528 <= prefix <= 3589 or two == 62)
 
 
-@helper
+@inner
 def phone_start(v: np.ndarray, lo: int, i: int) -> int:
     """Where an international number begins whose + stands before the digit i, or -1."""
     plus = i - 1
@@ -262,7 +263,7 @@ def phone_start(v: np.ndarray, lo: int, i: int) -> int:
     return plus if v[i] != 48 else -1
 
 
-@helper
+@inner
 def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -> int:
     """Where a national number begins with the digit i, its parenthesis included, or -1."""
     start = i - 1 if i > lo and v[i - 1] == 40 else i
@@ -276,13 +277,13 @@ def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -
     return start
 
 
-@helper
+@inner
 def ends_a_phone(v: np.ndarray, hi: int, end: int) -> bool:
     """A digit group that a letter ends is a name or a code, except for an extension."""
     return end >= hi or not (is_any(v[end], ALPHA) or v[end] == 95) or v[end] == 120
 
 
-@helper
+@inner
 def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
     """Is a national number only the beginning of a longer row of numbers?"""
     if end + 1 >= hi or not is_any(v[end + 1], DIGIT):
@@ -291,7 +292,7 @@ def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
     return c == 45 or c == 46 or c == 47 or (c == 32 and signs & BLANK != 0)
 
 
-@helper
+@inner
 def national_id(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: int, nth: int) -> tuple[int, int, int]:
     """(end, kind, value) of the digits from i to the end of group k, which has the shape of the nth form; end -1 if none."""
     kind, end = _FORM_KIND[nth], groups[END + k]
@@ -320,12 +321,12 @@ def national_id(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: 
     return end, kind, value
 
 
-@helper
+@inner
 def _is_date(value: int) -> bool:
     return 18000000 <= value < 21000000 and 1 <= value // 100 % 100 <= 12 and 1 <= value % 100 <= 31
 
 
-@helper
+@inner
 def foreigner_id(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> tuple[int, int]:
     """The Spanish NIE with the seven digits from i to end, as (end, value), or (-1, 0)."""
     value = v[i - 1] - np.int64(88)
@@ -336,7 +337,7 @@ def foreigner_id(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> tuple[int
     return end + 1, value * 32 + (v[end] - np.int64(64))
 
 
-@helper
+@inner
 def iban_end(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the bank account number (ISO 13616) whose check digits are at i, after two capitals, or -1.
 
@@ -367,7 +368,7 @@ def iban_end(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     return j
 
 
-@helper
+@inner
 def is_codice_fiscale(v: np.ndarray, lo: int, hi: int, i: int) -> bool:
     """The shape AAAAAA00A00A000A of the Italian tax code, its first digit at i."""
     start, end = i - 6, i + 10

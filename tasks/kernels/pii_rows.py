@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from tasks import pii_kinds as kinds
-from tasks.kernels.pii_bytes import helper
+from tasks.kernels import inner
 
 ROW = 5
 """Numbers of a candidate: range, start, end, kind, value."""
@@ -18,7 +18,7 @@ MAX_LOOK_BYTES = 512
 """How far from a candidate lies what decides about it."""
 
 
-@helper
+@inner
 def _key(start: int, end: int, kind: int, value: int) -> int:
     """What decides about a candidate, as one number: where it is, its kind, and whether an Ethereum address was announced."""
     return ((start << 10 | end - start) << 6 | kind) << 1 | (value if kind == kinds.ETHER_ADDRESS else 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tasks import pii_kinds as kinds
-from tasks.kernels.pii_bytes import helper
+from tasks.kernels import inner
 
 SIZE_BITS = 5
 SHAPE_SLOTS = 1 << 12
@@ -39,7 +39,7 @@ def shape_table(shapes: np.ndarray) -> np.ndarray:
     return table
 
 
-@helper
+@inner
 def shape_number(table: np.ndarray, shape: int) -> int:
     """The first place of this shape among the shapes of a `shape_table`, or -1."""
     slot = np.int64((np.uint64(shape) * _SHAPE_MIXER) >> _SLOT_SHIFT)

@@ -11,7 +11,8 @@ import math
 import numpy as np
 
 from tasks import pii_kinds as kinds
-from tasks.kernels.pii_bytes import ALNUM, ALPHA, BASE58, DIGIT, HEX, TOKEN, UPPER, all_of, helper, is_any
+from tasks.kernels import inner
+from tasks.kernels.pii_bytes import ALNUM, ALPHA, BASE58, DIGIT, HEX, TOKEN, UPPER, all_of, is_any
 from tasks.kernels.pii_context import announced
 
 MIN_TOKEN_BYTES = 20
@@ -63,7 +64,7 @@ _LONGEST = np.array([longest for _, _, longest, _ in _KEYS], np.int64)
 _ALPHABET = np.array([alphabet for _, _, _, alphabet in _KEYS], np.int64)
 
 
-@helper
+@inner
 def token_kind(v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np.ndarray) -> tuple[int, int, int]:
     """What the word v[start:end] is, as (end, kind, value), or an end of -1. `counts` is scratch for 128 numbers."""
     size = end - start
@@ -98,7 +99,7 @@ def token_kind(v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np
     return -1, 0, 0
 
 
-@helper
+@inner
 def _has_case(v: np.ndarray, start: int, end: int, case: int) -> bool:
     """Is one of these letters and digits a capital (64) or a small letter (96)?"""
     found = False
@@ -107,7 +108,7 @@ def _has_case(v: np.ndarray, start: int, end: int, case: int) -> bool:
     return found
 
 
-@helper
+@inner
 def _segment_end(v: np.ndarray, dot: int, hi: int) -> int:
     """End of the at least ten characters of base 64 after a dot, or -1."""
     if dot + 11 > hi or v[dot] != 46:
@@ -119,7 +120,7 @@ def _segment_end(v: np.ndarray, dot: int, hi: int) -> int:
     return i if i - dot > 10 else -1
 
 
-@helper
+@inner
 def _entropy_bits(v: np.ndarray, start: int, end: int, counts: np.ndarray) -> float:
     """Shannon entropy of the bytes, in bits per byte."""
     bits, size = 0.0, end - start

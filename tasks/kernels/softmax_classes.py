@@ -20,7 +20,6 @@ from tasks.kernels import inner
 from tasks.kernels.addresses import pointers
 from tasks.kernels.chars import SPACE, decode
 from tasks.kernels.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, survived, survivors_before
-from tasks.kernels.pii_bytes import helper
 
 _LESS, _UNDERSCORE = 0x3C, 0x5F
 _PAIR_FACTOR = np.uint64(116049371)
@@ -29,7 +28,7 @@ _FLOOR = 1e-5
 """fastText adds this to every probability, as far as a logarithm and back."""
 
 
-@helper
+@inner
 def _find_words(buf, begin, end, classes, starts, stops, hashes):  # type: ignore[no-untyped-def]
     """Find the words of buf[begin:end]. Returns how many, and whether anything but white space is there."""
     count, start, value, shown = 0, np.int64(-1), FNV_SEED, False

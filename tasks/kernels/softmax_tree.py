@@ -17,11 +17,11 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
+from tasks.kernels import inlined, inner
 from tasks.kernels.addresses import load_word, pointers, store_word
 from tasks.kernels.bitmaps import trailing_zeros
 from tasks.kernels.chars import NUM_CODE_POINTS, char_classes, decode
 from tasks.kernels.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, lines
-from tasks.kernels.pii_bytes import helper, inlined
 
 SPACE_BIT, LETTER_BIT, MARK_BIT = 1, 2, 4
 SEEN_LETTER, SEEN_END, CORRECTED = 1, 2, 4
@@ -102,7 +102,7 @@ def _put(word, size, char):  # type: ignore[no-untyped-def]
     return size + 4
 
 
-@helper
+@inner
 def _best_leaf(products, children, num_nodes, written, row, stack, scores):  # type: ignore[no-untyped-def]
     """(leaf, log score) of the best of those in a row of `written`; node numbers as in fastText: leaves first, the root last."""
     num_leaves = num_nodes + 1
@@ -126,14 +126,14 @@ def _best_leaf(products, children, num_nodes, written, row, stack, scores):  # t
     return best, best_score
 
 
-@helper
+@inner
 def _lower_sigma(text, pos, end, before, table):  # type: ignore[no-untyped-def]
     """The small letter of a capital sigma that ends at `pos`: after a letter and before none it is final."""
     final = before and (pos == end or not (table[decode(text, pos, end)[0]] >> _KIND_AT) & LETTER_BIT)
     return _FINAL_SIGMA if final else _SIGMA
 
 
-@helper
+@inner
 def _read_word(word, size, limit, sizes, slots, mask, word_bytes, word_ends, bits, firsts, starts, which):  # type: ignore[no-untyped-def]
     """Write the rows of a word, word[1 : size - 1] between `<` and `>`, and of its n-grams into `which`; returns how many."""
     value = FNV_SEED

@@ -8,9 +8,8 @@ depends on a unit alone is measured once for all its copies.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from tasks.kernels import inner
+from tasks.kernels import inlined, inner
 from tasks.kernels.addresses import load_word
 from tasks.kernels.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, class_at, count_ones
 from tasks.kernels.interning import clear_table, first_slot, known_id, mixed_words, same_bytes
@@ -22,7 +21,7 @@ _LONG = np.uint64(0xFF << 56)
 _LONG_BYTES = 16
 
 
-@njit(nogil=True, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inlined
 def unit_key(buf, start, stop):  # type: ignore[no-untyped-def]
     """(key, rest) of buf[start:stop]; with a rest of _LONG, spans of equal keys may differ. Reads 16 bytes."""
     length = stop - start
