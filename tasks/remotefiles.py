@@ -19,6 +19,7 @@ import os
 import shutil
 import sys
 import time
+import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -289,6 +290,8 @@ def _patiently(action: Callable[[], T], address: str, where: str) -> T:
         try:
             return action()
         except _trouble() as error:
+            if _is_own_mistake(error):
+                raise
             reason, passes = _reason(error)
             if not passes or attempt == attempts - 1:
                 raise ConfigError(
@@ -312,6 +315,14 @@ def _trouble() -> tuple[type[BaseException], ...]:
     ):
         kinds += [kind for name in names if (kind := getattr(sys.modules.get(module), name, None))]  # not all versions have all
     return tuple(kinds)
+
+
+def _is_own_mistake(error: BaseException) -> bool:
+    """Whether a refusal of values, which some file systems say so, comes from this package's own code."""
+    if isinstance(error, OSError) or not isinstance(error, (ValueError, NotImplementedError)):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("tasks.")
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:

@@ -217,6 +217,15 @@ def test_refused_header_is_not_quoted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "hidden-key" not in str(caught.value)
 
 
+def test_a_mistake_of_ours_is_not_told_as_one_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours: dict[str, Any] = {"__name__": "tasks.remotefiles"}
+    exec("def fail(scheme):\n    raise ValueError('not enough values to unpack')", ours)
+    monkeypatch.setattr(remotefiles, "_open", ours["fail"])
+    with pytest.raises(ValueError, match="^not enough values") as caught:
+        list_files(["s3://texts/a.jsonl"], None, tmp_path)
+    assert not isinstance(caught.value, ConfigError)
+
+
 def test_files_here_and_elsewhere_are_two_sources(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"make two of source\.sources"):
         list_files(["https://x.example/a.jsonl", "b.jsonl"], None, tmp_path)
