@@ -8,8 +8,31 @@ from tasks.reporting.charts import Series, lines
 from tasks.reporting.evaluation_section import reference_legend, references_of
 from tasks.reporting.markup import Markup
 from tasks.reporting.page import Section, absent, facts, figure, legend
-from tasks.reporting.quantities import NOT_MEASURED, Facts, compact, count, duration, fixed, plural
+from tasks.reporting.quantities import NOT_MEASURED, Facts, compact, count, duration, fixed, percent, plural, significant
 from tasks.reporting.run import Run, events_text
+
+OPTIMIZERS = {
+    "adamw": (
+        "AdamW",
+        "every weight moves by its averaged gradient over the root of its averaged square (Loshchilov and Hutter, 2019)",
+    ),
+    "lion": ("Lion", "every weight moves by the sign of its averaged gradient (Chen et al., 2023)"),
+    "adafactor": ("Adafactor", "as Adam, but second moments are kept per row and column only (Shazeer and Stern, 2018)"),
+    "muon": (
+        "Muon",
+        "the averaged gradient of each matrix in a block is orthogonalised, so that rare directions are learnt as fast as "
+        "common ones (Jordan et al., 2024); embeddings, head and norms use AdamW",
+    ),
+}
+"""Name and meaning of each `optim.kind`."""
+SCHEDULES = {
+    "cosine": "half a cosine down to {end} of the peak",
+    "linear": "a straight line down to {end} of the peak",
+    "wsd": "constant, then falling to {end} of the peak over the last {decay} of the steps",
+    "inverse_sqrt": "falling with the root of the step, to no less than {end} of the peak",
+    "constant": "constant",
+}
+"""Course of the learning rate after its warm-up, by `optim.schedule`."""
 
 
 def training_section(run: Run) -> Section:
@@ -31,6 +54,7 @@ def _train_facts(run: Run, train: Facts) -> Markup:
     entries = [
         ("Parameters", count(train.number("num_parameters")), "trained weights, each counted once"),
         ("Steps", count(train.number("num_steps")), "optimizer updates"),
+        *_optimizer_facts(Facts(run.record("train").group("config", "optim"))),
         ("Tokens seen", compact(run.seen_tokens), "over all steps, without padding; text may be seen more than once"),
         ("Throughput", f"{compact(train.number('tokens_per_s'))} tokens/s", "training tokens per second, validation left out"),
         ("Compute", f"{compact(flops)} FLOPs/token", "forward and backward; a multiply-add counts as two"),
@@ -40,6 +64,17 @@ def _train_facts(run: Run, train: Facts) -> Markup:
         ("Events", events_text(train) or "none", "rows of metrics.jsonl beside steps and validations"),
     ]
     return facts(None, entries)
+
+
+def _optimizer_facts(optim: Facts) -> list[tuple[str, str, str]]:
+    """What made the steps; nothing where the record of an older run does not say."""
+    kind, schedule, lr = optim.text("kind"), optim.text("schedule"), optim.number("lr")
+    if kind not in OPTIMIZERS or schedule not in SCHEDULES or lr is None:
+        return []
+    end, decay = percent(optim.number("min_lr_frac")), percent(optim.number("decay_frac"))
+    course = SCHEDULES[schedule].format(end=end, decay=decay)
+    warmup = f"peak, after a warm-up of {plural(optim.number('warmup_steps'), 'step')}; then {course}"
+    return [("Optimizer", *OPTIMIZERS[kind]), ("Learning rate", significant(lr), warmup)]
 
 
 def _layout(train: Facts) -> str:
