@@ -12,7 +12,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock clean
+.PHONY: help run setup test check style test-slow test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,25 +73,43 @@ down: ## Stop the local services that a run has started
 lock: ## Resolve requirements.lock and requirements-dev.lock again (needs uv)
 	@sh docs/lock.sh
 
+sbom: $(VENV)/.installed $(AUDIT)/pip-audit ## Write build/sbom.json: what is installed, as CycloneDX
+	@mkdir -p build
+	@$(AUDIT)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/sbom.json $(BIN)/python
+	@echo 'build/sbom.json'
+
+audit: $(AUDIT)/pip-audit ## Ask PyPI's advisories about every package of the locks
+	@$(AUDIT)/pip-audit --no-deps --disable-pip --require-hashes -r requirements.lock -r requirements-dev.lock
+
 clean: down ## Remove the environment; results under data/ stay
 	rm -rf $(VENV) *.egg-info
 
-# fasttext is compiled on one core while all the rest is installed on another. torch goes first and with its own dependencies:
-# which of them it needs depends on the build (CPU or CUDA). The lock is complete, so nothing else is resolved again. Byte code
-# is compiled on first import, not for thousands of modules that are never loaded.
+# fasttext is compiled on one core while all the rest is installed on another. Every file must have a digest of the lock, but
+# those of torch: which build it is, and which packages that needs, depends on the machine. It comes last, with the versions of
+# the lock as constraints. Byte code is compiled on first import, not for thousands of modules that are never loaded.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) flows/prerequisites.py
 	@echo 'textmill: installing into $(VENV) (some minutes the first time; fasttext is compiled here)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@grep -v '^fasttext==' requirements.lock > $(VENV)/rest.lock
-	@$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheels $$(grep '^fasttext==' requirements.lock) > $(VENV)/fasttext.log 2>&1 & built=$$!; \
-	  { $(PIP) install --no-compile torch==2.13.0 -c requirements.lock && $(PIP) install --no-compile --no-deps -r $(VENV)/rest.lock; } \
-	    || { kill $$built; exit 1; }; \
+	@awk '/^[a-zA-Z0-9]/ {keep = /^fasttext==/} keep' requirements.lock > $(VENV)/fasttext.lock
+	@awk '/^[a-zA-Z0-9]/ {keep = !/^(fasttext|torch)==/} keep' requirements.lock > $(VENV)/rest.lock
+	@sed -n 's/ *\\$$//; /^[a-zA-Z0-9]/p' requirements.lock > $(VENV)/versions.txt
+	@$(PIP) wheel --no-deps --require-hashes --wheel-dir $(VENV)/wheels -r $(VENV)/fasttext.lock > $(VENV)/fasttext.log 2>&1 & built=$$!; \
+	  { $(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/rest.lock \
+	    && $(PIP) install --no-compile torch -c $(VENV)/versions.txt; } || { kill $$built; exit 1; }; \
 	  wait $$built || { cat $(VENV)/fasttext.log >&2; echo 'textmill: fasttext was not compiled; the reason is above' >&2; exit 1; }
-	@$(PIP) install --no-compile --no-deps --find-links $(VENV)/wheels $$(grep '^fasttext==' requirements.lock)
+	@$(PIP) install --no-compile --no-deps --no-index $(VENV)/wheels/fasttext-*.whl
 	@$(PIP) install --no-compile --no-deps --no-build-isolation -e .
 	@touch $@
 
+# What both locks have in common is there already.
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
-	@$(PIP) install --no-compile --no-deps -r requirements-dev.lock
+	@awk '/^[a-zA-Z0-9]/ {keep = !/^(fasttext|torch)==/} keep' requirements-dev.lock > $(VENV)/dev.lock
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/dev.lock
 	@touch $@
+
+# Tools of their own environment, so that what they report is what textmill has.
+AUDIT := $(VENV)/audit/bin
+$(AUDIT)/pip-audit:
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(AUDIT)/python -m pip --disable-pip-version-check --quiet install pip-audit==2.10.1 cyclonedx-bom==7.5.0
