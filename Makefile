@@ -4,6 +4,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3; do 
 PYTHON := $(or $(PYTHON),python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Tools in an environment of their own, so that what they report is what textmill has.
+AUDIT := $(VENV)/audit/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -108,8 +110,6 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
 	@$(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/dev.lock
 	@touch $@
 
-# Tools of their own environment, so that what they report is what textmill has.
-AUDIT := $(VENV)/audit/bin
 $(AUDIT)/pip-audit:
 	@$(PYTHON) -m venv $(VENV)/audit
 	@$(AUDIT)/python -m pip --disable-pip-version-check --quiet install pip-audit==2.10.1 cyclonedx-bom==7.5.0
