@@ -63,10 +63,10 @@ def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -
     template = named[0].get("chat_template") if CONFIG_FILE in files else None
     if "chat_template" in files:
         template = files["chat_template"].read_text("utf-8")
-    model_file = None
+    model_file, own_eos, own_pad = None, None, None
     if "json" in files:
         model = read_tokenizer(files["json"], ("post_processor", "truncation", "padding"))
-        own_eos, own_pad = END_OF_TEXT, None
+        own_eos = END_OF_TEXT
     else:
         model_file = files["model"].read_bytes()
         model, own_eos, own_pad = _read_model(files["model"], model_file)
