@@ -172,7 +172,10 @@ def read_prompt(arguments: list[str]) -> tuple[str, list[str]]:
         return _read_stdin(), overrides
     name, is_override, _ = prompt.partition("=")
     if prompt.startswith("-") or (is_override and name.split(".")[0] in {*groups(), *RunConfig.__dataclass_fields__}):
-        raise ConfigError(f"generate needs a prompt, and {prompt} may be none; if it is one, write textmill generate -- PROMPT")
+        raise ConfigError(
+            f"generate needs a prompt, and {prompt!r} looks like a setting; such a prompt goes after --, "
+            "as in textmill generate -- PROMPT"
+        )
     return prompt, overrides
 
 

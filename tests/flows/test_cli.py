@@ -50,8 +50,14 @@ MISTAKES = {
     "bad orchestrator": (["run", "orchestrator=airflow"], ["orchestrator (airflow) is not a choice"]),
     "bad tracking uri": (["run", "tracking.uri=somewhere"], ["tracking", "somewhere", "sqlite:"]),
     "prompt missing": (["generate"], ["needs a prompt"]),
-    "prompt forgotten": (["generate", "run=demo"], ["needs a prompt", "run=demo may be none", "generate -- PROMPT"]),
-    "prompt like a switch": (["generate", "-5 is"], ["needs a prompt", "-5 is may be none", "generate -- PROMPT"]),
+    "prompt forgotten": (
+        ["generate", "run=demo"],
+        ["needs a prompt", "'run=demo' looks like a setting", "such a prompt goes after --"],
+    ),
+    "prompt like a switch": (
+        ["generate", "-5 is"],
+        ["needs a prompt", "'-5 is' looks like a setting", "such a prompt goes after --"],
+    ),
     "prompt after overrides": (["generate", "Once", "upon"], ["'upon' is not an override"]),
     "export to nowhere": (["export-shards", "megatron"], ["needs a form and a folder"]),
     "export of nothing": (["export-shards", "megatron", "out"], ["no shards are made", "textmill refresh"]),
