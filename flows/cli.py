@@ -38,9 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_console()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        for text in (*arguments, _current_directory()):
-            if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise ConfigError(f"{text!r} is not UTF-8; rename the file or folder")
+        _check_utf8(arguments)
         code = _dispatch(arguments)
         sys.stdout.flush()
         return code
@@ -265,6 +263,19 @@ _WAYS_OUT = {
     errno.ESTALE: "the network disk has changed there; what is made is kept, run again",
 }
 """What the place, not the program, can be wrong with, and what to do about it."""
+
+
+def _check_utf8(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no UTF-8, which Python keeps as lone surrogates that nothing further on can write."""
+    for text in arguments:
+        if _holds_bytes(text):
+            raise ConfigError(f"{text!r} is not UTF-8; write it in UTF-8, or rename the file or folder that it names")
+    if _holds_bytes(place := _current_directory()):
+        raise ConfigError(f"the current directory {place!r} is not UTF-8; rename the folder or change to another")
+
+
+def _holds_bytes(text: str) -> bool:
+    return not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _current_directory() -> str:

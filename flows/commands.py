@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.config import compose
+from flows.config import RunConfig, compose, groups
 from flows.console import say, table
 from flows.mlflow_log import MlflowLog
 from flows.questions import explain, hits, replay
@@ -132,9 +133,8 @@ def collect(arguments: list[str]) -> int:
 
 def generate(arguments: list[str]) -> int:
     """Text that the trained model writes after a prompt."""
-    if not arguments or arguments[0].startswith("-"):
-        raise ConfigError('generate needs a prompt; write textmill generate "Once upon a time" [overrides]')
-    config = compose(arguments[1:])
+    prompt, overrides = read_prompt(arguments)
+    config = compose(overrides)
     store, plan = decide(config, "train")
     model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
     if model is None or tokenizer is None:
@@ -145,10 +145,50 @@ def generate(arguments: list[str]) -> int:
     def show(piece: str) -> None:
         print(piece, end="", flush=True)
 
-    sampling = config.evaluate.sampling()
-    generate_text(model.path / "model", tokenizer.path, arguments[0], sampling, config.evaluate.max_new_tokens, show)
+    settings = config.evaluate
+    sampling, limit = settings.sampling(), settings.max_new_tokens
+    answer = generate_text(model.path / "model", tokenizer.path, prompt, sampling, limit, show, settings.device)
     print()
+    if answer.reached_max_seq_len:
+        say(
+            f"the answer stops after {answer.num_tokens} of evaluate.max_new_tokens ({limit}) tokens: "
+            "the model's max_seq_len is full; a shorter prompt leaves more room"
+        )
     return 0
+
+
+def read_prompt(arguments: list[str]) -> tuple[str, list[str]]:
+    """The prompt and the overrides: the first word, or what follows `--`; `-` reads stdin. Raises ConfigError without one."""
+    if "--" in arguments:
+        place = arguments.index("--")
+        before, after = arguments[:place], arguments[place + 1 :]
+        if not after:
+            raise ConfigError('generate needs a prompt after --; write textmill generate [overrides] -- "- one"')
+        return after[0], [*before, *after[1:]]
+    if not arguments:
+        raise ConfigError('generate needs a prompt; write textmill generate "Once upon a time" [overrides], or - for stdin')
+    prompt, overrides = arguments[0], arguments[1:]
+    if prompt == "-":
+        return _read_stdin(), overrides
+    name, is_override, _ = prompt.partition("=")
+    if prompt.startswith("-") or (is_override and name.split(".")[0] in {*groups(), *RunConfig.__dataclass_fields__}):
+        raise ConfigError(
+            f"generate needs a prompt, and {prompt!r} looks like a setting; such a prompt goes after --, "
+            "as in textmill generate -- PROMPT"
+        )
+    return prompt, overrides
+
+
+def _read_stdin() -> str:
+    """All of stdin but a last line break, as `$(command)` would give it."""
+    content = sys.stdin.buffer.read()
+    try:
+        return content.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the prompt on stdin is not UTF-8 (byte {content[error.start]:#04x} at {error.start}); convert it, "
+            "e.g. iconv -f latin1 -t utf-8 FILE | textmill generate -"
+        ) from error
 
 
 def export(arguments: list[str]) -> int:
@@ -173,7 +213,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "explain": (explain, "what happened to a document: textmill explain ID [run=RUN] [--json]"),
     "hits": (hits, "evaluation items in documents, with the text of both: textmill hits [run=RUN] [--json] > FILE"),
     "replay": (replay, "what other quality rules would keep: textmill replay quality.thresholds.RULE=N [--json]"),
-    "generate": (generate, 'text after a prompt: textmill generate "prompt" [overrides]'),
+    "generate": (generate, 'text after a prompt: textmill generate "prompt"|- [overrides], or [overrides] -- "- prompt"'),
     "export-shards": (export, "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]"),
     "up": (start_services, "start a local Prefect server and worker, and leave them running"),
     "down": (stop_services, "stop what up and ui started"),

@@ -23,6 +23,7 @@ from llm_core.device import synchronize
 from llm_core.infer.engine import decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
 from llm_core.roofline import Peaks, cached_step, full_pass, kv_bytes_per_token, limits
+from llm_core.spread import DEFINITION, spread
 
 CACHED, UNCACHED = "cached", "uncached"
 WARMUP_STEPS = 2
@@ -34,7 +35,8 @@ DEFINITIONS = {
     "decode_tok_s": "batch x (new_tokens - 1) / sum of step_s in a repeat: all rows together; the first token belongs to prefill",
     "cached": "a decode step computes one position per row and reads earlier keys and values from a static cache",
     "uncached": "a decode step computes all positions so far again, and logits of the last one",
-    "median, p05, p95": "numpy.percentile, linear interpolation, over repeats; for step_s over all steps of all repeats",
+    "median": "over repeats; for step_s over all steps of all repeats",
+    "min, max or p05, p95": DEFINITION,
     "warmup_s": f"seconds of one prefill and {WARMUP_STEPS} steps per cell and mode before the first repeat; in no other figure",
     "bytes_per_step, flops_per_step": "what a decode step in the middle of the output cannot avoid: weights once, earlier keys "
     "and values (cached); 2 FLOPs per multiply-add, causal attention",
@@ -44,7 +46,9 @@ DEFINITIONS = {
     "speedup": "cached over uncached median decode_tok_s of one cell",
     "same_tokens_frac": "share of equal tokens from both modes, in the dtype of the measurement, where near-ties may differ",
     "decode_tok_s (headline)": "the median of the cached cell with batch 1 and the longest prompt; so is prefill_tok_s",
-    "fp64_max_abs_diff": "largest |cached - full forward| over logits in float64; above the tolerance no speed is reported",
+    "fp64_max_abs_diff": "largest |cached - full forward| over logits in float64, of all checks; above the tolerance no speed is "
+    "reported. Checked are all cells (every row and step), the greatest length in passes of one and of several queries, rows of "
+    "all lengths in one batch, and that a token without a place is refused",
 }
 
 
@@ -67,8 +71,9 @@ class Timing:
 
 
 def summary(values: Sequence[float] | np.ndarray) -> dict[str, Any]:
-    p05, median, p95 = np.percentile(values, [5, 50, 95])
-    return {"median": significant(median), "p05": significant(p05), "p95": significant(p95), "repeats": len(values)}
+    """Median and spread; `repeats` counts the values."""
+    found = {"median": float(np.median(values))} | spread(values)
+    return {name: significant(value) for name, value in found.items()} | {"repeats": len(values)}
 
 
 def significant(value: float) -> float:

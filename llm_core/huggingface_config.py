@@ -35,7 +35,7 @@ def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int
     """The `config.json` of a model of ours."""
     common = {
         "architectures": [CLASSES[config.family]],
-        "bos_token_id": None,
+        "bos_token_id": eos_id,  # a document starts from the end of the one before it
         "dtype": dtype,
         "eos_token_id": eos_id,
         "model_type": config.family,

@@ -23,9 +23,19 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from llm_core.config import ConfigError
 from tasks.artifact import ArtifactMismatch, write_json
 from tasks.fast_bpe import CONTINUES, FastEncoder, fast_encoder
 from tasks.pretokenizers import letter_bytes, word_cuts
+from tasks.tokenizer_files import (
+    CONFIG_FILE,
+    NAMING_FILES,
+    mark_special,
+    named_token,
+    naming_files,
+    read_object,
+    read_tokenizer,
+)
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -34,7 +44,6 @@ SPECIAL_TOKENS = (END_OF_TEXT, PAD)
 """Ids 0 and 1 of every tokenizer that is trained here; no text encodes to them."""
 
 TOKENIZER_FILE = "tokenizer.json"
-CONFIG_FILE = "tokenizer_config.json"
 BYTES_FILE = "bytes_per_token.npy"
 
 FAST_FROM_CHARS = 100_000
@@ -49,7 +58,10 @@ MAX_REMEMBERED_WORDS = 1 << 18
 
 
 class Tokenizer:
-    """A trained tokenizer. `eos_id` ends every document, `pad_id` fills; text never encodes to either."""
+    """A trained tokenizer. `eos_id` ends every document, `pad_id` fills; text never encodes to either.
+
+    `start_ids` precede a text that a model is to continue; `encode` never adds them.
+    """
 
     def __init__(self, model: tokenizers.Tokenizer, eos_token: str = END_OF_TEXT, pad_token: str = PAD) -> None:
         eos_id, pad_id = model.token_to_id(eos_token), model.token_to_id(pad_token)
@@ -62,6 +74,7 @@ class Tokenizer:
         self.eos_id: int = eos_id
         self.pad_id: int = pad_id
         self.unknown_id: int | None = unknown_id(model)
+        self.start_ids: tuple[int, ...] = start_ids(model)
         self._words = word_cuts(model)
         self._fast: tuple[FastEncoder | None] | None = None
         self._ids_of: dict[str, bytes] = {}
@@ -128,16 +141,27 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of an artifact or of an exported model folder."""
-    file = Path(folder) / TOKENIZER_FILE
+    """The tokenizer of an artifact, of an exported model folder or of one that others published.
+
+    Raises ConfigError where its files are damaged or name no end of text.
+    """
+    folder = Path(folder)
+    file = folder / TOKENIZER_FILE
     if not file.exists():
         raise ArtifactMismatch(f"{folder} has no {TOKENIZER_FILE}; rebuild it with force=[tokenizer]")
-    model = tokenizers.Tokenizer.from_file(str(file))
-    config = Path(folder) / CONFIG_FILE
-    if not config.exists():
-        return Tokenizer(model)
-    named = json.loads(config.read_text("utf-8"))
-    return Tokenizer(model, named["eos_token"], named["pad_token"])
+    model = read_tokenizer(file)
+    named = [read_object(other) for other in naming_files(folder).values()]
+    eos = named_token(named, "eos_token", model) or END_OF_TEXT
+    if model.token_to_id(eos) is None:
+        raise ConfigError(
+            f"{folder} has no end of text: {eos} is not in its vocabulary; name a token of {TOKENIZER_FILE} as "
+            f"eos_token in {CONFIG_FILE} ({', '.join(NAMING_FILES)} are read)"
+        )
+    pad = named_token(named, "pad_token", model) or PAD
+    if model.token_to_id(pad) is None:
+        pad = eos
+    mark_special(model, (eos, pad))
+    return Tokenizer(model, eos, pad)
 
 
 def save_tokenizer(
@@ -148,7 +172,11 @@ def save_tokenizer(
     special_tokens: Sequence[str] = (),
     chat_template: str | None = None,
 ) -> Tokenizer:
-    """Write the three files every reader needs; the config is what Hugging Face's AutoTokenizer reads."""
+    """Write the three files every reader needs; the config is what Hugging Face's AutoTokenizer reads.
+
+    Readers that add special tokens begin a text with end-of-text, as documents of training and our own prompts begin.
+    """
+    model = start_with(model, eos_token)
     model.save(str(folder / TOKENIZER_FILE), pretty=False)
     described: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -174,6 +202,26 @@ def export_hugging_face(tokenizer_folder: Path, model_folder: Path) -> None:
     model_folder.mkdir(parents=True, exist_ok=True)
     for name in (TOKENIZER_FILE, CONFIG_FILE):
         shutil.copyfile(tokenizer_folder / name, model_folder / name)
+
+
+def start_with(model: tokenizers.Tokenizer, token: str) -> tokenizers.Tokenizer:
+    """The same tokenizer, putting `token` before a text where special tokens are added, and nothing else anywhere."""
+    start, (text, other) = {"SpecialToken": {"id": token}}, ({"Sequence": {"id": name}} for name in "AB")
+    parts = {"single": [start, text], "pair": [start, text, start, other]}
+    # Written as JSON, because the notation of TemplateProcessing cannot name tokens with blanks and colons.
+    template = {
+        "type": "TemplateProcessing",
+        **{name: [{kind: of | {"type_id": 0} for kind, of in part.items()} for part in row] for name, row in parts.items()},
+        "special_tokens": {token: {"id": token, "ids": [model.token_to_id(token)], "tokens": [token]}},
+    }
+    return tokenizers.Tokenizer.from_str(json.dumps(json.loads(model.to_str()) | {"post_processor": template}))
+
+
+def start_ids(model: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """The ids that this tokenizer's post-processor puts before a text."""
+    encoding = model.encode("a", add_special_tokens=True)
+    added = itertools.takewhile(lambda place: encoding.special_tokens_mask[place], range(len(encoding.ids)))
+    return tuple(encoding.ids[place] for place in added)
 
 
 def unknown_id(model: tokenizers.Tokenizer) -> int | None:

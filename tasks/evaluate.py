@@ -25,7 +25,7 @@ import numpy as np
 from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.artifact import Artifact, write_json
 from tasks.documentset import read_table
-from tasks.generate import generate_texts
+from tasks.generate import TextStream, answer_limits, generate_texts
 from tasks.parts import RunParts, serial
 from tasks.stage import StageFailure
 from tasks.statistics import ratio_bootstrap
@@ -143,6 +143,8 @@ def evaluate_model(
     chosen, skipped = choose_documents(validation, codec, config)
     check_round_trip(documents, codec, chosen)
     window, context = choose_window(train, model, config)
+    prompts = choose_prompts(codec, chosen, config)
+    answer_limits(model, codec, prompts, config.max_new_tokens)  # what does not fit is said before anything is scored
     scored = score(model, codec, training, chosen, window, context, config)
     result = summarise(scored, config) | {
         "policy": {
@@ -158,7 +160,7 @@ def evaluate_model(
         "counts": skipped
         | {"documents": len(chosen), "tokens": int(scored.num_tokens.sum()), "bytes": int(scored.num_bytes.sum())},
     }
-    samples = write_samples(model, codec, chosen, config)
+    samples = write_samples(model, codec, prompts, config)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", result["counts"], result | {"samples": samples})
@@ -303,15 +305,21 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, ROUND_DIGITS)
 
 
-def write_samples(
-    model: Transformer, tokenizer: Tokenizer, chosen: Sequence[Document], config: EvaluateConfig
-) -> list[dict[str, str]]:
-    """Continuations of the configured prompts and of the first tokens of some documents, all scrubbed."""
-    from tasks.scrub import scrub
-
+def choose_prompts(tokenizer: Tokenizer, chosen: Sequence[Document], config: EvaluateConfig) -> list[list[int]]:
+    """The configured prompts, and the first tokens of some documents."""
     prompts = [tokenizer.encode(text).tolist() for text in config.sample_prompts]
     for document in chosen[: config.num_document_prompts]:
         text_tokens = document.tokens[:-1] if document.tokens[-1] == tokenizer.eos_id else document.tokens
         prompts.append(text_tokens[: config.document_prompt_tokens].tolist())
+    return prompts
+
+
+def write_samples(
+    model: Transformer, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], config: EvaluateConfig
+) -> list[dict[str, str]]:
+    """Continuations of prompts, all scrubbed. Prompt and text are whole characters, and together those of all tokens."""
+    from tasks.scrub import scrub
+
     answers = generate_texts(model, tokenizer, prompts, config.sampling(), config.max_new_tokens)
-    return [{"prompt": scrub(tokenizer.decode(p)), "text": scrub(a)} for p, a in zip(prompts, answers, strict=True)]
+    texts = [TextStream(tokenizer).add(prompt) for prompt in prompts]
+    return [{"prompt": scrub(text), "text": scrub(answer.text)} for text, answer in zip(texts, answers, strict=True)]

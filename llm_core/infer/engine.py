@@ -59,13 +59,19 @@ def prefill(model: Transformer, prompts: Sequence[Sequence[int]], cache: Cache) 
 
 
 @torch.inference_mode()
-def decode(model: Transformer, ids_B: Sequence[int] | Tensor, cache: Cache) -> Tensor:
-    """Append one token to every row; logits_BV of the token that follows. Raises CacheOverflow where there is no room."""
-    return _last_logits(model, torch.as_tensor(ids_B, device=model.head.weight.device)[:, None], cache)
+def decode(model: Transformer, ids_B: Sequence[int] | Tensor, cache: Cache, last_position: int | None = None) -> Tensor:
+    """Append one token to every row; logits_BV of the token that follows. Raises CacheOverflow where there is no room.
+
+    last_position: tokens beyond it, which nobody may read, are given this position.
+    """
+    return _last_logits(model, torch.as_tensor(ids_B, device=model.head.weight.device)[:, None], cache, last_position)
 
 
-def _last_logits(model: Transformer, ids_BT: Tensor, cache: Cache) -> Tensor:
-    hidden_BTD = model.hidden(ids_BT, cache.positions(ids_BT.shape[1]), cache)
+def _last_logits(model: Transformer, ids_BT: Tensor, cache: Cache, last_position: int | None = None) -> Tensor:
+    positions_BT = cache.positions(ids_BT.shape[1])
+    if last_position is not None:
+        positions_BT = positions_BT.clamp(max=last_position)
+    hidden_BTD = model.hidden(ids_BT, positions_BT, cache)
     return model.logits(hidden_BTD[:, -1:])[:, 0]
 
 
@@ -73,12 +79,12 @@ def generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams | Sequence[SamplingParams],
-    max_new_tokens: int,
+    max_new_tokens: int | Sequence[int],
     eos_id: int | None,
     on_token: Callable[[int, int], None] | None = None,
     make_cache: MakeCache = static_cache,
 ) -> list[list[int]]:
-    """The new tokens of each prompt, at most `max_new_tokens`, up to and without `eos_id`.
+    """The new tokens of each prompt, at most `max_new_tokens` (one limit for all, or one each), up to and without `eos_id`.
 
     params: one for all requests (request i then draws from stream (seed, i)), or one per request (each from stream (seed, 0)).
     eos_id: None goes on to `max_new_tokens` whatever comes.
@@ -86,17 +92,18 @@ def generate(
     Raises ValueError for an empty prompt, an unknown id or more tokens than the model's max_seq_len, SamplingError for
     broken logits.
     """
-    if not prompts or max_new_tokens < 1:
-        return [[] for _ in prompts]
-    _check_prompts(model, prompts, max_new_tokens)
+    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    answers: list[list[int]] = [[] for _ in prompts]
+    running = {request for request, limit in enumerate(limits) if limit > 0}
+    if not running:
+        return answers
+    _check_prompts(model, prompts, limits)
     each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     own_seeds = not isinstance(params, SamplingParams)
     generators = [make_generator(p, 0 if own_seeds else request) for request, p in enumerate(each)]
-    answers: list[list[int]] = [[] for _ in prompts]
-    running = set(range(len(prompts)))
-    cache = make_cache(model, prompts, max_new_tokens)
+    cache = make_cache(model, prompts, max(limits))
     logits_BV = prefill(model, prompts, cache)
-    for step in range(max_new_tokens):
+    while running:
         ids = sample(logits_BV, each, generators)
         for request in sorted(running):
             if ids[request] == eos_id:
@@ -105,19 +112,21 @@ def generate(
             answers[request].append(ids[request])
             if on_token is not None:
                 on_token(request, ids[request])
-        if not running or step == max_new_tokens - 1:
-            break
-        logits_BV = decode(model, ids, cache)
+            if len(answers[request]) == limits[request]:
+                running.remove(request)
+        if running:
+            # A finished row goes on unread, also past the model's last position, where learned positions have no row.
+            logits_BV = decode(model, ids, cache, model.config.max_seq_len - 1)
     return answers
 
 
-def _check_prompts(model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+def _check_prompts(model: Transformer, prompts: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
     vocab_size, max_seq_len = model.config.vocab_size, model.config.max_seq_len
-    for number, prompt in enumerate(prompts):
+    for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         if not prompt:
             raise ValueError(f"prompt {number} is empty; begin it with the end-of-text id")
         for unknown in (token for token in (min(prompt), max(prompt)) if not 0 <= token < vocab_size):
             raise ValueError(f"prompt {number} has token {unknown}, the model knows 0 to {vocab_size - 1}; encode it again")
-        if len(prompt) + max_new_tokens > max_seq_len:
-            rule = f"and {max_new_tokens} new ones are more than the model's max_seq_len ({max_seq_len})"
+        if len(prompt) + limit > max_seq_len:
+            rule = f"and {limit} new ones are more than the model's max_seq_len ({max_seq_len})"
             raise ValueError(f"prompt {number} has {len(prompt)} tokens, {rule}; shorten it or generate fewer")

@@ -1,42 +1,202 @@
-"""Is generation with a cache the same computation as without? Asked in float64, where rounding cannot hide a defect.
+"""Proves that generation with a cache is the computation without one, in float64, where rounding cannot hide a defect.
 
-The reference is one full causal forward pass without a cache. Against it: one sequence prefilled up to several places
-and decoded from there token by token, and a ragged batch whose rows must give what each gives alone. A right cache
-differs by some 1e-13; a wrong position, mask or slice by 1e-3 and more.
+The reference is one full causal pass without a cache over every row. Against it, at the shapes that are to be timed:
+- `splits`: one short sequence, prefilled up to several places and decoded from there token by token;
+- `pieces`: one sequence of the greatest length in passes of one and of several queries after a prefix, every position;
+- `ragged_rows`: prompts of all lengths in one batch, then passes of one and of several queries, every row and position;
+- `cell_…`: a batch as it is timed, every row and every decode step up to the last column;
+- `capacity`: a token without a place is refused, and a refusal changes nothing.
+Long requests come before short ones, so that what is left of an earlier request shows. A right cache differs by some 1e-13; a
+wrong position, mask or slice by 1e-3 and more. Cost: some passes over each shape in float64, less than timing it takes.
 """
 
 from __future__ import annotations
 
-import torch
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from llm_core.infer.engine import MakeCache, decode, prefill, static_cache
+import torch
+from torch import Tensor
+
+from llm_core.infer.cache import CacheOverflow
+from llm_core.infer.engine import Cache, MakeCache, decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
 
+# B batch (rows) · T tokens of this pass · L tokens of a row · D width of the model · V vocabulary
 TOLERANCE = 1e-10
+MIN_ROWS = 5
+"""Of the ragged batch, also where fewer are timed: rows are cheap there, and some defects need several."""
+PIECES = (4, 1, 3, 1, 2, 5, 1, 8, 13, 21, 34, 55)
+"""Queries of consecutive passes: one and several in turn, at borders of no common multiple."""
+RAGGED_PIECES = (1, 3, 1, 2, 5, 1)
+MAX_SCORES, MAX_LOGITS = 1 << 27, 1 << 25
+"""Numbers that attention of one layer, and logits, may take at a time; larger shapes are passed in parts."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A batch that is to be timed."""
+
+    rows: int
+    prompt_tokens: int
+    new_tokens: int
+
+    @property
+    def length(self) -> int:
+        return self.prompt_tokens + self.new_tokens
+
+
+@dataclass(frozen=True)
+class Check:
+    """Largest |cached - full| over the logits that one check compared; infinite where a token was refused or let in wrongly."""
+
+    name: str
+    max_abs_diff: float
+
+    @property
+    def passed(self) -> bool:
+        return self.max_abs_diff <= TOLERANCE  # false for NaN, too
+
+    @property
+    def finding(self) -> str:
+        return "room miscounted" if self.max_abs_diff == math.inf else f"{self.max_abs_diff:.3g}"
 
 
 @torch.inference_mode()
-def cache_difference(model: Transformer, num_tokens: int, seed: int, make_cache: MakeCache = static_cache) -> float:
-    """Largest |cached - full| over all logits compared; NaN when any is NaN. `model` must be in float64."""
-    weight = model.head.weight
-    assert weight.dtype == torch.float64, "rounding of shorter numbers would hide a defect"
+def check_cache(
+    model: Transformer, shapes: Sequence[Shape], num_tokens: int, seed: int, make_cache: MakeCache = static_cache
+) -> list[Check]:
+    """Compare caches of `make_cache` with full passes. `model` must be in float64; `num_tokens` is the length of `splits`."""
+    assert model.head.weight.dtype == torch.float64, "rounding of shorter numbers would hide a defect"
+    num_tokens = min(num_tokens, model.config.max_seq_len)
     assert num_tokens >= 4
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, model.config.vocab_size, (num_tokens,), generator=generator).tolist()
-    full_TV = model(torch.tensor([ids], device=weight.device))[0]
-    differences = []
-    for split in sorted({1, 2, num_tokens // 2, num_tokens - 1}):
-        cache = make_cache(model, [ids[:split]], num_tokens - split)
-        differences.append(prefill(model, [ids[:split]], cache)[0] - full_TV[split - 1])
-        for place in range(split, num_tokens):
-            differences.append(decode(model, [ids[place]], cache)[0] - full_TV[place])
-    rows = [ids, ids[: num_tokens // 2], ids[num_tokens // 3 :], ids[-1:]]
-    prompts = [row[: max(1, len(row) - 2)] for row in rows]
-    steps = 2
-    cache = make_cache(model, prompts, steps)
-    batched = [prefill(model, prompts, cache)] + [decode(model, [row[-1]] * len(rows), cache) for row in rows[:steps]]
-    for number, prompt in enumerate(prompts):
-        alone = torch.tensor([prompt + [row[-1] for row in rows[:steps]]], device=weight.device)
-        expected_TV = model(alone)[0, len(prompt) - 1 :]
-        differences.extend(got_BV[number] - expected_V for got_BV, expected_V in zip(batched, expected_TV, strict=True))
-    return float(torch.stack(differences).abs().max())
+    longest = max([num_tokens, *(shape.length for shape in shapes)])
+    num_rows = max([MIN_ROWS, *(shape.rows for shape in shapes)])
+    compare = _Comparison(model, seed, make_cache)
+    checks: dict[str, Callable[[], Iterator[Tensor]]] = {
+        "pieces": partial(compare.pieces, longest),
+        "ragged_rows": partial(compare.ragged_rows, num_rows, longest),
+    }
+    for shape in sorted(shapes, key=lambda s: (-s.rows * s.length, s.rows, s.new_tokens)):
+        name = f"cell_{shape.rows}x({shape.prompt_tokens}+{shape.new_tokens})"
+        checks[name] = partial(compare.cell, shape)
+    checks |= {"splits": partial(compare.splits, num_tokens), "capacity": compare.capacity}
+    return [Check(name, _largest(differences)) for name, differences in checks.items()]
+
+
+def _largest(differences: Callable[[], Iterator[Tensor]]) -> float:
+    try:
+        found = [float(difference) for difference in differences()]
+    except CacheOverflow:  # there was room
+        return math.inf
+    assert found, "a check that compares nothing proves nothing"
+    return math.nan if any(map(math.isnan, found)) else max(found)
+
+
+class _Comparison:
+    """Each check yields the largest differences of some positions."""
+
+    def __init__(self, model: Transformer, seed: int, make_cache: MakeCache) -> None:
+        self.model, self.make_cache = model, make_cache
+        self.device, self.generator = model.head.weight.device, torch.Generator().manual_seed(seed)
+
+    def pieces(self, length: int) -> Iterator[Tensor]:
+        ids_BL = self._draw(1, length)
+        full_BLD = self._full(ids_BL)
+        cache = self.make_cache(self.model, ids_BL[:, :1].tolist(), length - 1)
+        for begin, end in _cut(length, PIECES):
+            hidden_BTD = self.model.hidden(ids_BL[:, begin:end], cache.positions(end - begin), cache)
+            yield from self._differences(hidden_BTD[0], full_BLD[0, begin:end])
+
+    def ragged_rows(self, num_rows: int, length: int) -> Iterator[Tensor]:
+        num_more = min(sum(RAGGED_PIECES), length - 1)
+        ids_BL = self._draw(num_rows, length)
+        full_BLD = self._full(ids_BL)
+        # Lengths from one token to all, so that rows of every padding stand side by side, the longest in the middle.
+        lengths = [1 + row * (length - num_more - 1) // (num_rows - 1) for row in range(num_rows)]
+        lengths = lengths[1::2] + lengths[::2][::-1]
+        prompts = [ids_BL[row, :count].tolist() for row, count in enumerate(lengths)]
+        cache = self.make_cache(self.model, prompts, num_more)
+        first_BV = prefill(self.model, prompts, cache)
+        yield (first_BV - self.model.logits(torch.stack([full_BLD[r, n - 1] for r, n in enumerate(lengths)]))).abs().max()
+        for begin, end in _cut(num_more, RAGGED_PIECES):
+            columns = [slice(count + begin, count + end) for count in lengths]
+            ids_BT = torch.stack([ids_BL[row, column] for row, column in enumerate(columns)])
+            hidden_BTD = self.model.hidden(ids_BT, cache.positions(end - begin), cache)
+            expected_BTD = torch.stack([full_BLD[row, column] for row, column in enumerate(columns)])
+            yield from self._differences(hidden_BTD.flatten(0, 1), expected_BTD.flatten(0, 1))
+
+    def cell(self, shape: Shape) -> Iterator[Tensor]:
+        ids_BL = self._draw(shape.rows, shape.length)
+        full_BLD = self._full(ids_BL)
+        cache = self.make_cache(self.model, ids_BL[:, : shape.prompt_tokens].tolist(), shape.new_tokens)
+        logits_BV = self._prefill(ids_BL[:, : shape.prompt_tokens], cache, shape.length)
+        for place in range(shape.prompt_tokens, shape.length):
+            yield (logits_BV - self.model.logits(full_BLD[:, place - 1])).abs().max()
+            logits_BV = decode(self.model, ids_BL[:, place], cache)
+        yield (logits_BV - self.model.logits(full_BLD[:, -1])).abs().max()
+
+    def splits(self, length: int) -> Iterator[Tensor]:
+        ids_BL = self._draw(1, length)
+        full_LV = self.model.logits(self._full(ids_BL)[0])
+        for split in sorted({1, 2, length // 2, length - 1}):
+            prompts = ids_BL[:, :split].tolist()
+            cache = self.make_cache(self.model, prompts, length - split)
+            yield (prefill(self.model, prompts, cache)[0] - full_LV[split - 1]).abs().max()
+            for place in range(split, length):
+                yield (decode(self.model, ids_BL[:, place], cache)[0] - full_LV[place]).abs().max()
+
+    def capacity(self) -> Iterator[Tensor]:
+        """A cache of four columns with two tokens has room for two more, whatever is tried in between."""
+        ids_BL = self._draw(1, 4)
+        full_LV = self.model.logits(self._full(ids_BL)[0])
+        cache = self.make_cache(self.model, ids_BL[:, :2].tolist(), 2)
+        prefill(self.model, ids_BL[:, :2].tolist(), cache)
+        yield self._refused(ids_BL[:, :3], cache)
+        for place in (2, 3):
+            yield (decode(self.model, ids_BL[:, place], cache)[0] - full_LV[place]).abs().max()
+        yield self._refused(ids_BL[:, :1], cache)
+
+    def _refused(self, ids_BT: Tensor, cache: Cache) -> Tensor:
+        """0 where the cache refuses these tokens, infinity where it takes them."""
+        positions_BT = cache.positions(ids_BT.shape[1]).clamp(max=self.model.config.max_seq_len - 1)
+        try:
+            self.model.hidden(ids_BT, positions_BT, cache)
+        except CacheOverflow:
+            return torch.tensor(0.0)
+        return torch.tensor(math.inf)
+
+    def _draw(self, rows: int, length: int) -> Tensor:
+        ids_BL = torch.randint(0, self.model.config.vocab_size, (rows, length), generator=self.generator)
+        return ids_BL.to(self.device)
+
+    def _full(self, ids_BL: Tensor) -> Tensor:
+        """hidden_BLD of a pass without a cache; rows do not know each other, so they go in groups that fit."""
+        rows = max(1, MAX_SCORES // (self.model.config.num_heads * ids_BL.shape[1] ** 2))
+        return torch.cat([self.model.hidden(group_BL) for group_BL in ids_BL.split(rows)])
+
+    def _prefill(self, ids_BT: Tensor, cache: Cache, length: int) -> Tensor:
+        """logits_BV after the prompts: in one pass as when it is timed, or in the parts that fit."""
+        queries = max(1, MAX_SCORES // (ids_BT.shape[0] * self.model.config.num_heads * length))
+        *earlier, last_BT = ids_BT.split(queries, dim=1)
+        for part_BT in earlier:
+            self.model.hidden(part_BT, cache.positions(part_BT.shape[1]), cache)
+        return prefill(self.model, last_BT.tolist(), cache)
+
+    def _differences(self, got_ND: Tensor, expected_ND: Tensor) -> Iterator[Tensor]:
+        positions = max(1, MAX_LOGITS // self.model.config.vocab_size)
+        for got, expected in zip(got_ND.split(positions), expected_ND.split(positions), strict=True):
+            yield (self.model.logits(got) - self.model.logits(expected)).abs().max()
+
+
+def _cut(length: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of these sizes, again and again, up to `length`."""
+    begin = 0
+    for size in itertools.cycle(sizes):
+        if begin >= length:
+            return
+        yield begin, min(begin + size, length)
+        begin += size

@@ -59,6 +59,10 @@ class Run:
         if passed is None:
             return "the correctness check of cached decoding was not measured"
         difference = self.metrics("bench").number("correctness", "fp64_max_abs_diff")
+        if difference is None:
+            checks = self.metrics("bench").rows("correctness", "checks")
+            failed = [check.text("name") or "?" for check in checks if check.value("passed") is False]
+            return f"the correctness check of cached decoding failed ({', '.join(failed) or 'no difference stated'})"
         return f"logits with and without the cache differ by {significant(difference)} in float64"
 
     @cached_property

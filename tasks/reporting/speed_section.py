@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tasks.reporting.charts import Bar, bars
 from tasks.reporting.markup import Markup, foreign
 from tasks.reporting.page import Section, absent, facts, figure, folded, ledger, legend, table
@@ -80,17 +82,18 @@ def _speed_chart(bench: Facts) -> Markup:
     marks = []
     for cell in bench.rows("cells"):
         speed = Facts(cell.group("decode_tok_s"))
-        median, low, high = speed.number("median"), speed.number("p05"), speed.number("p95")
+        median, (low, high) = speed.number("median"), _ends(speed)
         if median is None:
             continue
         mode = cell.text("mode") or "?"
-        title = f"{mode}, {_cell_name(cell)} tokens: {significant(median)} tokens/s, 5th to 95th percentile {_spread(speed)}"
+        title = f"{mode}, {_cell_name(cell)} tokens: {significant(median)} tokens/s, {_spread_name([cell])} {_spread(speed)}"
         tone = "a" if mode == "cached" else "b"
         marks.append(Bar(f"{_cell_name(cell)} · {mode}", median, significant(median), title, low=low, high=high, tone=tone))
     if not marks:
         return absent("Decode speed, cached against uncached", "Decode speed")
     note = (
-        "Bar: median new tokens per second, all sequences of the batch together. Whisker: 5th to 95th percentile of the repeats. "
+        "Bar: median new tokens per second, all sequences of the batch together. "
+        f"Whisker: {_spread_name(bench.rows('cells'))} of the repeats. "
         "Names: sequences at once, prompt tokens + new tokens of each. Uncached runs the whole sequence again for every token."
     )
     return figure(
@@ -120,7 +123,7 @@ def _cell_table(bench: Facts) -> list[Markup]:
         )
         for cell in cells
     ]
-    columns = ("mode", "batch", "prompt", "new", "decode tokens/s", "5th–95th percentile", "prefill", "MBU", "MFU", "repeats")
+    columns = ("mode", "batch", "prompt", "new", "decode tokens/s", _spread_name(cells), "prefill", "MBU", "MFU", "repeats")
     note = (
         "Medians; warm-up is in no figure. MBU and MFU: memory traffic and arithmetic that decoding cannot avoid, per second, "
         "as shares of the bandwidth and arithmetic peaks measured on this device."
@@ -132,8 +135,19 @@ def _cell_table(bench: Facts) -> list[Markup]:
 
 
 def _spread(timing: Facts) -> str:
-    low, high = timing.number("p05"), timing.number("p95")
+    low, high = _ends(timing)
     return NOT_MEASURED if low is None or high is None else f"{significant(low)}–{significant(high)}"
+
+
+def _ends(timing: Facts) -> tuple[float | None, float | None]:
+    """What a whisker spans: percentiles where there are enough repeats for them, else the extremes."""
+    names = ("p05", "p95") if timing.number("p05") is not None else ("min", "max")
+    return timing.number(names[0]), timing.number(names[1])
+
+
+def _spread_name(cells: Sequence[Facts]) -> str:
+    are_percentiles = [cell.number("decode_tok_s", "p05") is not None for cell in cells]
+    return "5th to 95th percentile" if all(are_percentiles) else "smallest to largest"
 
 
 def _milliseconds(seconds: float | None) -> str:

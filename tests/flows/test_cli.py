@@ -17,7 +17,6 @@ import pytest
 from flows.cli import COMMANDS, FLOWS, main
 from flows.config import CONF_DIR, choices, compose, groups, sweep_points
 from llm_core.config import ConfigError
-from llm_core.infer.sampling import SamplingParams
 from tasks.artifact import Artifact
 from tasks.store import Node
 from tests.flows.conftest import RunCli
@@ -51,6 +50,15 @@ MISTAKES = {
     "bad orchestrator": (["run", "orchestrator=airflow"], ["orchestrator (airflow) is not a choice"]),
     "bad tracking uri": (["run", "tracking.uri=somewhere"], ["tracking", "somewhere", "sqlite:"]),
     "prompt missing": (["generate"], ["needs a prompt"]),
+    "prompt forgotten": (
+        ["generate", "run=demo"],
+        ["needs a prompt", "'run=demo' looks like a setting", "such a prompt goes after --"],
+    ),
+    "prompt like a switch": (
+        ["generate", "-5 is"],
+        ["needs a prompt", "'-5 is' looks like a setting", "such a prompt goes after --"],
+    ),
+    "prompt after overrides": (["generate", "Once", "upon"], ["'upon' is not an override"]),
     "export to nowhere": (["export-shards", "megatron"], ["needs a form and a folder"]),
     "export of nothing": (["export-shards", "megatron", "out"], ["no shards are made", "textmill refresh"]),
     "import of nothing": (["refresh", "tokenizer=import"], ["tokenizer.path (null)", "tokenizer.path=FILE"]),
@@ -186,9 +194,13 @@ def test_reader_of_stdout_that_goes_away_costs_no_traceback(tmp_path: Path) -> N
     assert process.wait() == 141 and said == ""
 
 
-def test_argument_that_is_not_utf8_is_one_line(run_cli: RunCli) -> None:
-    result = run_cli("run", "source.paths=[caf\udce9.jsonl]")
-    assert result["code"] == 2 and "is not UTF-8" in result["err"] and len(result["err"].splitlines()) == 1
+@pytest.mark.parametrize(
+    "words", [("run", "source.paths=[caf\udce9.jsonl]"), ("generate", "caf\udce9"), ("explain", "caf\udce9")]
+)
+def test_argument_that_is_not_utf8_is_one_line(words: tuple[str, ...], run_cli: RunCli) -> None:
+    result = run_cli(*words)
+    assert result["code"] == 2 and "is not UTF-8; write it in UTF-8, or rename the file" in result["err"]
+    assert len(result["err"].splitlines()) == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -280,18 +292,6 @@ def test_completion_and_config_dump_leave_no_files(tmp_path: Path) -> None:
     assert textmill("-sc", "query=bash", COMP_LINE="textmill run tokenizer=").split() == expected
     assert "vocab_size: 777" in textmill("run", "--cfg", "job", "tokenizer.vocab_size=777")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("stand_in_stages")
-def test_generate_samples_as_the_evaluation_does(run_cli: RunCli, places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks import generate
-
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(generate, "generate_text", lambda *given: asked.update(prompt=given[2], params=given[3], limit=given[4]))
-    assert run_cli("train")["code"] == 0
-    settings = ["evaluate.seed=2", "evaluate.top_k=7", "evaluate.temperature=0.5", "evaluate.max_new_tokens=9"]
-    assert run_cli("generate", "Once", *settings)["code"] == 0
-    assert asked == {"prompt": "Once", "params": SamplingParams(temperature=0.5, top_k=7, top_p=0.95, seed=2), "limit": 9}
 
 
 def test_sources_are_named_on_the_command_line() -> None:

@@ -1,9 +1,12 @@
+import dataclasses
 import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from llm_core.bench import summary
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.bench import BenchConfig, benchmark_model, measure
@@ -28,7 +31,8 @@ def test_every_cell_is_measured_in_both_modes_and_defined(train: Artifact, tmp_p
     assert set(cells) == {(mode, batch, prompt) for mode in ("cached", "uncached") for batch in (1, 2) for prompt in (4, 8)}
     for cell in cells.values():
         for name in ("prefill_s", "step_s", "decode_tok_s", "prefill_tok_s"):
-            assert 0 < cell[name]["p05"] <= cell[name]["median"] <= cell[name]["p95"] < math.inf
+            assert set(cell[name]) == {"median", "min", "max", "repeats"}
+            assert 0 < cell[name]["min"] <= cell[name]["median"] <= cell[name]["max"] < math.inf
         assert cell["decode_tok_s"]["repeats"] == 3 and cell["step_s"]["repeats"] == 6
     assert metrics["decode_tok_s"] == cells["cached", 1, 8]["decode_tok_s"]["median"]
     assert metrics["headline"] == {"mode": "cached", "batch": 1, "prompt_tokens": 8, "new_tokens": 3}
@@ -37,10 +41,30 @@ def test_every_cell_is_measured_in_both_modes_and_defined(train: Artifact, tmp_p
     assert json.loads((tmp_path / "bench.json").read_text()) == metrics
 
 
-@pytest.mark.parametrize("defect", ["position", "padding", "nan"])
+def test_percentiles_need_twenty_values() -> None:
+    assert summary([3.0, 1.0, 2.0, 9.0, 2.5]) == {"median": 2.5, "min": 1.0, "max": 9.0, "repeats": 5}
+    assert summary(list(range(1, 20))) == {"median": 10.0, "min": 1.0, "max": 19.0, "repeats": 19}
+    many = np.arange(1, 102, dtype=float)
+    assert summary(many) == {"median": 51.0, "p05": 6.0, "p95": 96.0, "repeats": 101}
+    assert set(summary(many[:20])) == {"median", "p05", "p95", "repeats"}
+
+
+PLANTED = {
+    "position after a prefix": "pieces",
+    "padding": "ragged_rows",
+    "nan": "splits",
+    "top-left mask": "pieces",
+    "key far back": "cell_1x(40+3)",
+    "row 4": "cell_6x(8+3)",
+}
+
+
+@pytest.mark.parametrize("defect", PLANTED)
 def test_speed_is_withheld_when_the_cache_is_broken(train: Artifact, defect: str) -> None:
-    result = measure(train.path / "model", SMALL, make_broken(defect))  # type: ignore[arg-type]
-    assert not result["correctness"]["passed"]
+    config = dataclasses.replace(SMALL, batches=(1, 6), prompt_tokens=(8, 40, 4000))
+    result = measure(train.path / "model", config, make_broken(defect))
+    assert not result["correctness"]["passed"] and f"{PLANTED[defect]}: " in result["withheld"]
+    assert [check for check in result["correctness"]["checks"] if check["name"] == PLANTED[defect] and not check["passed"]]
     assert result["cells"] == [] and result["decode_tok_s"] is None and result["prefill_tok_s"] is None
     assert "no speed is reported" in result["withheld"]
     json.dumps(result, allow_nan=False)

@@ -140,8 +140,9 @@ def test_samples_are_reproducible_and_scrubbed(run: Run, tmp_path: Path) -> None
 
 def test_generated_text_is_told_in_pieces_that_make_the_whole(run: Run) -> None:
     pieces: list[str] = []
-    text = generate_text(run.train.path / "model", run.tokenizer.path, "The ", GREEDY, 12, pieces.append)
-    assert text and "".join(pieces) == text
+    answer = generate_text(run.train.path / "model", run.tokenizer.path, "The ", GREEDY, 12, pieces.append)
+    assert answer.text and "".join(pieces) == answer.text
+    assert 0 < answer.num_tokens <= 12 and not answer.reached_max_seq_len
 
 
 @pytest.mark.parametrize(

@@ -277,9 +277,26 @@ def test_speed_is_withheld_when_the_cache_is_not_proved_right(tmp_path: Path) ->
     html = (tmp_path / REPORT_FILE).read_text("utf-8")
     text = Page(html).text
     medians = [significant(cell["decode_tok_s"]["median"]) for cell in artifacts[-1].metrics["cells"]]
-    assert "withheld" in text and f" {speed} " not in text and "tokens/s, 5th" not in html
+    assert "withheld" in text and f" {speed} " not in text and "tokens/s, smallest" not in html
     assert not [median for median in medians if f" {median} " in text]
     assert "decode_tok_s" not in made.metrics["headline"] and made.metrics["warnings"][0].startswith("Decode speed is withheld")
+    checks = [{"name": "pieces", "passed": True}, {"name": "capacity", "max_abs_diff": None, "passed": False}]
+    unstated = {"fp64_max_abs_diff": None, "passed": False, "checks": checks}
+    write_report(*changed(artifacts, "bench", correctness=unstated), tmp_path, ReportConfig())  # type: ignore[arg-type]
+    assert "check of cached decoding failed (capacity)" in Page((tmp_path / REPORT_FILE).read_text("utf-8")).text
+
+
+@pytest.mark.parametrize(("ends", "name"), [(("min", "max"), "smallest to largest"), (("p05", "p95"), "5th to 95th percentile")])
+def test_spread_of_speeds_is_named_as_what_it_is(ends: tuple[str, str], name: str, tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    speed = {"median": 200.0, ends[0]: 190.25, ends[1]: 211.5, "repeats": 7}
+    cells = [cell | {"decode_tok_s": speed} for cell in artifacts[-1].metrics["cells"]]
+    write_report(*changed(artifacts, "bench", cells=cells), tmp_path, ReportConfig())  # type: ignore[arg-type]
+    html = (tmp_path / REPORT_FILE).read_text("utf-8")
+    assert f"200 tokens/s, {name} 190–212" in html or f"200.0 tokens/s, {name} 190" in html
+    assert f"Whisker: {name} of the repeats" in Page(html).text
+    other = {"smallest to largest", "5th to 95th percentile"} - {name}
+    assert not [words for words in other if words in html]
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,10 @@ def test_auto_tokenizer_gives_equal_ids(kind: str, trained: dict[str, Artifact],
     ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert (theirs.eos_token_id, theirs.pad_token_id, len(theirs)) == (ours.eos_id, ours.pad_id, ours.vocab_size)
     for text in [*HOSTILE, *sample_texts(30, 1500)]:
-        ids = theirs(text)["input_ids"]
+        ids = theirs(text, add_special_tokens=False)["input_ids"]
         assert ids == ours.encode(text).tolist()
         assert theirs.decode(ids) == text
+        assert theirs(text)["input_ids"] == [ours.eos_id, *ids]
 
 
 def test_sentencepiece_bpe_gives_the_ids_of_sentencepiece(trained: dict[str, Artifact]) -> None:

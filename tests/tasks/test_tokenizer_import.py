@@ -113,7 +113,8 @@ def test_the_content_of_an_import_is_its_input(tmp_path: Path) -> None:
     train_bpe(["a b"], 300).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text("{}")
     config = TokenizerConfig(kind="import", path=tmp_path)
-    assert config.input_files() == {"json": tmp_path / "tokenizer.json", "config": tmp_path / "tokenizer_config.json"}
+    name = "tokenizer_config.json"
+    assert config.input_files() == {"json": tmp_path / "tokenizer.json", name: tmp_path / name}
     assert TokenizerConfig().input_files() == {}
 
 
