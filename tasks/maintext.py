@@ -117,7 +117,8 @@ def _lost_node(source: str) -> Node | None:
     if node := NODE.fullmatch(source):
         blanks, first, last, after = node.groups()
         character = html.unescape(last)
-        if LOST.fullmatch(html.unescape(first) + character):
+        # References to characters that HTML forbids are nothing to `html`, but something to the parser.
+        if character and LOST.fullmatch(html.unescape(first) + character):
             return Node(blanks + first, character, after)
     return None
 

@@ -78,6 +78,7 @@ def visible(text: str) -> str:
         ('<p>x<b><é</b><b>>é</b><b>&é</b><b>\x02é</b><b>"é</b><b>&lté</b>', 'x<é>é&é\x02é"é<é'),
         ("<p>" + "".join(f"<b>a{chr(c)}</b>" for c in range(0xC0, 0x130)), "".join(f"a{chr(c)}" for c in range(0xC0, 0x130))),
         ("<p>x<a title='>'é<b>y</a> z<b>我</b>", "xy z我"),
+        ("<p>a<b>&mdash;&#1;</b><b>&#1;&mdash;</b><b>&#xfdd0;é</b>", "a—\x01\x01—\ufdd0é"),
         ("<math><mn>1</mn><mo>−</mo><mi>α</mi></math>", "1−α"),
         ("<p>a<img alt='> 我 <'>b", "a> 我 <b"),
     ],
