@@ -11,7 +11,8 @@ spellings are text; neither is white space; and both have as many bytes, so leng
 do not change. A match that is not a whole text node does no harm, because it is spelled back too.
 
 Rules of the extractor stay: it leaves out nodes of one private-use character (icon fonts) and of one `¶` (links to a paragraph).
-Not found: CDATA in SVG and MathML, and an ASCII character parted from one of two bytes by a stray tag or NUL.
+Not found: CDATA in SVG and MathML; an ASCII character parted from one of two bytes by a stray tag or NUL, or that is a control
+character given by reference.
 """
 
 from __future__ import annotations
