@@ -6,8 +6,8 @@ left. UTF-8 goes before what the server says, against the letter of the WHATWG's
 never valid UTF-8, and servers declare defaults. Labels mean what browsers take them for (ISO-8859-1 is Windows-1252, EUC-KR is
 CP949).
 
-Text: resiliparse's main content, which drops navigation, forms and comments; paragraphs, lists and preformatted text keep their
-lines.
+Text: resiliparse's main content (tasks.maintext), which drops navigation, forms and comments; paragraphs, lists and preformatted
+text keep their lines.
 
 Runs in a sandbox (tasks.sandbox): all of it works on input that somebody else wrote to be read by something else. What it needs
 is imported at its start, so that no page pays for it.
@@ -18,13 +18,12 @@ from __future__ import annotations
 import codecs
 import io
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastwarc import stream_io
-from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
-from resiliparse.parse.html import HTMLTree
 
+from tasks.maintext import extract_text
 from tasks.pages import BrokenPage, join_frame, split_frame
 
 BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -38,15 +37,17 @@ def read_page(frame: bytes) -> bytes:
     """The sandbox's side of `extract`."""
     order, data = split_frame(frame)
     try:
-        data = _undo(data, order["codings"])
+        return _read(order, data)
     except BrokenPage as error:
         return join_frame({"error": str(error)}, b"")
+
+
+def _read(order: dict[str, Any], data: bytes) -> bytes:
+    data = _undo(data, order["codings"])
     text, encoding = decode(data, order["charset"], order["html"])
     title = None
     if order["html"]:
-        tree = HTMLTree.parse(text)
-        title = " ".join((tree.title or "").split()) or None
-        text = extract_plain_text(tree, main_content=order["main_content"])
+        title, text = extract_text(text, order["main_content"])
     # A character reference can name half of a surrogate pair.
     encoded = text.encode("utf-8", "replace")
     return join_frame({"title": title, "encoding": encoding.name, "repaired": encoding.repaired}, encoded)
