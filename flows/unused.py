@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked
+from llm_core.locks import open_lock
 from tasks.artifact import ARTIFACT_FILE
 from tasks.graph import STAGES
 from tasks.inputs import InputDigests
@@ -249,7 +250,7 @@ def _free(lock_file: Path | None) -> Iterator[bool]:
     if lock_file is None or not lock_file.exists():
         yield True
         return
-    with lock_file.open("a+") as lock:
+    with open_lock(lock_file) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
