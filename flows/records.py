@@ -6,7 +6,6 @@ will read. The first one marks the folder as a store, without which nothing in i
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -18,6 +17,7 @@ from typing import Any
 
 from flows.processes import is_running, start_time
 from llm_core.config import ConfigError
+from llm_core.json_files import read_json
 from tasks.artifact import ArtifactMismatch, write_json
 from tasks.graph import STAGES
 from tasks.plan import Plan
@@ -26,7 +26,7 @@ from tasks.store import Store, now
 MARKER_FILE = ".textmill-store"
 MARKER_TEXT = "This folder is a store of textmill: `textmill gc --yes` removes artifacts here that no recent run refers to.\n"
 KEY = re.compile(r"[0-9a-f]{16}")
-OWN_NAMES = re.compile(r"\.(runs|work|parts|remote|inputs\.json)|\.\.inputs\.json\..*")
+OWN_NAMES = re.compile(r"\.(runs|work|parts|remote)|\.{1,2}(inputs|sound)\.json(\..*)?")
 """Names that the store and its records have in the store's folder, beside stages."""
 
 
@@ -115,7 +115,7 @@ def read_records(store: Store) -> list[RunRecord]:
     records = []
     for path in runs_dir(store).glob("*.json"):
         try:
-            records.append(RunRecord(**json.loads(path.read_text("utf-8"))))
+            records.append(RunRecord(**read_json(path)))
         except (ValueError, TypeError) as error:
             raise ArtifactMismatch(f"{path} is not a readable run record ({error}); delete it to go on without it") from error
     return sorted(records, key=lambda r: (r.started_at, r.run_id), reverse=True)

@@ -9,7 +9,6 @@ store's marker file is refused (`flows.records.mark_store`).
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked
+from llm_core.json_files import UnreadableJson, read_json
 from llm_core.locks import open_lock
 from tasks.artifact import ARTIFACT_FILE
 from tasks.graph import STAGES
@@ -196,8 +196,8 @@ def _record(file: Path) -> dict[str, Any]:
     try:
         if not stat.S_ISREG(file.lstat().st_mode):
             raise Foreign(f"its {file.name} is not a plain file")
-        record = json.loads(file.read_text("utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError) as error:
+        record = read_json(file)
+    except (FileNotFoundError, UnreadableJson) as error:
         raise Foreign(f"it has no readable {file.name}") from error
     if not isinstance(record, dict):
         raise Foreign(f"it has no readable {file.name}")
