@@ -20,6 +20,7 @@ from flows.config import RunConfig
 from flows.console import say
 from flows.records import RunRecord, chain_places, read_records, runs_dir
 from llm_core.config import ConfigError
+from llm_core.locks import open_lock
 from tasks.inputs import InputDigests
 from tasks.keys import digest
 from tasks.store import Store
@@ -34,7 +35,7 @@ def alone_in_chain(config: RunConfig) -> Iterator[None]:
         return
     runs = runs_dir(Store(config.store))
     runs.mkdir(parents=True, exist_ok=True)
-    with (runs / f"chain-{digest(name)}.lock").open("a") as lock:
+    with open_lock(runs / f"chain-{digest(name)}.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -17,9 +17,9 @@ from flows.config import RunConfig, compose, groups
 from flows.console import say, table
 from flows.mlflow_log import MlflowLog
 from flows.questions import explain, hits, replay
-from flows.records import remove, unused
 from flows.run import decide
 from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
+from flows.unused import remove, unused
 from llm_core.config import ConfigError, nearest
 from tasks.graph import ancestors
 from tasks.plan import plan_rows
@@ -116,7 +116,7 @@ def collect(arguments: list[str]) -> int:
         elif argument != "--yes":
             overrides.append(argument)
     store = Store(compose(overrides).store)
-    items = unused(store, keep)
+    items = unused(store, keep, say)
     total = sum(item.size_bytes for item in items) / 1e6
     if items:
         rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from llm_core.locks import open_lock
 from tasks.artifact import Artifact
 
 # Server limits of one log_batch call.
@@ -79,7 +80,7 @@ class MlflowLog:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Processes that meet a fresh database together fail in its migrations; one at a time, they do not."""
-        with (self._directory / "init.lock").open("a") as lock:
+        with open_lock(self._directory / "init.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

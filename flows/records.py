@@ -1,32 +1,33 @@
-"""Which run used which artifacts: one JSON file per run in `<store>/.runs`, and what no recent run needs.
+"""Keeps which run used which artifacts: one JSON file per run in `<store>/.runs`.
 
 A record is written when a run has its plan and again when it ends, so a run in progress protects what it
-will read. `unused` answers what may be deleted; it never looks at access times.
+will read. The first one marks the folder as a store, without which nothing in it is ever removed.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import platform
-import shutil
-import time
+import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flows.processes import is_running, start_time
+from llm_core.config import ConfigError
+from llm_core.json_files import read_json
 from tasks.artifact import ArtifactMismatch, write_json
-from tasks.inputs import InputDigests
+from tasks.graph import STAGES
 from tasks.plan import Plan
 from tasks.store import Store, now
 
-RECENT_S = 3600.0
-"""Age from which a fetched file that no run refers to is one that nobody is about to use."""
+MARKER_FILE = ".textmill-store"
+MARKER_TEXT = "This folder is a store of textmill: `textmill gc --yes` removes artifacts here that no recent run refers to.\n"
+KEY = re.compile(r"[0-9a-f]{16}")
+OWN_NAMES = re.compile(r"\.(runs|work|parts|remote)|\.{1,2}(inputs|sound)\.json(\..*)?")
+"""Names that the store and its records have in the store's folder, beside stages."""
 
 
 @dataclass
@@ -77,7 +78,31 @@ def runs_dir(store: Store) -> Path:
     return store.root / ".runs"
 
 
+def mark_store(store: Store) -> None:
+    """Say in a file that this folder is a store, unless it holds anything else: what is not ours must never count as ours."""
+    marker = store.root / MARKER_FILE
+    store.root.mkdir(parents=True, exist_ok=True)
+    if not marker.exists() and all(_is_own(entry) for entry in sorted(os.scandir(store.root), key=lambda e: e.name)):
+        marker.write_text(MARKER_TEXT, "utf-8")
+
+
+def require_marked(store: Store) -> None:
+    """Raise ConfigError where a folder holds something and nobody has said that it is a store."""
+    if store.root.is_dir() and any(store.root.iterdir()) and not (store.root / MARKER_FILE).is_file():
+        raise ConfigError(
+            f"{store.root} has no {MARKER_FILE}, so nothing in it is removed; name a store with store=DIR, or give it a folder "
+            "of its own, or create that file if this is one"
+        )
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    if entry.name in STAGES and entry.is_dir(follow_symlinks=False):
+        return all(KEY.fullmatch(name.lstrip(".").partition(".")[0]) for name in os.listdir(entry))
+    return OWN_NAMES.fullmatch(entry.name) is not None and not entry.is_symlink()
+
+
 def write_record(store: Store, record: RunRecord) -> Path:
+    mark_store(store)
     directory = runs_dir(store)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.run_id}.json"
@@ -90,7 +115,7 @@ def read_records(store: Store) -> list[RunRecord]:
     records = []
     for path in runs_dir(store).glob("*.json"):
         try:
-            records.append(RunRecord(**json.loads(path.read_text("utf-8"))))
+            records.append(RunRecord(**read_json(path)))
         except (ValueError, TypeError) as error:
             raise ArtifactMismatch(f"{path} is not a readable run record ({error}); delete it to go on without it") from error
     return sorted(records, key=lambda r: (r.started_at, r.run_id), reverse=True)
@@ -109,104 +134,3 @@ def chain_ends(records: Sequence[RunRecord], name: str) -> list[str]:
     """Keys of the dedup artifacts that the next run of a chain goes on from: with new input the last, with the last one's the one
     before it."""
     return [record.stages["dedup"] for record in list(chain_places(records, name).values())[-2:]]
-
-
-@dataclass(frozen=True)
-class Unused:
-    """Something in the store that no recent run refers to."""
-
-    kind: str
-    """artifact, parts, work, or remote: a file that was fetched from elsewhere."""
-    path: Path
-    size_bytes: int
-    lock_file: Path | None
-
-
-def unused(store: Store, keep: int) -> list[Unused]:
-    """What neither the last `keep` runs nor a live one refers to, nor the next run of a chain will, largest first. Held keys are
-    left out.
-
-    With `keep` above 0 nor what the last completed run with any stage refers to: nightly refreshes, however many, leave the
-    last trained model.
-    """
-    records = read_records(store)
-    kept = [r for i, r in enumerate(records) if i < keep or r.is_alive()]
-    if keep:
-        last: dict[str, RunRecord] = {}
-        for record in records:
-            if record.outcome == "completed":
-                last = dict.fromkeys(record.stages, record) | last
-        kept += last.values()
-    keys = {(stage, key) for r in kept for stage, key in r.stages.items()}
-    keys |= {("dedup", key) for name in {r.chain["name"] for r in records if r.chain} for key in chain_ends(records, name)}
-    part_keys = {(stage, key) for r in kept for stage, key in r.parts.items()}
-    found = []
-    for kind, root, known in (
-        ("artifact", store.root, keys),
-        ("parts", store.root / ".parts", part_keys),
-        ("work", store.root / ".work", keys),
-    ):
-        for path in sorted(root.glob("[!.]*/*")) if kind == "artifact" else sorted(root.glob("*/*")):
-            stage, key = path.parent.name, path.name
-            if not path.is_dir() or (stage, key) in known:
-                continue
-            lock = None if kind == "parts" else store.work_dir(stage, key).with_name(f"{key}.lock")
-            with _free(lock) as free:
-                if free:
-                    found.append(Unused(kind, path, _size_bytes(path), lock))
-    found += _unused_remote_files(store, keys)
-    for path in sorted((store.root / ".work").glob("replaced-*")):
-        found.append(Unused("work", path, _size_bytes(path), None))
-    return sorted(found, key=lambda u: (-u.size_bytes, str(u.path)))
-
-
-def _unused_remote_files(store: Store, keys: Collection[tuple[str, str]]) -> list[Unused]:
-    """Files in `<store>/.remote` that the ingest artifacts of `keys` were not made of, fetches that were not finished among them.
-
-    A run that is fetching now has no record yet, so what was written in the last hour stays.
-    """
-    used: set[str] = set()
-    for stage, key in keys:
-        artifact = store.find(stage, key) if stage == "ingest" else None
-        used |= set(artifact.record["identity"]["inputs"].values()) if artifact else set()
-    digests = InputDigests(store.root / ".inputs.json")
-    files = [path for path in sorted((store.root / ".remote").glob("*")) if path.is_file()]
-    files = [path for path in files if time.time() - path.stat().st_mtime > RECENT_S and digests.remembered(path) not in used]
-    return [Unused("remote", path, path.stat().st_size, None) for path in files]
-
-
-def remove(items: Sequence[Unused]) -> int:
-    """Delete `items`, except keys that somebody took hold of meanwhile; the bytes given back."""
-    freed = 0
-    for item in items:
-        with _free(item.lock_file) as free:
-            if free:
-                # Out of the store by one rename, so that no reader finds half an artifact.
-                trash = item.path.with_name(f".{item.path.name}.{os.getpid()}.tmp")
-                os.rename(item.path, trash)
-                shutil.rmtree(trash) if trash.is_dir() else trash.unlink()
-                freed += item.size_bytes
-    return freed
-
-
-@contextmanager
-def _free(lock_file: Path | None) -> Iterator[bool]:
-    """Whether nobody holds the key, and nobody can while the block runs."""
-    if lock_file is None or not lock_file.exists():
-        yield True
-        return
-    with lock_file.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
-def _size_bytes(path: Path) -> int:
-    total = 0
-    for file in path.rglob("*"):
-        with suppress(FileNotFoundError):  # somebody else's temporary file
-            total += file.lstat().st_size if not file.is_dir() else 0
-    return total

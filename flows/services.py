@@ -24,6 +24,7 @@ from typing import Any
 
 from flows import mlflow_log, tracking
 from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
+from llm_core.locks import open_lock
 from tasks.artifact import write_json
 from tasks.keys import ROOT
 
@@ -159,7 +160,7 @@ class _Registry:
     @classmethod
     @contextlib.contextmanager
     def open(cls, state: Path) -> Iterator[_Registry]:
-        with (state / "services.lock").open("a") as lock:
+        with open_lock(state / "services.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield cls(state)
 

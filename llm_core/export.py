@@ -19,12 +19,14 @@ from torch import Tensor
 from llm_core.config import ConfigError
 from llm_core.huggingface import from_hugging_face, to_hugging_face
 from llm_core.huggingface_config import hugging_face_config, model_config
+from llm_core.json_files import UnreadableJson, is_plain_name, read_json
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
+MAX_JSON_BYTES = 64 << 20
 PART_BYTES = 5 * 10**9
 """As Hugging Face cuts large models."""
 
@@ -62,9 +64,10 @@ def export_model(
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     """The model in a Hugging Face folder of a known family, on the CPU, in evaluation mode. Raises ConfigError."""
     config = read_config(folder)
+    weights = read_weights(folder, config)  # first: what the files hold bounds what the config may claim
     with torch.device("meta"):
         model = Transformer(config)
-    state = {name: tensor.to(dtype) for name, tensor in read_weights(folder, config).items()}
+    state = {name: tensor.to(dtype) for name, tensor in weights.items()}
     model.load_state_dict(state, strict=True, assign=True)
     if config.tied_embeddings:  # assigning replaced both names; tie them again
         model.head.weight = model.embedding.weight
@@ -93,7 +96,9 @@ def weight_files(folder: Path) -> list[Path]:
         named = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
             raise ConfigError(f"{folder / INDEX_FILE} has no weight_map of tensors to files; fetch it again")
-        files = [folder / Path(name).name for name in sorted(set(named.values()))]
+        if odd := sorted(name for name in named.values() if not is_plain_name(name)):
+            raise ConfigError(f"{folder / INDEX_FILE} names {odd[0]!r}, which is not a file of its folder; fetch it again")
+        files = [folder / name for name in sorted(set(named.values()))]
     for file in files:
         if not file.is_file():
             raise ConfigError(f"{folder} has no {file.name}; only safetensors are read, save it as such")
@@ -122,6 +127,6 @@ def read_weights(folder: Path, config: ModelConfig) -> Mapping[str, Tensor]:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not JSON ({error}); fetch it again") from error
+        return read_json(file, MAX_JSON_BYTES)
+    except UnreadableJson as error:
+        raise ConfigError(f"{file} is not JSON that is read here ({error}); fetch it again") from error

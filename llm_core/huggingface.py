@@ -61,6 +61,9 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
         # The published files leave out the first name.
         bare = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
         weights = {n if n.startswith("lm_head") else f"transformer.{n}": w for n, w in bare.items()}
+    if config.num_layers > len(weights):
+        rule = f"the files hold {len(weights)} tensors"
+        raise ConfigError(f"num_hidden_layers ({config.num_layers:,}) is wrong, {rule}; give the folder of one whole model")
     with torch.device("meta"):
         wanted = {name: tensor.shape for name, tensor in to_hugging_face(config, Transformer(config).state_dict()).items()}
     odd = sorted(wanted.keys() ^ (weights.keys() - ({"lm_head.weight"} if config.tied_embeddings else set())))

@@ -26,6 +26,14 @@ COUNTS = (
     *("vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions", "hidden_size", "num_hidden_layers", "head_dim"),
     *("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
 )
+MOST = {
+    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions"), 1 << 27),
+    **dict.fromkeys(("n_embd", "hidden_size"), 1 << 20),
+    **dict.fromkeys(("n_inner", "intermediate_size"), 1 << 22),
+    **dict.fromkeys(("n_layer", "num_hidden_layers"), 1 << 12),
+    **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 16),
+}
+"""Far above every published model; what is beyond is a damaged file, and would be allocated."""
 AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 GROUPS = ("rope_parameters", "rope_scaling")
@@ -101,7 +109,11 @@ def _check_values(values: Mapping[str, Any]) -> None:
     ):
         for name in names:
             if name in values and not holds(values[name]):
-                raise ConfigError(f"{name} ({values[name]!r}) must be {rule}; give the config.json of a Hugging Face model")
+                shown = repr(values[name])[:80]
+                raise ConfigError(f"{name} ({shown}) must be {rule}; give the config.json of a Hugging Face model")
+    for name, most in MOST.items():
+        if values.get(name, 0) > most:
+            raise ConfigError(f"{name} ({values[name]:,}) must be at most {most:,}; give the config.json of a Hugging Face model")
 
 
 def _gpt2_config(values: Mapping[str, Any]) -> ModelConfig:

@@ -30,6 +30,7 @@ from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
 from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
+from llm_core.locks import open_lock
 from llm_core.metric_log import (
     METRICS_FILE,
     PROFILE_FOLDER,
@@ -249,7 +250,7 @@ def hold_workdir(workdir: Path) -> Iterator[None]:
     if not is_first_rank():
         yield
         return
-    with (workdir / LOCK_FILE).open("a") as lock:
+    with open_lock(workdir / LOCK_FILE) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llm_core.json_files import UnreadableJson, is_inside, read_json
+
 SCHEMA_VERSION = 1
 ARTIFACT_FILE = "artifact.json"
 
@@ -70,11 +72,13 @@ def load_artifact(path: Path) -> Artifact | None:
     if not file.exists():
         return None
     try:
-        record = json.loads(file.read_text("utf-8"))
+        record = read_json(file)
         if record["schema_version"] != SCHEMA_VERSION:
             raise ArtifactMismatch(f"{file} has schema {record['schema_version']}, this version reads {SCHEMA_VERSION}")
+        if odd := [entry["path"] for entry in record["files"] if not is_inside(entry["path"])]:
+            raise ArtifactMismatch(f"{file} names {odd[0]!r}, which is not in its folder; remove {path}")
         return Artifact(path, record["stage"], record["counters"], record["metrics"], record)
-    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (UnreadableJson, KeyError, TypeError) as error:
         raise ArtifactMismatch(f"{file} is not a readable artifact record ({error})") from error
 
 

@@ -30,6 +30,7 @@ import pyarrow as pa
 from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.documentset import text_buffers
 from tasks.fasttext_files import SOFTMAX, FastTextModel, read_model
+from tasks.fasttext_loading import load_fasttext
 from tasks.inputs import load_once
 from tasks.named_labels import IS_CONDITION
 from tasks.unit_rows import UnitRows
@@ -164,7 +165,10 @@ def classify_lines(lines: Sequence[str], model_file: Path, label: str) -> np.nda
     for i, line in enumerate(lines):
         if line:
             # The low-level call gives (probability, label) and works on every NumPy; softmax sums can pass 1 by rounding.
-            found = {name: probability for probability, name in predict(line + "\n", -1, 0.0, "strict")}
+            try:
+                found = {name: probability for probability, name in predict(line + "\n", -1, 0.0, "strict")}
+            except RuntimeError as error:  # of fastText, for NaN
+                raise ConfigError(f"model_path ({model_file}) fails ({error}); train it again") from error
             scores[i] = min(found.get(label, 0.0), 1.0)
     return scores
 
@@ -194,10 +198,8 @@ def _load_softmax(model_file: Path) -> FastTextModel | None:
 
 @load_once(4)
 def _load_fasttext(model_file: Path) -> tuple[Any, frozenset[str]]:
-    import fasttext
-
     try:
-        model = fasttext.load_model(str(model_file))
+        model = load_fasttext(model_file)
     except ValueError as error:
-        raise ConfigError(f"{model_file} is not a fastText model; give a .bin or .ftz file") from error
+        raise ConfigError(f"{model_file} is not a fastText model ({error}); give a .bin or .ftz file") from error
     return model.f.predict, frozenset(model.get_labels())

@@ -17,7 +17,6 @@ the pairs among earlier documents, which were judged when they came.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError
+from llm_core.json_files import UnreadableJson, read_json
 from tasks.artifact import ArtifactMismatch, write_json
 from tasks.dedup_config import INDEX_FILES, DedupConfig
 from tasks.documentset import ID, one_chunk, read_table, write_table
@@ -194,8 +194,8 @@ def _scheme(config: DedupConfig) -> dict[str, Any]:
 
 def _check_scheme(file: Path, config: DedupConfig) -> None:
     try:
-        theirs = json.loads(_present(file).read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        theirs = read_json(_present(file))
+    except UnreadableJson as error:
         raise ArtifactMismatch(f"{file} is not readable ({error}); make the index again") from error
     if not isinstance(theirs, dict):
         raise ArtifactMismatch(f"{file} holds no scheme; make the index again")

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
+from llm_core.json_files import UnreadableJson, is_plain_name, read_json
 from llm_core.shards import TokenShards, open_shards
 from tasks.artifact import Artifact, sync_directory, write_json
 
@@ -39,6 +40,7 @@ DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Integer types by the code of an .idx file."""
 
 ROWS_PER_BATCH = 1024
+MAX_STATE_BYTES = 16 << 20
 
 
 class ExchangeError(ValueError):
@@ -101,14 +103,17 @@ def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
     if (magic, version) != (MAGIC, 1) or code not in DTYPES:
         raise ExchangeError(f"{index} is no index of version 1 with integer tokens")
     dtype, place = np.dtype(DTYPES[code]), HEADER.size
+    # Python's numbers, of any size: 2**62 sequences must not come round to a few.
     if len(content) < place + 12 * num_sequences + 8 * num_borders:
         raise ExchangeError(f"{index} is cut off: it has {len(content)} bytes and speaks of {num_sequences} sequences")
     lengths = np.frombuffer(content, "<i4", num_sequences, place)
     pointers = np.frombuffer(content, "<i8", num_sequences, place + 4 * num_sequences)
     borders = np.frombuffer(content, "<i8", num_borders, place + 12 * num_sequences)
     tokens = np.frombuffer(_bytes(data), np.uint8)
-    ends = pointers + lengths.astype(np.int64) * dtype.itemsize
-    damaged = num_sequences and (pointers.min() < 0 or lengths.min() < 0 or ends.max() > len(tokens))
+    sizes = lengths.astype(np.int64) * dtype.itemsize
+    # Without a sum that could pass 2**63: a place near it would end before the file does.
+    damaged = num_sequences and (pointers.min() < 0 or lengths.min() < 0 or np.any(pointers > len(tokens) - sizes))
+    ends = pointers + sizes
     if damaged or not np.all(np.diff(borders) >= 0) or (num_borders and (borders[0] != 0 or borders[-1] != num_sequences)):
         raise ExchangeError(f"{data} does not hold what {index.name} says; one of them is cut off or of another corpus")
     for first, last in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
@@ -167,22 +172,39 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
     """Documents of a split of a saved dataset: `input_ids`; `id`, `source`, `language` where there are. Raises ExchangeError."""
     state = folder / split / "state.json"
     try:
-        files = [folder / split / entry["filename"] for entry in json.loads(bytes(_bytes(state)))["_data_files"]]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        names = [entry["filename"] for entry in read_json(state, MAX_STATE_BYTES)["_data_files"]]
+    except (UnreadableJson, OSError, KeyError, TypeError) as error:
         raise ExchangeError(f"{state} is not the state of a saved dataset ({error})") from error
-    for file in files:
+    for name in names:
+        # Other files would not be in the key of the import either.
+        if not is_plain_name(name) or not name.endswith(".arrow"):
+            raise ExchangeError(f"{state} names {name!r}, which is not an .arrow file of its folder; save the dataset again")
+        file = folder / split / name
         try:
             with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
-                if "input_ids" not in reader.schema.names:
-                    raise ExchangeError(f"{file} has no column input_ids; it has {', '.join(reader.schema.names)}")
+                _check_columns(reader.schema, file)
                 for batch in reader:
+                    # Lengths and offsets are the file's own: where they leave the buffers, reading ends the process.
+                    batch.validate(full=True)
                     yield from _rows(batch)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise ExchangeError(f"{file} cannot be read ({error})") from error
 
 
+def _check_columns(schema: pa.Schema, file: Path) -> None:
+    """Raises ExchangeError where the tokens are not there, or not of a type that is read."""
+    places = schema.get_all_field_indices("input_ids")
+    if not places:
+        raise ExchangeError(f"{file} has no column input_ids; it has {', '.join(schema.names)}")
+    kind = schema.field(places[0]).type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if len(places) > 1 or not (is_list and pa.types.is_integer(kind.value_type)):
+        raise ExchangeError(f"{file} has {len(places)} column(s) input_ids of {kind}; it must be one of lists of whole numbers")
+
+
 def _rows(batch: pa.RecordBatch) -> Iterator[ForeignDocument]:
-    facts = {name: batch[name].to_pylist() for name in ("id", "source", "language") if name in batch.schema.names}
+    texts = [field.name for field in batch.schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    facts = {name: batch[name].to_pylist() for name in ("id", "source", "language") if texts.count(name) == 1}
     lists = batch["input_ids"]
     offsets, values = lists.offsets.to_numpy(), lists.values.to_numpy()
     for row in range(batch.num_rows):

@@ -7,11 +7,11 @@ line with its way out; nothing is resized or cut to fit, because ids that mean o
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from llm_core.config import ConfigError, to_plain
+from llm_core.json_files import UnreadableJson, read_json
 from llm_core.model.config import ModelConfig
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -62,6 +62,9 @@ def _ids(file: Path) -> dict[str, int]:
     """Piece → id of a `tokenizer.json`; empty where there is none."""
     if not file.is_file():
         return {}
-    vocabulary = json.loads(file.read_text("utf-8")).get("model", {}).get("vocab", {})
+    try:
+        vocabulary = read_json(file).get("model", {}).get("vocab", {})
+    except (UnreadableJson, AttributeError) as error:
+        raise ConfigError(f"train.init_from: {file} is not a tokenizer ({error}); fetch it again") from error
     pieces = vocabulary.items() if isinstance(vocabulary, dict) else ((row[0], number) for number, row in enumerate(vocabulary))
     return dict(pieces)

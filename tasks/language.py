@@ -44,6 +44,7 @@ from tasks.documentset import (
     write_table,
 )
 from tasks.fasttext_files import read_labels
+from tasks.fasttext_loading import load_fasttext
 from tasks.fasttext_tree import SoftmaxTree, label_prefixes, read_tree
 from tasks.inputs import digest_input, load_once
 from tasks.keys import digest
@@ -146,7 +147,10 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
     tree = _load_tree(model)
     if tree is None:
         prefixes = pc.utf8_slice_codeunits(texts, 0, config.prefix_chars).to_pylist()
-        labels, scores, facts = _label_lines(_load_predict(model), prefixes, scripts.tolist())
+        try:
+            labels, scores, facts = _label_lines(_load_predict(model), prefixes, scripts.tolist())
+        except RuntimeError as error:  # of fastText, for NaN
+            raise ConfigError(f"language.model_path ({model}) fails ({error}); its training went wrong, give another") from error
     else:
         names = np.array([*map(_name, tree.labels), UNDETERMINED], object)  # the last is the label -1
         numbers, scores, facts = label_prefixes(
@@ -224,12 +228,10 @@ def _load_tree(model: Path) -> SoftmaxTree | None:
 
 @load_once(2)
 def _load_predict(model: Path) -> Any:
-    import fasttext
-
     try:
-        predict = fasttext.load_model(str(model)).f.predict
+        predict = load_fasttext(model).f.predict
         predict("a\n", 1, 0.0, "strict")  # refused by models of words without labels
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise ConfigError(f"language.model_path ({model}) is not a fastText model of languages ({error})") from error
     return predict
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from llm_core.json_files import UnreadableJson, parse_json
 from tasks.artifact import ArtifactMismatch
 from tasks.unit_rows import UnitRows
 
@@ -77,12 +78,12 @@ class NgramModel:
 
         try:
             with safe_open(file, "numpy") as tensors:
-                about = json.loads((tensors.metadata() or {}).get("textmill", "{}"))
+                about = parse_json((tensors.metadata() or {}).get("textmill", "{}"))
                 if about.get("kind") != "ngram-model":
                     raise ArtifactMismatch(f"{file} is no n-gram model of this program")
                 names = ("words", "keys", "log10_probs", "log10_weights")
                 return cls(int(about["order"]), *(tensors.get_tensor(name) for name in names))
-        except SafetensorError as error:
+        except (SafetensorError, UnreadableJson, AttributeError) as error:
             raise ArtifactMismatch(f"{file} is not a readable n-gram model ({error})") from error
 
 

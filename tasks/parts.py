@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import signal
@@ -26,6 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
+from llm_core.json_files import UnreadableJson, is_inside, read_json
 from llm_core.process import terminate_with_parent
 from tasks.artifact import digest_file, sync_directory, write_json
 from tasks.stage import StageFailure
@@ -197,12 +197,14 @@ def _put_in_place(part: Part, made: Path, directory: Path) -> None:
 
 def _finished(part: Part, directory: Path, check_digests: bool = True) -> PartResult | None:
     try:
-        record = json.loads((directory / PART_FILE).read_text("utf-8"))
+        record = read_json(directory / PART_FILE)
         for file in record["files"]:
+            if not is_inside(file["path"]):
+                return None
             path = directory / file["path"]
             if path.stat().st_size != file["size"] or (check_digests and digest_file(path) != file["digest"]):
                 return None
-    except (FileNotFoundError, json.JSONDecodeError, KeyError):
+    except (FileNotFoundError, UnreadableJson, KeyError, TypeError):
         return None
     return PartResult(part.name, directory, record["counters"])
 

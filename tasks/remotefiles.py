@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 from llm_core.config import ConfigError
 from tasks.readers.formats import COMPRESSIONS, format_of, known_formats
+from tasks.remotesystems import EndlessFolders, RefusedConnection, open_system
 
 logger = logging.getLogger("tasks.remotefiles")
 T = TypeVar("T")
@@ -252,24 +253,9 @@ def _file_system(address: str, where: str) -> Any:
             "give credentials through the environment, or fetch the file yourself"
         )
     try:
-        return _patiently(lambda: _open(scheme), address, where)
+        return _patiently(lambda: open_system(address), address, where)
     except ImportError as error:
         raise ConfigError(f"{where}.paths: {scheme}:// needs a package; pip install 'textmill[{EXTRAS[scheme]}]'") from error
-
-
-def _open(scheme: str) -> Any:
-    """The file system of a scheme. Listings must be of now: a process may outlive what it has once seen."""
-    import fsspec
-
-    if scheme in ("gs", "gcs") and "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT" not in os.environ:
-        # The registered class asks before each request what kind of bucket it is, by gRPC. Who may not know, as without
-        # credentials, gets a warning each time; a server that knows no gRPC costs it a quarter of a minute.
-        from gcsfs.core import GCSFileSystem
-
-        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # else it logs a traceback for what is one line here
-        return GCSFileSystem(use_listings_cache=False)
-    # That of the hub knows no such option, so each listing gets a new one.
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=scheme == "hf")
 
 
 def _is_hub(address: str) -> bool:
@@ -304,7 +290,7 @@ def _patiently(action: Callable[[], T], address: str, where: str) -> T:
 
 def _trouble() -> tuple[type[BaseException], ...]:
     """What file systems raise; the packages behind them have their own families, met only where they are loaded."""
-    kinds: list[type[BaseException]] = [OSError, ValueError, NotImplementedError]
+    kinds: list[type[BaseException]] = [OSError, ValueError, NotImplementedError, EndlessFolders]
     for module, names in (
         ("aiohttp", ("ClientError",)),
         ("botocore.exceptions", ("BotoCoreError", "ClientError")),
@@ -329,6 +315,8 @@ def _reason(error: BaseException) -> tuple[str, bool]:
     """What went wrong, in words that hold no address and no secret; and whether it may pass by itself."""
     causes = list(_causes(error))
     for cause in causes:
+        if isinstance(cause, (RefusedConnection, EndlessFolders)):
+            return str(cause), False
         if words := REASONS.get(type(cause).__name__):
             return words, False
     if "requester pays" in str(error):

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_core.locks import open_lock
 from tasks.artifact import (
     ARTIFACT_FILE,
     SCHEMA_VERSION,
@@ -105,7 +106,7 @@ class Store:
         """Be the one holder of a key; yields the directory to work in. Waits for a live holder."""
         work = self.work_dir(node.stage, node.key)
         work.mkdir(parents=True, exist_ok=True)
-        with (work.parent / f"{node.key}.lock").open("a+") as lock:
+        with open_lock(work.parent / f"{node.key}.lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

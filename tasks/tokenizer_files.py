@@ -15,7 +15,9 @@ import tokenizers
 from tokenizers import AddedToken
 
 from llm_core.config import ConfigError
+from llm_core.json_files import UnreadableJson, read_json
 from tasks.charsmaps import damaged_charsmap
+from tasks.tokenizer_patterns import check_tokenizer
 
 CONFIG_FILE = "tokenizer_config.json"
 NAMING_FILES = (CONFIG_FILE, "special_tokens_map.json", "generation_config.json", "config.json")
@@ -28,6 +30,10 @@ def read_tokenizer(file: Path, dropped: Iterable[str] = ("truncation", "padding"
     """The tokenizer of a `tokenizer.json` without the parts named in `dropped`. Raises ConfigError where it is none."""
     # Dropped before it is read: a post-processor may name tokens that only it needs.
     described = read_object(file) | dict.fromkeys(dropped)
+    try:
+        check_tokenizer(described)
+    except ValueError as error:
+        raise ConfigError(f"path ({file}): {error}; give a tokenizer without it") from error
     if damage := damaged_charsmap(described.get("normalizer")):
         raise ConfigError(f"path ({file}) has a damaged precompiled_charsmap ({damage}); fetch or write the file again")
     try:
@@ -42,8 +48,8 @@ def read_tokenizer(file: Path, dropped: Iterable[str] = ("truncation", "padding"
 def read_object(file: Path) -> dict[str, Any]:
     """A file that holds one JSON object. Raises ConfigError where it does not."""
     try:
-        described = json.loads(file.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        described = read_json(file)
+    except UnreadableJson as error:
         raise ConfigError(f"path ({file}) is not JSON ({error}); give a {file.name} as it is published") from error
     if not isinstance(described, dict):
         kind = type(described).__name__

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from llm_core.config import ConfigError
 from llm_core.model import flash4
 from llm_core.model.masks import AttentionMask, Pattern, segment_bounds
+from llm_core.private_folder import keep_compiled_code_private
 
 # B rows · Q queries · K keys · H heads, of which keys and values may have fewer · D width of a head · N tokens of all rows
 
@@ -130,6 +131,7 @@ def _flex(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: AttentionMask) -
 def _compiled_flex() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
+    keep_compiled_code_private()
     return cast(Callable[..., Any], torch.compile(flex_attention))
 
 

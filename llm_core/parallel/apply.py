@@ -39,6 +39,7 @@ from llm_core.parallel.stages import split_model
 from llm_core.parallel.tensor import TensorShards
 from llm_core.parallel.weights import initialize
 from llm_core.precision import stream_dtype
+from llm_core.private_folder import keep_compiled_code_private
 from llm_core.train_config import ParallelConfig, TrainConfig
 
 
@@ -61,6 +62,8 @@ def build_layout(
     if tensor is not None:
         tensor.apply(model)
     loss: CrossEntropy = tensor.loss(config.vocab_size) if tensor else token_losses
+    if train.compile:
+        keep_compiled_code_private()
     if train.compile and tensor is None:
         loss = torch.compile(loss, dynamic=False)  # float32 logits then never leave the kernel
     for part in parts.values():

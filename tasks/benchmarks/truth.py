@@ -30,6 +30,7 @@ from tasks.benchmarks.stages import make_stages
 from tasks.contamination import ContaminationConfig
 from tasks.dedup_config import DedupConfig
 from tasks.documentset import read_table
+from tasks.fasttext_loading import load_fasttext
 from tasks.language import LanguageConfig
 from tasks.language_labels import LID176_LABELS
 from tasks.parts import PartRunner, process_executor
@@ -65,10 +66,8 @@ def check(corpus: Path, store: Path) -> dict[str, Any]:
 
 def check_languages(ingest: Artifact, language: Artifact) -> dict[str, Any]:
     """Agreement with declared languages, ours and the model's own."""
-    import fasttext
-
     config = LanguageConfig()
-    model = fasttext.load_model(str(config.input_files()["lid_model"]))
+    model = load_fasttext(config.input_files()["lid_model"])
     ours = own = trials = 0
     for file in ingest.files("documents/part-*.parquet"):
         documents = read_table(file, ["language", "text"])

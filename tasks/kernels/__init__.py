@@ -7,7 +7,6 @@ kept in a folder named by the sources of all kernels together.
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,19 @@ from typing import Any
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 import numba
 
+from llm_core.private_folder import cache_folder, open_to_others
+
 
 def compiled_code_dir(kernels: Path) -> Path:
-    """Where compiled code of these sources is kept: beside them, or in the temporary folder where they are read-only."""
+    """Where compiled code of these sources is kept: beside them, or in the user's cache where they are read-only or others can
+    write there. Numba unpickles what it finds, so whoever can write there runs code as this user."""
     sources = hashlib.blake2b(digest_size=8)
     # Kinds of candidates are constants of kernels too, but configs need them without Numba.
     for path in [*sorted(kernels.glob("*.py")), *sorted(kernels.parent.glob("*_kinds.py"))]:
         sources.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     beside = kernels / "__pycache__"
-    base = beside if os.access(beside if beside.exists() else kernels, os.W_OK) else Path(tempfile.gettempdir())
+    made = beside if beside.exists() else kernels
+    base = beside if os.access(made, os.W_OK) and open_to_others(made) is None else cache_folder("kernels")
     return base / f"textmill-kernels-{sources.hexdigest()}"
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from flows.chains import follow_chain
 from flows.config import compose
-from flows.records import read_records, unused, write_record
+from flows.records import read_records, write_record
 from flows.run import Run, open_run
+from flows.unused import unused
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
 from tasks.documentset import read_table

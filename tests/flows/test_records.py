@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.records import RunRecord, read_records, remove, unused, write_record
+from flows.records import RunRecord, mark_store, read_records, write_record
+from flows.unused import remove, unused
 from tasks.artifact import Artifact
 from tasks.inputs import InputDigests
 from tasks.store import Node, Store
@@ -50,20 +51,21 @@ def test_many_runs_of_other_stages_leave_the_last_completed_run_of_each(run_cli:
 def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store: Store) -> None:
     cache = store.root / ".remote"
     cache.mkdir(parents=True)
-    for name in ("read.jsonl", "old.jsonl", "cut-off.jsonl.part", "fetching.jsonl.part"):
+    read, old, cut_off, fetching = (f"{number:032x}.jsonl{'.part' * (number > 1)}" for number in range(4))
+    for name in (read, old, cut_off, fetching):
         (cache / name).write_text(name)
-    digests = InputDigests(store.root / ".inputs.json").of({name: cache / name for name in ("read.jsonl", "old.jsonl")})
-    node = Node("ingest", "k", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests["read.jsonl"]}}, {})
+    digests = InputDigests(store.root / ".inputs.json").of({name: cache / name for name in (read, old)})
+    node = Node("ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests[read]}}, {})
     with store.hold(node, print) as out:
         (out / "f").write_text("documents")
         store.publish(node, Artifact(out, "ingest"), 0, 0, "2026-01-01")
-    write_record(store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": "k"}, {}))
-    for name in ("read.jsonl", "old.jsonl", "cut-off.jsonl.part"):
+    write_record(store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {}))
+    for name in (read, old, cut_off):
         os.utime(cache / name, (0, 0))
     items = [item for item in unused(store, 1) if item.kind == "remote"]
-    assert {item.path.name for item in items} == {"old.jsonl", "cut-off.jsonl.part"}
-    assert remove(items) == len("old.jsonl") + len("cut-off.jsonl.part")
-    assert {path.name for path in cache.iterdir()} == {"read.jsonl", "fetching.jsonl.part"}
+    assert {item.path.name for item in items} == {old, cut_off}
+    assert remove(items) == len(old) + len(cut_off)
+    assert {path.name for path in cache.iterdir()} == {read, fetching}
 
 
 def test_held_key_is_never_touched(run_cli: RunCli, store: Store) -> None:
@@ -94,7 +96,8 @@ def test_live_run_protects_what_it_will_read(run_cli: RunCli, store: Store) -> N
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"run_id": "x"}'])
 @pytest.mark.parametrize("command", [["gc"], ["explain", "x"]])
 def test_record_that_cannot_be_read_is_one_line(content: bytes, command: list[str], run_cli: RunCli, store: Store) -> None:
-    (store.root / ".runs").mkdir(parents=True)
+    mark_store(store)
+    (store.root / ".runs").mkdir()
     (store.root / ".runs" / "x.json").write_bytes(content)
     result = run_cli(*command)
     assert result["code"] == 2 and "x.json is not a readable run record" in result["err"] and result["err"].count("\n") == 1

@@ -1,11 +1,13 @@
 """An exported model computes the same logits when it is read again, here and by transformers."""
 
+import json
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
+from llm_core.config import ConfigError
 from llm_core.export import export_model, load_model, read_weights
 from tests.llm_core.model.test_transformer import make_model
 from tests.llm_core.small_runs import MODEL, VOCAB_SIZE
@@ -68,3 +70,73 @@ def test_a_large_model_is_written_in_parts_that_are_read_as_one(tmp_path: Path) 
     assert all(torch.equal(read_weights(tmp_path, MODEL)[name], weight) for name, weight in model.state_dict().items())
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
     assert torch.equal(theirs["model.norm.weight"], model.norm.weight)
+
+
+def change(folder: Path, file: str = "config.json", **values: object) -> None:
+    found = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(found | values))
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    export_model(MODEL, make_model(MODEL).state_dict(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vocab_size", 10**18),
+        ("hidden_size", 10**12),
+        ("intermediate_size", 10**12),
+        ("num_attention_heads", 10**9),
+        ("num_key_value_heads", 10**9),
+        ("num_hidden_layers", 10**9),
+        ("num_hidden_layers", 10**7),
+        ("max_position_embeddings", 10**12),
+        ("head_dim", 10**9),
+    ],
+)
+def test_sizes_that_no_model_has_are_one_line(name: str, value: int, exported: Path) -> None:
+    change(exported, **{name: value})
+    with pytest.raises(ConfigError, match=rf"config\.json: {name} \({value:,}\) must be at most [0-9,]+; give"):
+        load_model(exported)
+
+
+def test_layers_that_the_files_do_not_hold_are_refused_before_a_model_is_made(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llm_core import export, huggingface
+
+    def made(config: object) -> None:
+        raise AssertionError("a model of 4,000 layers was made")
+
+    change(exported, num_hidden_layers=4000)
+    monkeypatch.setattr(export, "Transformer", made)
+    monkeypatch.setattr(huggingface, "Transformer", made)
+    with pytest.raises(ConfigError, match=r"num_hidden_layers \(4,000\) is wrong, the files hold [0-9]+ tensors"):
+        load_model(exported)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"vocab_size": ' + "9" * 5000 + "}", "a number of more than 100 digits"),
+        ('{"vocab_size": 1' + "0" * 400 + "}", "a number of more than 100 digits"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested deeper than 64 levels"),
+        ("{", "Expecting"),
+    ],
+)
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json"])
+def test_json_beyond_the_limits_is_one_line(file: str, text: str, words: str, exported: Path) -> None:
+    (exported / file).write_text(text)
+    with pytest.raises(ConfigError, match=f"{file} is not JSON that is read here .*{words}") as caught:
+        load_model(exported)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["../model/model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ""])
+def test_an_index_names_files_of_its_own_folder(name: str, exported: Path) -> None:
+    (exported / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    with pytest.raises(ConfigError, match=r"names .*, which is not a file of its folder"):
+        load_model(exported)

@@ -211,7 +211,7 @@ def test_refused_header_is_not_quoted(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(scheme: str) -> None:
         raise ValueError("Invalid header value b'Bearer hidden-key'")
 
-    monkeypatch.setattr(remotefiles, "_open", refuse)
+    monkeypatch.setattr(remotefiles, "open_system", refuse)
     with pytest.raises(ConfigError, match=r"s3://texts/a\.jsonl cannot be read \(ValueError\)") as caught:
         list_files(["s3://texts/a.jsonl"], None, tmp_path)
     assert "hidden-key" not in str(caught.value)
@@ -220,7 +220,7 @@ def test_refused_header_is_not_quoted(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_mistake_of_ours_is_not_told_as_one_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours: dict[str, Any] = {"__name__": "tasks.remotefiles"}
     exec("def fail(scheme):\n    raise ValueError('not enough values to unpack')", ours)
-    monkeypatch.setattr(remotefiles, "_open", ours["fail"])
+    monkeypatch.setattr(remotefiles, "open_system", ours["fail"])
     with pytest.raises(ValueError, match="^not enough values") as caught:
         list_files(["s3://texts/a.jsonl"], None, tmp_path)
     assert not isinstance(caught.value, ConfigError)

@@ -47,6 +47,12 @@ def test_unfinished_work_is_not_an_artifact(tmp_path: Path) -> None:
         assert list(out.iterdir()) == [], "left-overs of a killed holder must not slip into the artifact"
 
 
+def rename_file(path: Path, name: str) -> None:
+    record = json.loads((path / "artifact.json").read_text())
+    record["files"][0]["path"] = name
+    (path / "artifact.json").write_text(json.dumps(record))
+
+
 @pytest.mark.parametrize(
     ("harm", "named"),
     [
@@ -55,6 +61,9 @@ def test_unfinished_work_is_not_an_artifact(tmp_path: Path) -> None:
         (lambda p: (p / "artifact.json").write_text("{"), "damaged: .*artifact.json is not a readable"),
         (lambda p: (p / "artifact.json").write_text("[]"), "damaged: .*artifact.json is not a readable"),
         (lambda p: (p / "artifact.json").write_bytes(b"\xff"), "damaged: .*artifact.json is not a readable"),
+        (lambda p: (p / "artifact.json").write_text("[" * 100_000), "damaged: .*artifact.json is not a readable"),
+        (lambda p: rename_file(p, "../../other/a.txt"), "damaged: .*artifact.json names '../../other/a.txt', which is not in"),
+        (lambda p: rename_file(p, "/etc/hostname"), "damaged: .*artifact.json names '/etc/hostname', which is not in"),
         (lambda p: (p / "artifact.json").unlink(), "missing"),
     ],
 )

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from llm_core.private_folder import cache_folder
+from tasks.kernels import compiled_code_dir
 from tasks.keys import ROOT
 
 OUTER = "from numba import njit\nfrom tasks.kernels.inner import answer\n@njit(cache=True)\ndef outer():\n    return answer()\n"
@@ -18,8 +22,24 @@ def test_an_edited_helper_is_compiled_into_the_kernels_that_call_it(tmp_path: Pa
     (tmp_path / "tasks" / "__init__.py").touch()
     shutil.copy(ROOT / "tasks" / "kernels" / "__init__.py", kernels)
     (kernels / "outer.py").write_text(OUTER)
-    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"} | {"PYTHONPATH": str(tmp_path)}
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"} | {
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"
+    }
     for value in ("1", "2"):
         (kernels / "inner.py").write_text(INNER.format(value))
         command = [sys.executable, "-c", "from tasks.kernels.outer import outer; print(outer())"]
         assert subprocess.check_output(command, env=environment, cwd=tmp_path, text=True).strip() == value
+
+
+@pytest.mark.parametrize("others", [0o755, 0o777])
+def test_kernels_are_kept_beside_their_sources_only_where_no_other_user_writes(
+    others: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, own = tmp_path / "kernels" / "__pycache__", tmp_path / "own"
+    beside.mkdir(parents=True)
+    beside.chmod(others)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own))
+    cache_folder.cache_clear()
+    kept = compiled_code_dir(beside.parent)
+    cache_folder.cache_clear()
+    assert kept.parent == (beside if others == 0o755 else own / "textmill" / "kernels")

@@ -1,0 +1,68 @@
+"""Reads JSON that others may have written: bounded in bytes, depth and digits before anything is made of it.
+
+Python's parser recurses with depth, converts a number of any length, and holds what it reads at many times its size; what breaks
+is then a RecursionError, an OverflowError where the number is used, or memory. So the text is scanned first, outside of its
+strings. Whatever is wrong is one `UnreadableJson`, whose message is a phrase for the caller's line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+MAX_BYTES = 256 << 20
+"""Tokenizers of 256,000 pieces have some 35 MB."""
+MAX_DEPTH = 64
+MAX_DIGITS = 100
+"""In one number; a float of 64 bits has 17."""
+
+# Possessive, so that a string that does not end is passed over once.
+STRINGS = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+LONG_NUMBER = re.compile(rf"[0-9][0-9.]{{{MAX_DIGITS},}}")
+OTHERS = re.compile(r"[^\[\]{}]+")
+
+
+class UnreadableJson(ValueError):
+    """A file or a text that is not JSON within the limits; the message says which."""
+
+
+def read_json(file: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """What a JSON file holds. Raises UnreadableJson, and OSError where there is no such file."""
+    with file.open("rb") as stream:
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise UnreadableJson(f"more than {max_bytes:,} bytes")
+    return parse_json(data)
+
+
+def parse_json(data: bytes | str) -> Any:
+    """What a JSON text says. Raises UnreadableJson."""
+    try:
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        bare = STRINGS.sub("", text)
+        if LONG_NUMBER.search(bare):
+            raise UnreadableJson(f"a number of more than {MAX_DIGITS} digits")
+        brackets = OTHERS.sub("", bare)
+        if max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) > MAX_DEPTH:
+            raise UnreadableJson(f"nested deeper than {MAX_DEPTH} levels")
+        return json.loads(text)
+    except UnreadableJson:
+        raise
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise UnreadableJson(str(error)) from error
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether this names a file in a folder and nothing elsewhere."""
+    return isinstance(name, str) and "/" not in name and is_inside(name)
+
+
+def is_inside(path: object) -> bool:
+    """Whether a relative path in a record stays in the record's folder, by its text alone."""
+    if not isinstance(path, str) or not path or "\0" in path:
+        return False
+    steps = PurePosixPath(path)
+    return not steps.is_absolute() and ".." not in steps.parts and steps.name != ""

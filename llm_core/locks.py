@@ -1,0 +1,28 @@
+"""Opens lock files: plain files only, so that a link in a shared folder cannot make us write elsewhere."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+from llm_core.config import ConfigError
+
+
+def open_lock(path: Path) -> IO[str]:
+    """A lock file to hold by flock, made where it is missing. Raises ConfigError where something else has its name."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if path.is_symlink() or path.is_dir():
+            raise _refusal(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _refusal(path)
+    return os.fdopen(handle, "a+", encoding="utf-8")
+
+
+def _refusal(path: Path) -> ConfigError:
+    return ConfigError(f"{path} is a link or a folder and not a lock file; find out who made it, then remove it")
