@@ -16,18 +16,20 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
+from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.made_with import made_with
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
+from llm_core.durable import sync_folder
 from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
 from llm_core.metric_log import (
@@ -144,12 +146,22 @@ def run(config: RunConfig, workdir: Path) -> str:
         if outcome == "finished":
             weights = whole_weights(trainer.layout, ranks)
             if ranks.is_first:
-                shutil.rmtree(workdir / MODEL_FOLDER, ignore_errors=True)
-                export_model(config.model, weights, workdir / MODEL_FOLDER, shards.eos_id)
+                publish_model(config, weights, workdir, shards.eos_id)
         if ranks.is_first:
             write_status(workdir / STATUS_FILE, outcome, last_step(workdir), **facts)
         ranks.barrier()
     return outcome
+
+
+def publish_model(config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None) -> None:
+    """Export to `model/`, which is the whole model or is not there."""
+    final, unpublished = workdir / MODEL_FOLDER, workdir / f".{MODEL_FOLDER}.tmp"
+    for path in (unpublished, final):
+        if path.exists():
+            shutil.rmtree(path)
+    export_model(config.model, weights, unpublished, eos_id)
+    os.rename(unpublished, final)
+    sync_folder(workdir)
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:

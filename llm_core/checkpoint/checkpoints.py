@@ -1,13 +1,13 @@
 """Checkpoints that do not know the layout: save with one, load with another, bit for bit.
 
-A checkpoint is written under a temporary name, synced and renamed, so a kill while saving leaves the one before in force. One
-whose bytes have changed since is passed over for the one before. With `in_background` the state is copied first and written by a
-thread while training goes on; what is written is the same, and it is in force once all ranks have found each other done.
+A checkpoint is written under a temporary name, synced and renamed, and only then do older ones go: a kill at any moment leaves
+one in force. One whose bytes have changed since is passed over for the one before. With `in_background` the state is copied first
+and written by a thread while training goes on; what is written is the same, and it is in force once all ranks have found each
+other done.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,12 +17,13 @@ from types import TracebackType
 from llm_core.checkpoint.folders import (
     Progress,
     digest_file,
+    discard,
     folder_of,
     prune,
+    publish,
     read_progress,
-    remove,
+    recover,
     steps_in,
-    sync_folder,
     temporary_of,
     write_progress,
 )
@@ -30,6 +31,7 @@ from llm_core.checkpoint.made_with import MadeWith
 from llm_core.checkpoint.reader import CheckpointError, read_into
 from llm_core.checkpoint.state import collect_state, fill_copies
 from llm_core.checkpoint.writer import Writer, Written, gather_objects
+from llm_core.durable import sync_folder
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
@@ -81,8 +83,9 @@ class Checkpoints:
         self.finish()
         temporary = temporary_of(self.root, step)
         if self.ranks.is_first:
-            remove(temporary)
+            recover(self.root)
             temporary.mkdir(parents=True)
+            sync_folder(self.root.parent)
         self.ranks.barrier()
         self._writer.take(collect_state(layout, optimizer), copy=self.in_background)
         self._pending = _Pending(step, val_loss, self._thread.submit(self._writer.write, temporary))
@@ -108,29 +111,52 @@ class Checkpoints:
             self._put_in_force(pending, parts)
         self.ranks.barrier()
 
-    def load(self, layout: Layout, optimizer: Optimizer, newest: int | None = None) -> int:
+    def load(self, layout: Layout, optimizer: Optimizer) -> int:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where there is none.
 
-        newest: the last step that may be loaded. Checkpoints of later steps than the loaded one are removed.
         Raises CheckpointError where a sound one is of another run, by its settings and data or by its tensors.
         """
+        step = self.newest_sound()
+        if step is None:
+            return 0
+        self.read(step, layout, optimizer)
+        return step
+
+    def newest_sound(self, newest: int | None = None) -> int | None:
+        """The step of the newest sound checkpoint; damaged ones that are passed over for it are removed.
+
+        newest: the last step that is asked for; None: any.
+        """
         self.finish()
-        bad: list[tuple[int, str]] = []
-        steps = gather_objects(steps_in(self.root), self.ranks)[0]
-        for step in reversed(steps):
+        if self.ranks.is_first:
+            recover(self.root)
+        self.ranks.barrier()
+        for step in reversed(gather_objects(steps_in(self.root), self.ranks)[0]):
             if newest is not None and step > newest:
                 continue
-            damage = self._damage(step)
-            if damage is None:
-                self._require_this_run(step)
-                state = collect_state(layout, optimizer)
-                read_into(state, folder_of(self.root, step), self.ranks)
-                fill_copies(layout, optimizer)
-                self._tidy(after=step, bad=bad)
-                return step
-            bad.append((step, damage))
-        self._tidy(after=0, bad=bad)
-        return 0
+            if (damage := self._damage(step)) is None:
+                return int(step)
+            if self.ranks.is_first:
+                if self.report:
+                    self.report("damaged_checkpoint", step, damage)
+                discard(self.root, step)
+            self.ranks.barrier()
+        return None
+
+    def read(self, step: int, layout: Layout, optimizer: Optimizer) -> None:
+        """Fill model and optimizer from a sound checkpoint. Raises CheckpointError where it is of another run."""
+        self._require_this_run(step)
+        read_into(collect_state(layout, optimizer), folder_of(self.root, step), self.ranks)
+        fill_copies(layout, optimizer)
+
+    def forget_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps: those of a run that has gone back, and saved this step again."""
+        self.finish()
+        if self.ranks.is_first:
+            for later in steps_in(self.root):
+                if later > step:
+                    discard(self.root, later)
+        self.ranks.barrier()
 
     def _damage(self, step: int) -> str | None:
         """Why a checkpoint cannot be loaded, the same on every rank; each looks at some of the files."""
@@ -161,25 +187,10 @@ class Checkpoints:
                 return f"{name} does not hold what was written"
         return None
 
-    def _tidy(self, after: int, bad: list[tuple[int, str]]) -> None:
-        """Say what was passed over, and remove what later checkpoints must not be taken for or count as."""
-        if self.ranks.is_first:
-            for step, damage in bad:
-                if self.report:
-                    self.report("damaged_checkpoint", step, damage)
-            for step in steps_in(self.root):
-                if step > after:
-                    remove(folder_of(self.root, step))
-            for leftover in self.root.glob(".step-*.tmp"):
-                remove(leftover)
-        self.ranks.barrier()
-
     def _put_in_force(self, pending: _Pending, parts: list[Written]) -> None:
-        temporary, final = temporary_of(self.root, pending.step), folder_of(self.root, pending.step)
+        temporary = temporary_of(self.root, pending.step)
         files = self._writer.write_index(temporary, parts)
         settings = dict(self.made_with.settings) if self.made_with else None
         write_progress(temporary, self.root, Progress(pending.step, pending.val_loss, files, settings))
-        remove(final)  # saved before, by a run that then went back
-        os.rename(temporary, final)
-        sync_folder(self.root)
-        prune(self.root, self.keep_last, self.keep_best)
+        publish(self.root, pending.step)
+        prune(self.root, pending.step, self.keep_last, self.keep_best)

@@ -1,8 +1,17 @@
-"""Which checkpoint folders are there, which are whole, and which may go?
+"""Names checkpoint folders, publishes them, finds out which are whole, and removes those that may go.
 
 `<root>/step-00000120/` holds files and `progress.json`: the step, its validation loss where it was measured there, the best
 checkpoint that is kept, what it was made with, and size and digest of every other file. A folder appears by renaming, so one
 that is there was whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests.
+
+A folder leaves by renaming too, so that a half removed one is never taken for a damaged one. A kill between two calls leaves one
+of these beside the checkpoints, and `recover` settles it:
+
+| name | what it is | what becomes of it |
+|---|---|---|
+| `.step-N.tmp` | being written | removed |
+| `.step-N.old` | being replaced by a new `step-N` | put back if there is no `step-N`, else removed |
+| `.step-N.gone` | being removed | removed |
 
 A digest is BLAKE2b over BLAKE2b digests of pieces of `PIECE` bytes, so that several cores share a large file.
 """
@@ -19,6 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from llm_core.durable import sync_folder
 
 PROGRESS_FILE = "progress.json"
 PIECE = 64 << 20
@@ -76,7 +87,7 @@ def read_progress(root: Path, step: int) -> Progress | str:
 
 def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     """Say what a whole checkpoint holds, and sync it."""
-    best = best_step(root, {progress.step: progress.val_loss})
+    best = best_step(root, progress.step, {progress.step: progress.val_loss})
     facts: dict[str, Any] = dataclasses.asdict(progress) | {"best": best}
     with (folder / PROGRESS_FILE).open("w", encoding="utf-8") as stream:
         stream.write(json.dumps(facts, sort_keys=True, allow_nan=False))
@@ -85,35 +96,62 @@ def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     sync_folder(folder)
 
 
-def best_step(root: Path, more: dict[int, float | None] | None = None) -> int | None:
-    """The kept step of the lowest validation loss, the first of equals; None where none was measured."""
+def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None) -> int | None:
+    """The kept step of the lowest validation loss, the first of equals; None where none was measured.
+
+    upto: later steps do not count; a run that went back has not made them yet.
+    """
     losses = dict(more or {})
     for step in steps_in(root):
-        if not isinstance(progress := read_progress(root, step), str):
+        if step <= upto and not isinstance(progress := read_progress(root, step), str):
             losses.setdefault(step, progress.val_loss)
     measured = [(loss, step) for step, loss in losses.items() if loss is not None and math.isfinite(loss)]
     return min(measured)[1] if measured else None
 
 
-def prune(root: Path, keep_last: int, keep_best: bool) -> None:
-    """Remove all but the newest `keep_last`, and the best where it is wanted."""
-    kept = steps_in(root)[-keep_last:]
-    best = best_step(root) if keep_best else None
-    for step in steps_in(root):
-        if step not in kept and step != best:
-            remove(folder_of(root, step))
+def publish(root: Path, step: int) -> None:
+    """Put the synced folder `temporary_of(step)` in force; at every moment this step or one before it is there."""
+    final, old = folder_of(root, step), root / f".step-{step:08d}.old"
+    if os.path.lexists(final):  # saved before, by a run that then went back
+        os.rename(final, old)
+    os.rename(temporary_of(root, step), final)
+    sync_folder(root)
+    _delete(old)
 
 
-def remove(folder: Path) -> None:
-    """Take a checkpoint away, if there is one; its progress first, so that a half removed one is none.
+def prune(root: Path, newest: int, keep_last: int, keep_best: bool) -> None:
+    """Remove all but the last `keep_last` up to `newest`, and the best where it is wanted. Later ones stay."""
+    steps = [step for step in steps_in(root) if step <= newest]
+    kept = {*steps[-keep_last:], *([best_step(root, newest)] if keep_best else [])}
+    for step in steps:
+        if step not in kept:
+            discard(root, step)
 
-    A file or a link to a folder elsewhere in its place goes too; what a link leads to stays.
-    """
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    elif folder.exists():
-        (folder / PROGRESS_FILE).unlink(missing_ok=True)
-        shutil.rmtree(folder)
+
+def discard(root: Path, step: int) -> None:
+    """Take a checkpoint away, all at once; what a link in its place leads to stays."""
+    gone = root / f".step-{step:08d}.gone"
+    _delete(gone)
+    os.rename(folder_of(root, step), gone)
+    _delete(gone)
+
+
+def recover(root: Path) -> None:
+    """Settle what a kill has left between two calls."""
+    for old in root.glob(".step-*.old"):
+        final = root / old.name.removeprefix(".").removesuffix(".old")
+        if not os.path.lexists(final):
+            os.rename(old, final)
+    for pattern in (".step-*.old", ".step-*.tmp", ".step-*.gone"):
+        for leftover in root.glob(pattern):
+            _delete(leftover)
+
+
+def _delete(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def digest_file(path: Path) -> str:
@@ -137,11 +175,3 @@ def _digest_piece(path: Path, start: int) -> bytes:
             digest.update(data)
             left -= len(data)
     return digest.digest()
-
-
-def sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -232,7 +232,7 @@ def test_the_last_few_are_kept_and_the_best_where_it_is_wanted(
         folder = folders.folder_of(root, step)
         folder.mkdir()
         folders.write_progress(folder, root, folders.Progress(step, loss, {}))
-        prune(root, keep_last, keep_best)
+        prune(root, step, keep_last, keep_best)
         there = [*kept, step]
         best = min(((found, s) for s in there if (found := losses[s]) is not None), default=(0.0, None))[1]
         named = json.loads((folder / "progress.json").read_text("utf-8"))["best"]
@@ -246,9 +246,20 @@ def test_going_back_forgets_what_came_later(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, ALONE, keep_last=3) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(step, *run.parts)
-        assert checkpoints.load(*run.parts, newest=2) == 2
-        assert steps_in(tmp_path) == [1, 2]
-        assert checkpoints.load(*run.parts) == 2
+        assert checkpoints.newest_sound(newest=2) == 2 and steps_in(tmp_path) == [1, 2, 3]
+        checkpoints.forget_after(2)
+        assert steps_in(tmp_path) == [1, 2] and checkpoints.load(*run.parts) == 2
+
+
+def test_later_checkpoints_neither_count_nor_go_when_an_earlier_step_is_saved_again(tmp_path: Path) -> None:
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE, keep_last=1, keep_best=True) as checkpoints:
+        checkpoints.save(2, *run.parts, val_loss=2.0)
+        with Checkpoints(tmp_path, ALONE, keep_last=3) as lavish:
+            lavish.save(7, *run.parts, val_loss=1.0)
+        checkpoints.save(3, *run.parts, val_loss=3.0)
+        assert steps_in(tmp_path) == [2, 3, 7]
+        assert json.loads((tmp_path / "step-00000003" / "progress.json").read_text("utf-8"))["best"] == 2
 
 
 @given(st.binary(max_size=300), st.integers(1, 64), st.data())
