@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -62,6 +62,8 @@ TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a run that was asked to stop and has saved: launchers and queues that start it again go on from there."""
 REFUSED = 2
 """Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so again."""
+USER_ERRORS = (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError)
+"""What ends with that code and one line, which names the way out; anything else is a defect."""
 MODEL_FOLDER = "model"
 
 
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     try:
         outcome = run_in(arguments.workdir, read_run_config(arguments.config))
-    except (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError) as error:
+    except USER_ERRORS as error:
         print(f"llm_core.train: {error}", file=sys.stderr, flush=True)
         sys.exit(REFUSED)
     if outcome == "preempted":
@@ -101,7 +103,13 @@ def run_in(workdir: Path, config: RunConfig) -> str:
         except BaseException as error:
             if is_first_rank():
                 try:
-                    write_status(workdir / STATUS_FILE, "failed", last_step(workdir), error=str(error))
+                    write_status(
+                        workdir / STATUS_FILE,
+                        "failed",
+                        last_step(workdir),
+                        error=str(error),
+                        refused=isinstance(error, USER_ERRORS),
+                    )
                 except OSError as no_room:  # often what went wrong in the first place, which must be told
                     print(f"{workdir / STATUS_FILE} was not written: {no_room}", file=sys.stderr, flush=True)
             raise
@@ -122,7 +130,7 @@ def run(config: RunConfig, workdir: Path) -> str:
         facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
-        report, identity = metrics.tell if metrics else None, made_with(config, shards, validation_shards)
+        report, identity = reporter(metrics), made_with(config, shards, validation_shards)
         with (
             Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
             Checkpoints(workdir / "checkpoints", ranks, *checkpointing(config, ranks), report, identity) as saved,
@@ -151,6 +159,18 @@ def run(config: RunConfig, workdir: Path) -> str:
             write_status(workdir / STATUS_FILE, outcome, last_step(workdir), **facts)
         ranks.barrier()
     return outcome
+
+
+def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | None:
+    """Tells what happened to checkpoints in the metrics and on stderr, on the first rank."""
+    if metrics is None:
+        return None
+
+    def report(event: str, step: int, what: str) -> None:
+        metrics.tell(event, step, what)
+        print(f"llm_core.train: {event} (step {step}): {what}", file=sys.stderr, flush=True)
+
+    return report
 
 
 def publish_model(config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None) -> None:
@@ -197,7 +217,7 @@ def build_trainer(
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
-    start = checkpoints.load(layout, optimizer)
+    start = checkpoints.load(layout, optimizer, train.restart)
     if start > train.num_steps:
         raise ConfigError(
             f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step {start} in {workdir}; "

@@ -41,6 +41,8 @@ class TrainConfig:
     """Newest checkpoints that stay while training goes on."""
     keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)
     """Also keep that of the lowest validation loss: a validation that finds one saves a checkpoint."""
+    restart: bool = field(default=False, metadata=NOT_IN_KEY)
+    """Begin at step 0 where there are checkpoints and none is sound, which is refused without; sound ones are gone on from."""
     log_every: int = field(default=1, metadata=NOT_IN_KEY)
     """Steps between fetches of metrics from the device; every step is logged all the same."""
     attention: Literal["auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"] = field(

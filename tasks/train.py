@@ -143,7 +143,8 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
     raise_if_preempted(run, workdir)
     status = read_status(workdir / STATUS_FILE)
     if status.get("outcome") != "finished":
-        lines = log.read_text("utf-8", errors="replace").splitlines()[-15:]
+        refused = bool(status.get("refused"))
+        lines = [] if refused else log.read_text("utf-8", errors="replace").splitlines()[-15:]
         reason = status.get("error") or f"the trainer ended with code {trainer.returncode}"
         raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
 

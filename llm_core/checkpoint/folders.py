@@ -2,7 +2,8 @@
 
 `<root>/step-00000120/` holds files and `progress.json`: the step, its validation loss where it was measured there, the best
 checkpoint that is kept, what it was made with, and size and digest of every other file. A folder appears by renaming, so one
-that is there was whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests.
+that is there was whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests. That one
+is set aside as `step-00000120.damaged` and never deleted here: what is left of it may be all there is.
 
 A folder leaves by renaming too, so that a half removed one is never taken for a damaged one. A kill between two calls leaves one
 of these beside the checkpoints, and `recover` settles it:
@@ -20,10 +21,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +35,12 @@ from typing import Any
 from llm_core.durable import sync_folder
 
 PROGRESS_FILE = "progress.json"
+DAMAGED = ".damaged"
+"""End of the name of a checkpoint that was set aside; a number follows where the name is taken."""
 PIECE = 64 << 20
 MAX_THREADS = 4
+LOOK_AGAIN_S = (0.0, 0.2, 0.8)
+"""Pauses before a missing file is looked for again: a network file system may answer from before it was there."""
 _READ = 1 << 20
 
 
@@ -61,13 +68,40 @@ def temporary_of(root: Path, step: int) -> Path:
 
 def steps_in(root: Path) -> list[int]:
     """Steps that have a folder, whole or not, in order. What else lies there, as a copy under a name of its own, is not ours."""
-    found = (int(name) for path in root.glob("step-*") if (name := path.name.removeprefix("step-")).isdecimal())
+    found = (int(number) for name in _names_in(root) if (number := name.removeprefix("step-")).isdecimal())
     return sorted(step for step in set(found) if folder_of(root, step).is_dir())
 
 
-def read_progress(root: Path, step: int) -> Progress | str:
-    """What a checkpoint says of itself, or why it cannot be believed; sizes are looked at, contents are not."""
-    folder = folder_of(root, step)
+def _names_in(root: Path) -> list[str]:
+    """Raises OSError where there is a folder that cannot be listed: an empty list would start the run anew."""
+    try:
+        return [name for name in os.listdir(root) if name.startswith("step-")]
+    except FileNotFoundError:
+        return []
+
+
+def damaged_in(root: Path) -> list[str]:
+    """Names of the checkpoints that were set aside."""
+    return sorted(name for name in _names_in(root) if DAMAGED in name)
+
+
+def read_progress(root: Path, step: int, patient: bool = False) -> Progress | str:
+    """What a checkpoint says of itself, or why it cannot be believed; sizes are looked at, contents are not.
+
+    patient: look again for what is missing. Raises OSError where the file system does not answer: that is no damage.
+    """
+    for pause_s in LOOK_AGAIN_S if patient else (0.0,):
+        time.sleep(pause_s)
+        try:
+            return _read_progress(folder_of(root, step), step)
+        except FileNotFoundError as error:
+            missing = f"{Path(str(error.filename)).name} is missing"
+            for folder in filter(Path.is_dir, (root, folder_of(root, step))):
+                os.listdir(folder)  # a network file system looks anew at what it lists
+    return missing
+
+
+def _read_progress(folder: Path, step: int) -> Progress | str:
     try:
         found = json.loads((folder / PROGRESS_FILE).read_text("utf-8"))
         files = {str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()}
@@ -75,13 +109,11 @@ def read_progress(root: Path, step: int) -> Progress | str:
         progress = Progress(
             int(found["step"]), None if val_loss is None else float(val_loss), files, made_with and dict(made_with)
         )
-        for name, (size, _) in files.items():
-            if (actual := (folder / name).stat().st_size) != size:
-                return f"{name} has {actual} bytes of {size}"
-    except FileNotFoundError as error:
-        return f"{Path(str(error.filename)).name} is missing"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{PROGRESS_FILE} cannot be read ({error})"
+    for name, (size, _) in files.items():
+        if (actual := (folder / name).stat().st_size) != size:
+            return f"{name} has {actual} bytes of {size}"
     return progress if progress.step == step else f"{PROGRESS_FILE} is of step {progress.step}"
 
 
@@ -134,6 +166,16 @@ def discard(root: Path, step: int) -> None:
     _delete(gone)
     os.rename(folder_of(root, step), gone)
     _delete(gone)
+
+
+def set_aside(root: Path, step: int) -> Path:
+    """Keep a damaged checkpoint under a name that no run goes on from; its new place."""
+    folder = folder_of(root, step)
+    names = (f"{folder.name}{DAMAGED}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+    aside = next(root / name for name in names if not os.path.lexists(root / name))
+    os.rename(folder, aside)
+    sync_folder(root)
+    return aside
 
 
 def recover(root: Path) -> None:

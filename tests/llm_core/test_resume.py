@@ -193,8 +193,12 @@ def test_killed_run_resumes_to_the_same_bytes(config: RunConfig, uninterrupted: 
     assert result_bytes(workdir) == uninterrupted
 
 
-def test_torn_checkpoint_is_passed_over_for_the_one_before(
-    config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_torn_checkpoint_is_set_aside_for_the_one_before(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with monkeypatch.context() as patch:
         signal_when(13, signal.SIGTERM, patch)
@@ -206,9 +210,38 @@ def test_torn_checkpoint_is_passed_over_for_the_one_before(
     run(config, tmp_path)
     assert int(older.name.removeprefix("step-")) < int(newest.name.removeprefix("step-"))
     assert result_bytes(tmp_path) == uninterrupted
-    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept == {"step-00000016", "step-00000020", f"{newest.name}.damaged"}
+    assert f"{newest.name}.damaged" in capsys.readouterr().err
     torn, sound = (int(folder.name.removeprefix("step-")) for folder in (newest, older))
     assert happened(tmp_path) == [("preempted", torn), ("damaged_checkpoint", torn), ("resumed", sound)]
+
+
+def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="75"):
+        signal_when(9, signal.SIGTERM, patch)
+        main(arguments)
+    for data in (tmp_path / "work" / "checkpoints").glob("*/*.distcp"):
+        data.write_bytes(data.read_bytes()[:-1] + b"\x55")
+    for _ in range(2):
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        refusal = capsys.readouterr().err.splitlines()[-1]
+        assert "none is sound" in refusal and "train.restart=true" in refusal
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
+    change_config(tmp_path, train__restart=True)
+    main(arguments)
+    assert result_bytes(tmp_path / "work") == uninterrupted
+    assert [event for event, _ in happened(tmp_path / "work")].count("restarted") == 1
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

@@ -164,6 +164,25 @@ def test_a_failing_trainer_fails_the_stage_with_its_last_words(parents: tuple[Ar
         train_model(*parents, out_dir, CONFIG)
 
 
+def test_damage_is_one_line_that_names_the_way_out_and_a_restart_is_told_as_it_happens(
+    parents: tuple[Artifact, Artifact], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out_dir = tmp_path / "out"
+    out_dir.mkdir()
+    train_model(*parents, out_dir, CONFIG)
+    for file in (workdir(out_dir) / "checkpoints").glob("step-*/progress.json"):
+        file.unlink()
+    capsys.readouterr()
+    with pytest.raises(StageFailure, match=r"training failed: .* none is sound .*train\.restart=true") as failed:
+        train_model(*parents, out_dir, CONFIG)
+    assert len(str(failed.value).splitlines()) == 2, "and where the log is"
+    told = [line for line in capsys.readouterr().err.splitlines() if "damaged_checkpoint" in line]
+    assert len(told) == 2 and all("progress.json is missing; kept as " in line for line in told)
+    made = train_model(*parents, out_dir, dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, restart=True)))
+    assert made.metrics["events"] == {"damaged_checkpoint": 2, "restarted": 1}
+    assert "train: restarted (step 0): " in capsys.readouterr().err
+
+
 def test_a_trainer_outlives_no_killed_parent_and_loses_no_step(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     out_dir = tmp_path / "out"
     script = (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import json
+import os
 import resource
 import shutil
 import threading
@@ -113,14 +115,76 @@ def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(text: str, 
         assert checkpoints.load(*run.parts) == 10
 
 
-def test_nothing_sound_is_a_fresh_start(tmp_path: Path) -> None:
-    run = Run(dim=8)
-    with Checkpoints(tmp_path, ALONE) as checkpoints:
-        assert checkpoints.load(*run.parts) == 0
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_where_no_checkpoint_is_sound_the_run_is_refused_and_none_is_lost(lost: bool, tmp_path: Path) -> None:
+    run, told = Run(dim=8), []
+    with Checkpoints(tmp_path, ALONE, report=lambda *event: told.append(event)) as checkpoints:
+        assert checkpoints.load(*run.parts) == 0, "without any it begins"
+        for step in (1, 2):
+            checkpoints.save(step, *run.parts)
+            folder = tmp_path / f"step-0000000{step}"
+            (folder / "progress.json").unlink() if lost else damage(folder / "__0_0.distcp", "flipped", 0.5)
+        before, kept = run.values(), sorted(contents(tmp_path).values())
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match=r"none is sound .*step-00000001\.damaged: .*train\.restart=true"):
+                checkpoints.load(*run.parts)
+            assert sorted(contents(tmp_path).values()) == kept and equal(run.values(), before)
+        assert [event[:2] for event in told] == [("damaged_checkpoint", step) for step in (2, 1)]
+        assert checkpoints.load(*run.parts, restart=True) == 0
+        assert told[-1][:2] == ("restarted", 0)
         checkpoints.save(1, *run.parts)
         damage(tmp_path / "step-00000001" / ".metadata", "cut", 0.5)
-        before = run.values()
-        assert checkpoints.load(*run.parts) == 0 and equal(run.values(), before)
+        checkpoints.save(2, *run.parts)
+        (tmp_path / "step-00000002" / "progress.json").write_text("{", "utf-8")
+        assert checkpoints.load(*run.parts, restart=True) == 0
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"step-0000000{step}.damaged{again}" for step in (1, 2) for again in ("", "-2")}
+
+
+def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pruning(tmp_path: Path) -> None:
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, *run.parts)
+        damage(tmp_path / "step-00000002" / "__0_0.distcp", "flipped", 0.5)
+        assert checkpoints.load(*run.parts) == 1
+        for step in (2, 3, 4):
+            checkpoints.save(step, *run.parts)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000002.damaged", "step-00000003", "step-00000004"}
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("place", ["list", "progress", "data"])
+def test_a_file_system_that_does_not_answer_is_no_damage(
+    number: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> Any:
+        raise OSError(number, os.strerror(number), str(tmp_path))
+
+    run = Run(dim=8)
+    name = {"list": "steps_in", "progress": "read_progress", "data": "digest_file"}[place]
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        checkpoints.save(1, *run.parts)
+        kept = contents(tmp_path)
+        with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=rf"cannot be read .*{os.strerror(number)}"):
+            patch.setattr(f"llm_core.checkpoint.checkpoints.{name}", lambda *_, **__: no_answer())
+            checkpoints.load(*run.parts, restart=True)
+        assert contents(tmp_path) == kept and checkpoints.load(*run.parts) == 1
+
+
+def test_a_file_that_a_network_file_system_shows_late_is_no_damage(tmp_path: Path) -> None:
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        checkpoints.save(1, *run.parts)
+        hidden = tmp_path / "hidden"
+        for name in ("progress.json", "__0_0.distcp"):
+            (tmp_path / "step-00000001" / name).rename(hidden)
+            threading.Timer(0.3, hidden.rename, [tmp_path / "step-00000001" / name]).start()
+            assert checkpoints.load(*run.parts) == 1
 
 
 LION, ADAFACTOR = (OptimConfig(lr=1e-3, kind=kind) for kind in ("lion", "adafactor"))
