@@ -1,4 +1,4 @@
-"""What a run writes while it goes: `metrics.jsonl`, `timing.jsonl`, `status.json`.
+"""Keeps what a run writes while it goes: `metrics.jsonl` and `timing.jsonl`.
 
 `metrics.jsonl` has one row per step and one per validation. They hold nothing of the clock, so that a run that was killed and
 resumed leaves the same bytes of them as one that was not; those past the checkpoint a run resumes from are cut off.
@@ -20,7 +20,6 @@ from llm_core.config import ConfigError
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
-STATUS_FILE = "status.json"
 PROFILE_FOLDER = "profile"
 
 
@@ -90,18 +89,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"line {number} of {path} is damaged ({error}); delete that line, checkpoints stay good") from error
     return rows
-
-
-def write_status(path: Path, outcome: str, step: int, **facts: Any) -> None:
-    """Say how the run stands: running, finished, preempted or failed. Readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"outcome": outcome, "step": step} | facts, sort_keys=True) + "\n", "utf-8")
-    os.replace(temporary, path)
-
-
-def read_status(path: Path) -> dict[str, Any]:
-    """The last status, or an empty one where no run has begun."""
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
 def _line(row: dict[str, Any]) -> str:

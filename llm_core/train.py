@@ -35,12 +35,10 @@ from llm_core.loader import Loader
 from llm_core.metric_log import (
     METRICS_FILE,
     PROFILE_FOLDER,
-    STATUS_FILE,
     TIMING_FILE,
     MetricLog,
     read_rows,
     training_rows,
-    write_status,
 )
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
@@ -54,10 +52,10 @@ from llm_core.rollback import Rollback
 from llm_core.roofline import training_peak
 from llm_core.run_config import RunConfig
 from llm_core.shards import ShardError, TokenShards, open_shards
+from llm_core.status import LOCK_FILE, STATUS_FILE, Heartbeat
 from llm_core.trainer import Batches, Preempted, Trainer
 from llm_core.validate import read_validation_set
 
-LOCK_FILE = "trainer.lock"
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a run that was asked to stop and has saved: launchers and queues that start it again go on from there."""
 REFUSED = 2
@@ -96,28 +94,23 @@ def run_in(workdir: Path, config: RunConfig) -> str:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # a killed torchrun would leave its ranks behind
         terminate_with_parent()
     with hold_workdir(workdir):
-        if is_first_rank():
-            write_status(workdir / STATUS_FILE, "running", last_step(workdir))
-        try:
+        if not is_first_rank():
             return run(config, workdir)
-        except BaseException as error:
-            if is_first_rank():
+        with Heartbeat(workdir, last_step(workdir)) as status:
+            try:
+                return run(config, workdir, status)
+            except BaseException as error:
                 try:
-                    write_status(
-                        workdir / STATUS_FILE,
-                        "failed",
-                        last_step(workdir),
-                        error=str(error),
-                        refused=isinstance(error, USER_ERRORS),
-                    )
+                    status.end("failed", error=str(error), refused=isinstance(error, USER_ERRORS))
                 except OSError as no_room:  # often what went wrong in the first place, which must be told
                     print(f"{workdir / STATUS_FILE} was not written: {no_room}", file=sys.stderr, flush=True)
-            raise
+                raise
 
 
-def run(config: RunConfig, workdir: Path) -> str:
+def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> str:
     """Train to the end, or until asked to stop: finished or preempted, as `status.json` says too."""
     stop = StopFlag()
+    status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel)
     with open_ranks(config.parallel) as ranks:
         shards = open_shards(config.shards, "train")
@@ -130,6 +123,9 @@ def run(config: RunConfig, workdir: Path) -> str:
         facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
+        if metrics and status.earlier.get("outcome") in ("running", "died"):
+            died = status.earlier.get("cause", f"process {status.earlier.get('pid')} ended without a word")
+            metrics.tell("died", int(status.earlier["step"]), died)
         report, identity = reporter(metrics), made_with(config, shards, validation_shards)
         with (
             Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
@@ -144,7 +140,9 @@ def run(config: RunConfig, workdir: Path) -> str:
                 first, last = config.train.profile_steps
                 trainer.recorder = Recorder(first, last, workdir / PROFILE_FOLDER, ranks)
             if ranks.is_first:
-                write_status(workdir / STATUS_FILE, "running", start, **facts)
+                status.note_step(start)
+                status.tell(**facts)
+                trainer.on_step = status.note_step
             try:
                 trainer.run(start)
             except Preempted:
@@ -156,7 +154,7 @@ def run(config: RunConfig, workdir: Path) -> str:
             if ranks.is_first:
                 publish_model(config, weights, workdir, shards.eos_id)
         if ranks.is_first:
-            write_status(workdir / STATUS_FILE, outcome, last_step(workdir), **facts)
+            status.end(outcome)
         ranks.barrier()
     return outcome
 

@@ -28,8 +28,8 @@ class TrainingProgress:
         self._bar: tqdm[Any] | None = None
         self._shown_step, self._shown_at = 0, time.monotonic()
         self._began_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._read: tuple[int, int] = (0, 0)
-        """Inode of the metrics and how many bytes of them were looked through."""
+        self._read: tuple[int, bytes] = (0, b"")
+        """How many bytes of the metrics were looked through, and the last line of them."""
         self._told: set[bytes] = set()
 
     def show(self, workdir: Path) -> None:
@@ -45,16 +45,19 @@ class TrainingProgress:
             self._shown_step, self._shown_at = row["step"], time.monotonic()
 
     def _tell_events(self, path: Path) -> None:
-        """One line for each event of the run since this began; a file that was cut is another file, and read again."""
+        """One line for each event of the run since this began."""
         if not path.exists():
             return
         with path.open("rb") as stream:
-            inode, (known, offset) = os.fstat(stream.fileno()).st_ino, self._read
-            stream.seek(offset if inode == known else 0)
-            start = stream.tell()
-            whole = stream.read().rpartition(b"\n")[0]
-        self._read = (inode, start + len(whole) + bool(whole))
-        for line in whole.splitlines():
+            offset, last = self._read
+            stream.seek(offset - len(last))
+            if stream.read(len(last)) != last:  # the file was cut: it is another one
+                offset = stream.seek(0)
+            lines = stream.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if whole:
+            self._read = (offset + sum(map(len, whole)), whole[-1])
+        for line in whole:
             if b'"at"' in line and line not in self._told:
                 row = json.loads(line)
                 if is_of_run(row) and row["at"] >= self._began_at:

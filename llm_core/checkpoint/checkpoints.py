@@ -8,6 +8,7 @@ training goes on; what is written is the same, and it is in force once all ranks
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -118,7 +119,9 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         self._unwritten.settle()
         error = pending.written.exception()
-        parts = gather_objects(str(error) if error else pending.written.result(), self.ranks)
+        # torch names no reason where a disk is full, but that its file is shorter than it should be.
+        why = error and f"{error} ({shutil.disk_usage(self.root).free / 1e9:.1f} GB free)"
+        parts = gather_objects(why or pending.written.result(), self.ranks)
         if failures := [f"rank {rank}: {part}" for rank, part in enumerate(parts) if isinstance(part, str)]:
             raise CheckpointNotWritten(f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}") from error
         if self.ranks.is_first:
