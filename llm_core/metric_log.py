@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.config import ConfigError
+from llm_core.durable import write_durably
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
@@ -36,9 +37,7 @@ class MetricLog:
     def _open(self, step: int | None) -> None:
         kept = [row for row in read_rows(self._path) if step is None or row["step"] <= step or is_of_run(row)]
         self.rows = training_rows(kept)
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        temporary.write_text("".join(_line(row) for row in kept), "utf-8")
-        os.replace(temporary, self._path)
+        write_durably(self._path, "".join(_line(row) for row in kept))
         self._stream = self._path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:

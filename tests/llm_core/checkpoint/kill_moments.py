@@ -1,5 +1,6 @@
 """Kills what writes a run before each of its file-system calls: `python -m tests.llm_core.checkpoint.kill_moments FOLDER`.
 
+With a number behind it a whole run is killed, before one call in so many, and run again.
 For each scenario a child process does the work and is killed before call 1, another before call 2, and so on. The kill is that of
 a machine that loses power: files that were not synced lose half of their bytes. What remains is read again, and has to be one of
 the states that the scenario allows. `found.json` says, for each call, what remained.
@@ -22,14 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llm_core import step as step_module
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.state import collect_state
 from llm_core.config import ConfigError
 from llm_core.export import export_model, load_model
 from llm_core.optim.config import GuardConfig
 from llm_core.rollback import Rollback
+from llm_core.train import run_in
 from tests.llm_core.checkpoint.test_checkpoints import ALONE, Run, equal
-from tests.llm_core.small_runs import OPTIM
+from tests.llm_core.optim.poison import poisoned_accumulation
+from tests.llm_core.small_runs import OPTIM, result_bytes, run_config
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 BY_NAME = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
@@ -92,7 +96,7 @@ class Scenario:
     """prepare: makes a folder. work: what is killed. check: what remained, in words, or raises AssertionError."""
 
     prepare: Callable[[Path], None]
-    work: Callable[[Path], None]
+    work: Callable[[Path], object]
     check: Callable[[Path], str]
 
 
@@ -187,14 +191,14 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in other)
 
 
-def killed_at_each_call(scenario: Scenario, folder: Path) -> Iterator[tuple[str, str]]:
-    """(call, what remained) for a kill before each call of the work."""
+def killed_at_each_call(scenario: Scenario, folder: Path, every: int = 1) -> Iterator[tuple[str, str]]:
+    """(call, what remained) for a kill before each call of the work, or before one in `every`; then the calls."""
     prepared, place, told = folder / "prepared", folder / "place", folder / "calls.json"
     prepared.mkdir(parents=True)
     scenario.prepare(prepared)
-    number, ended = 0, False
+    number, ended = 1 - every, False
     while not ended:
-        number += 1
+        number += every
         shutil.copytree(prepared, place)
         ended = run_and_kill(scenario.work, place, number, told)
         if not ended:
@@ -211,7 +215,7 @@ def verdict(scenario: Scenario, place: Path) -> str:
         return f"LOST: {type(error).__name__}: {error}"
 
 
-def run_and_kill(work: Callable[[Path], None], place: Path, number: int, told: Path) -> bool:
+def run_and_kill(work: Callable[[Path], object], place: Path, number: int, told: Path) -> bool:
     """Work in a fork that dies before call `number`; whether it came to its end instead, and told its calls."""
     child = os.fork()
     if child == 0:
@@ -232,8 +236,32 @@ def run_and_kill(work: Callable[[Path], None], place: Path, number: int, told: P
     return code == 0
 
 
+def whole_run(folder: Path) -> Scenario:
+    """A run of eight steps that goes back once: killed, and run again to its end."""
+    config = run_config(folder, train={"num_steps": 8, "checkpoint_every": 2, "validate_every": 4})
+    guard = GuardConfig(rollback_skips=2, rollback_window_steps=6, rollback_every_steps=3)
+    config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, guard=guard))
+    step_module.accumulate_gradients = poisoned_accumulation(config, {4: float("nan"), 5: float("nan")})
+    whole, told = folder / "whole", folder / "whole.json"
+    whole.mkdir()
+    assert run_and_kill(lambda place: str(run_in(place, config)), whole, 0, told)
+    expected = result_bytes(whole)
+
+    def check(place: Path) -> str:
+        assert run_and_kill(lambda place: str(run_in(place, config)), place, 0, told)
+        assert result_bytes(place) == expected, "other bytes than those of a run that was not killed"
+        return "finished"
+
+    return Scenario(lambda place: None, lambda place: str(run_in(place, config)), check)
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        torch.set_num_threads(1)
+        found = {"run": list(killed_at_each_call(whole_run(folder), folder / "run", every=int(sys.argv[2])))}
+        (folder / "found.json").write_text(json.dumps(found, indent=1), "utf-8")
+        return
     torch.set_num_threads(1)  # forks of a process with threads may hang
     scenarios = {
         "save the first": Scenario(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,11 @@ def test_the_kills_are_before_each_kind_of_call(found: Found) -> None:
         assert {"open", "fsync", "os.rename"} <= {call.split()[0] for call in calls}, scenario
         assert len(calls) == len(moments) - len(calls) > 5, scenario
     assert {"os.remove", "os.rmdir"} <= {call.split()[0] for call, _ in found["go back"]}
+
+
+@pytest.mark.slow
+def test_a_whole_run_that_loses_power_at_any_moment_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    run_program("tests.llm_core.checkpoint.kill_moments", [str(tmp_path), "2"], tmp_path, timeout_s=280)
+    moments = json.loads((tmp_path / "found.json").read_text("utf-8"))["run"]
+    assert {what for _, what in moments} == {"finished", "called"}, [one for one in moments if "LOST" in one[1]]
+    assert any("points/" in call for call, _ in moments) and any("model.safetensors" in call for call, _ in moments)
