@@ -30,9 +30,11 @@ from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import GuardConfig, OptimConfig
+from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
+from llm_core.rollback import Rollback
 from tests.llm_core.small_runs import MODEL, OPTIM
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -155,6 +157,25 @@ def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pru
         for step in (2, 3, 4):
             checkpoints.save(step, *run.parts)
     assert {path.name for path in tmp_path.iterdir()} == {"step-00000002.damaged", "step-00000003", "step-00000004"}
+
+
+def test_a_damaged_point_is_kept_and_the_run_goes_back_to_the_one_before(tmp_path: Path) -> None:
+    guard = GuardConfig(rollback_skips=1, rollback_window_steps=4, rollback_every_steps=3)
+    run, told = Run(dim=8, optim=dataclasses.replace(OPTIM, guard=guard)), []
+    points = Checkpoints(tmp_path / "points", ALONE, report=lambda *event: told.append(event))
+    with Checkpoints(tmp_path / "checkpoints", ALONE) as checkpoints, points:
+        for step in (3, 6):
+            points.save(step, *run.parts)
+        damage(tmp_path / "points" / "step-00000006" / "__0_0.distcp", "flipped", 0.5)
+        assert Rollback(guard, points).go_back(7, *run.parts, checkpoints) == 3
+        (tmp_path / "points" / "step-00000003" / "progress.json").unlink()
+        with pytest.raises(TrainingDiverged, match="no sound point to go back to"):
+            Rollback(guard, points).go_back(5, *run.parts, checkpoints)
+    assert {path.name for path in (tmp_path / "points").iterdir()} == {"step-00000003.damaged", "step-00000006.damaged"}
+    assert steps_in(tmp_path / "checkpoints") == [3] and [event[:2] for event in told] == [
+        ("damaged_checkpoint", 6),
+        ("damaged_checkpoint", 3),
+    ]
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
