@@ -31,7 +31,7 @@ from llm_core.export import export_model, load_model
 from llm_core.optim.config import GuardConfig
 from llm_core.rollback import Rollback
 from llm_core.train import run_in
-from tests.llm_core.checkpoint.test_checkpoints import ALONE, Run, equal
+from tests.llm_core.checkpoint.small_states import ALONE, Run, equal
 from tests.llm_core.optim.poison import poisoned_accumulation
 from tests.llm_core.small_runs import OPTIM, result_bytes, run_config
 
