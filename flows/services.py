@@ -25,14 +25,15 @@ from typing import Any
 from flows import mlflow_log, tracking
 from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
 from llm_core.locks import open_lock
+from llm_core.train_config import GRACE_S
 from tasks.artifact import write_json
 from tasks.keys import ROOT
 
 POOL = "textmill"
 
 START_LIMIT_S = 300.0
-FLOW_GRACE_S = 30.0
-"""Time a flow run has to save its state; Prefect itself allows no more."""
+FLOW_GRACE_S = GRACE_S + 30.0
+"""Time a flow run has to save its state before `down` kills it: what a training has by default, and some for the flow itself."""
 
 
 class ServiceError(RuntimeError):

@@ -21,7 +21,7 @@ from flows.console import warn
 from flows.mlflow_log import KEY_TAG, MAX_PARAM_CHARS, PARENT_TAG, MlflowLog, flatten, numbers, reason_of, refusals
 from flows.records import RunRecord
 from llm_core.config import ConfigError
-from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, read_rows
+from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, is_of_run, read_rows
 from tasks.artifact import ARTIFACT_FILE, Artifact
 from tasks.keys import ROOT
 from tasks.stage import StageInterrupted
@@ -183,7 +183,10 @@ class MlflowTracker(Tracker):
 def _tell_series(log: MlflowLog, run_id: str, artifact: Artifact) -> None:
     """The lines of `metrics.jsonl`, which holds each step once and nothing of the clock, and under `timing/` how fast it went."""
     finished_at = artifact.record["finished_at"]
-    log.series(run_id, read_rows(artifact.path / METRICS_FILE), finished_at)
+    rows = read_rows(artifact.path / METRICS_FILE)
+    log.series(run_id, rows, finished_at)
+    if events := [row for row in rows if is_of_run(row)]:
+        log.tags(run_id, {f"event.{row['event']}": f"step {row['step']}: {row['what']}"[:MAX_PARAM_CHARS] for row in events})
     log.series(run_id, artifact.metrics.get("timing", []), finished_at, prefix="timing/")
 
 

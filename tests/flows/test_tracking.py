@@ -87,6 +87,7 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     assert [(m.step, m.value) for m in history] == [(3, 1.25)]
     history = tracked.client.get_metric_history(train.info.run_id, "timing/tokens_per_s")
     assert [(m.step, m.value) for m in history] == [(2, 100.0), (3, 120.0)]
+    assert train.data.tags["event.damaged_checkpoint"] == "step 2: kept as x.damaged"
     inputs = {entry.dataset.name: entry.dataset.digest for entry in train.inputs.dataset_inputs}
     assert inputs == {name: summary["stages"][name]["key"] for name in ("tokenizer", "shards")}
     assert children["ingest"].data.metrics["dropped/EMPTY"] == 1

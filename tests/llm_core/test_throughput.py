@@ -100,7 +100,8 @@ def test_the_stated_peak_is_that_of_the_very_card(card: str, flops: float, monke
 
 
 def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(config: RunConfig, tmp_path: Path) -> None:
-    from llm_core.metric_log import read_rows, read_status
+    from llm_core.metric_log import read_rows
+    from llm_core.status import read_status
     from llm_core.train import run
 
     train = dataclasses.replace(config.train, num_steps=6, log_every=2, validate_every=0)
