@@ -128,7 +128,7 @@ def in_and_out(artifact: Artifact) -> tuple[str, str]:
         case "tokenizer" if "vocab_size" in metrics:
             return "", f"{metrics['vocab_size']:,} token ids"
         case "shards" if "splits" in metrics:
-            splits, empty = metrics["splits"].values(), counters["dropped"].get("EMPTY", 0)
+            splits, empty = metrics["splits"].values(), counters.get("dropped", {}).get("EMPTY", 0)
             dropped = f" ({empty:,} without tokens dropped)" if empty else ""
             return f"{sum(s['documents'] for s in splits):,} documents{dropped}", f"{sum(s['tokens'] for s in splits):,} tokens"
         case "train" if "final_train_loss" in metrics:
