@@ -11,9 +11,7 @@ import fcntl
 import functools
 import json
 import logging
-import math
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +20,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows.mlflow_names import MAX_NAME_CHARS, MAX_TEXT_CHARS, cut, numbers, params
 from llm_core.locks import open_lock
 from tasks.artifact import Artifact
 
-# Server limits of one log_batch call.
-MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 1000, 100, 6000
+# Server limits of one log_batch call; of its bytes, half of what is allowed.
+MAX_METRICS, MAX_PARAMS, MAX_BATCH_BYTES = 1000, 100, 500_000
 
 PARENT_TAG = "mlflow.parentRunId"
 KEY_TAG = "store.key"
@@ -85,7 +84,8 @@ class MlflowLog:
             yield
 
     def start(self, name: str, tags: Mapping[str, str], started_at: str) -> str:
-        tags = {**tags, "mlflow.runName": name}
+        name = cut(name, MAX_NAME_CHARS)
+        tags = {key: cut(value, MAX_TEXT_CHARS) for key, value in tags.items()} | {"mlflow.runName": name}
         run = self._client.create_run(self.experiment_id, start_time=_milliseconds(started_at), tags=tags, run_name=name)
         return str(run.info.run_id)
 
@@ -93,16 +93,16 @@ class MlflowLog:
         self._client.set_terminated(run_id, status, end_time=_milliseconds(finished_at) if finished_at else None)
 
     def params(self, run_id: str, values: Mapping[str, Any]) -> None:
+        """The leaves of a configuration, as parameters with dotted names."""
         from mlflow.entities import Param
 
-        params = [Param(name, str(value)[:MAX_PARAM_CHARS]) for name, value in values.items()]
-        for batch in _batches(params, MAX_PARAMS):
+        for batch in _batches([Param(*item) for item in params(values).items()], MAX_PARAMS):
             self._client.log_batch(run_id, params=batch)
 
     def tags(self, run_id: str, values: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in values.items()])
+        self._client.log_batch(run_id, tags=[RunTag(name, cut(value, MAX_TEXT_CHARS)) for name, value in values.items()])
 
     def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -111,15 +111,16 @@ class MlflowLog:
         for batch in _batches([Metric(name, value, at, 0) for name, value in values.items()], MAX_METRICS):
             self._client.log_batch(run_id, metrics=batch)
 
-    def series(self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, prefix: str = "") -> None:
-        """Numbers of rows that have a `step`, as series over steps; at: the moment that all are given."""
+    def series(self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, group: str = "") -> None:
+        """Numbers of rows that have a `step`, as series over steps, named below `group`; at: the moment that all are given."""
         from mlflow.entities import Metric
 
         instant = _milliseconds(at)
         series = []
         for row in rows:
             values = {name: value for name, value in row.items() if name != "step"}
-            series += [Metric(prefix + name, value, instant, row["step"]) for name, value in numbers(values).items()]
+            named = numbers({group: values} if group else values)
+            series += [Metric(name, value, instant, row["step"]) for name, value in named.items()]
         for batch in _batches(series, MAX_METRICS):
             self._client.log_batch(run_id, metrics=batch)
 
@@ -178,24 +179,6 @@ def reason_of(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{dotted name: leaf}."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        where = f"{prefix}.{name}" if prefix else name
-        flat |= flatten(value, where) if isinstance(value, Mapping) else {where: value}
-    return flat
-
-
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Finite numbers among nested values, by names that MLflow takes; tables and texts are in `artifact.json`."""
-    found = {}
-    for name, value in flatten(values).items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found[re.sub(r"[^\w\-. /]", "_", name.replace(".", "/"))[:250]] = float(value)
-    return found
-
-
 def _require_listener(uri: str) -> None:
     """Raise OSError at once where nothing listens, rather than after the client's retries."""
     parts = urlsplit(uri)
@@ -210,5 +193,15 @@ def _milliseconds(instant: str) -> int:
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+    """`items` in calls that the server takes: not too many at once, and not too many bytes of JSON."""
+    batch: list[Any] = []
+    num_bytes = 0
+    for item in items:
+        weight = len(json.dumps(dict(item)))
+        if batch and (len(batch) == size or num_bytes + weight > MAX_BATCH_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(item)
+        num_bytes += weight
+    if batch:
+        yield batch

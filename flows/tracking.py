@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.console import warn
-from flows.mlflow_log import KEY_TAG, MAX_PARAM_CHARS, PARENT_TAG, MlflowLog, flatten, numbers, reason_of, refusals
+from flows.mlflow_log import KEY_TAG, PARENT_TAG, MlflowLog, reason_of, refusals
+from flows.mlflow_names import MAX_EXPERIMENT_CHARS, numbers, numbers_of_stage
 from flows.records import RunRecord
 from llm_core.config import ConfigError
 from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, is_of_run, read_rows
@@ -47,6 +48,9 @@ class TrackingConfig:
     def __post_init__(self) -> None:
         if not self.experiment.strip():
             raise ConfigError("experiment (empty) must be a name; set tracking.experiment or tracking.enabled=false")
+        if len(self.experiment) > MAX_EXPERIMENT_CHARS:
+            shown = f"{self.experiment[:20]}…, {len(self.experiment)} characters"
+            raise ConfigError(f"experiment ({shown}) must have at most {MAX_EXPERIMENT_CHARS}; set a shorter tracking.experiment")
         if self.uri is not None and "://" not in self.uri:
             raise ConfigError(f"uri ({self.uri}) must be a URI; write sqlite:////absolute/path.db or http://host:port")
 
@@ -106,7 +110,7 @@ class MlflowTracker(Tracker):
             }
             self.run_id = log.start(f"{record.flow} {record.run_id}", tags, record.started_at)
             self._link = log.link(self.run_id)
-            log.params(self.run_id, flatten(resolved))
+            log.params(self.run_id, resolved)
             log.text(self.run_id, "config/resolved.yaml", _yaml(resolved))
             log.text(self.run_id, "config/overrides.txt", "\n".join(record.overrides) + "\n")
 
@@ -117,7 +121,7 @@ class MlflowTracker(Tracker):
             tags = {f"stage.{node.stage}": node.key}
             if made:
                 child = self._start_child(log, node, artifact.record["started_at"])
-                log.metrics(child, numbers({**artifact.counters, **artifact.metrics}))
+                log.metrics(child, numbers_of_stage(artifact.counters, artifact.metrics))
                 _tell_series(log, child, artifact)
                 log.datasets(child, parents)
                 log.file(child, artifact.path / ARTIFACT_FILE)
@@ -137,7 +141,7 @@ class MlflowTracker(Tracker):
             # Ctrl-C and SIGTERM are no Exceptions, whoever turns them into Python.
             stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
             child = self._start_child(log, node, started_at)
-            log.tags(child, {"error": f"{type(error).__name__}: {error}"[:MAX_PARAM_CHARS]})
+            log.tags(child, {"error": f"{type(error).__name__}: {error}"})
             log.end(child, "KILLED" if stopped else "FAILED")
 
         self._tell(tell)
@@ -149,7 +153,7 @@ class MlflowTracker(Tracker):
             if report is not None and report.exists():
                 log.file(run_id, report)
             if self._record.error:
-                log.tags(run_id, {"error": self._record.error[:MAX_PARAM_CHARS]})
+                log.tags(run_id, {"error": self._record.error})
             log.end(run_id, {"completed": "FINISHED", "interrupted": "KILLED"}.get(outcome, "FAILED"))
 
         self._tell(tell)
@@ -166,7 +170,7 @@ class MlflowTracker(Tracker):
             PARENT_TAG: str(self.run_id),
         }
         child = log.start(f"{node.stage} {node.key}", tags, started_at)
-        log.params(child, flatten(node.config))
+        log.params(child, node.config)
         return child
 
     def _tell(self, action: Callable[[MlflowLog], None]) -> None:
@@ -186,8 +190,8 @@ def _tell_series(log: MlflowLog, run_id: str, artifact: Artifact) -> None:
     rows = read_rows(artifact.path / METRICS_FILE)
     log.series(run_id, rows, finished_at)
     if events := [row for row in rows if is_of_run(row)]:
-        log.tags(run_id, {f"event.{row['event']}": f"step {row['step']}: {row['what']}"[:MAX_PARAM_CHARS] for row in events})
-    log.series(run_id, artifact.metrics.get("timing", []), finished_at, prefix="timing/")
+        log.tags(run_id, {f"event.{row['event']}": f"step {row['step']}: {row['what']}" for row in events})
+    log.series(run_id, artifact.metrics.get("timing", []), finished_at, group="timing")
 
 
 def _git_tags() -> dict[str, str]:

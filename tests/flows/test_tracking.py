@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import pytest
 
 from flows import sweeps
 from flows.config import compose
-from flows.mlflow_log import MlflowLog, numbers
+from flows.mlflow_log import MlflowLog
+from flows.mlflow_names import numbers
 from flows.tracking import default_uri
 from tasks.graph import STAGES
 from tests.flows.conftest import RunCli
@@ -171,13 +171,20 @@ def test_configured_server_wins_over_environment_and_default(monkeypatch: pytest
     assert compose(["tracking.uri=http://127.0.0.1:6000"]).tracking.resolve_uri(tmp_path) == "http://127.0.0.1:6000"
 
 
-def test_only_finite_numbers_become_metrics() -> None:
-    values = {"a": 1, "b": {"c/d@": 2.5, "text": "x", "flag": True}, "bad": float("nan"), "list": [1, 2]}
-    assert numbers(values) == {"a": 1.0, "b/c/d_": 2.5}
-    assert json.dumps(numbers(values))
-
-
 def test_the_page_of_runs_is_that_of_trainings_in_the_experiment(tmp_path: Path) -> None:
     log = MlflowLog(default_uri(tmp_path), "textmill", tmp_path)
     page = log.runs_page("http://127.0.0.1:5000/")
     assert page == f"http://127.0.0.1:5000/#/experiments/{log.experiment_id}/runs?workflowType=machine_learning"
+
+
+def test_mlflow_takes_any_names_and_texts(database: str, tracked: Tracked, tmp_path: Path) -> None:
+    log = MlflowLog(database, tracked.experiment, tmp_path)
+    run_id = log.start("n" * 3000, {"overrides": "o" * 9000, "empty": ""}, "2026-01-01T00:00:00+00:00")
+    configured = {f"{i}.🎓@{'k' * 300}": "🎓" * 6000 for i in range(150)}
+    log.params(run_id, configured)
+    log.metrics(run_id, numbers({"web.a": 1, "web": {"a": 2}, "../x": 3, "deb:golang-1.19-src": 4}))
+    log.tags(run_id, {"error": "e" * 9000})
+    (run,) = tracked.runs()
+    assert len(run.data.params) == 150
+    assert run.data.metrics["web.a"] == 1 and run.data.metrics["web/a"] == 2 and run.data.metrics["deb:golang-1.19-src"] == 4
+    assert len(run.data.metrics) == 4
