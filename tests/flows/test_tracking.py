@@ -157,8 +157,8 @@ def test_sweep_ends_well_where_mlflow_has_gone_away(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sweeps, "warn", warnings.append)
     monkeypatch.setattr(MlflowLog, "children", gone)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with sweeps.open_sweep(compose().tracking, tmp_path, []) as link:
-        assert "run" in link()
+    with sweeps.open_sweep(compose().tracking, tmp_path, "") as sweep:
+        assert "run" in sweep.link()
     assert len(warnings) == 1 and warnings[0].endswith("was not told that the sweep has ended: connection refused")
 
 
