@@ -20,9 +20,9 @@ from typing import Any
 from flows.config import RunConfig, one_line
 from flows.console import say, set_up_console, warn
 from flows.launch import job_number, launch
-from flows.mlflow_log import MlflowLog, reason_of, refusals
+from flows.mlflow_log import SWEEP_TAG
 from flows.run import Terminated, is_interruption, sigterm_raises
-from flows.tracking import SWEEP_VARIABLE, TrackingConfig
+from flows.tracking import SWEEP_VARIABLE, MlflowTracker, TrackingConfig
 from llm_core.config import ConfigError
 from tasks.artifact import write_json
 from tasks.store import now
@@ -40,8 +40,7 @@ class SweepJob:
     flow: str
     points: Sequence[Sequence[str]]
     folder: Path
-    parent: str | None
-    """The MLflow run of the sweep."""
+    sweep_id: str
 
     def __call__(self, _: Any) -> int:
         # Not at the top, for two reasons: it imports this module, and in another process it is not the main one.
@@ -55,8 +54,7 @@ class SweepJob:
         point, file = self.points[number], self.folder / f"{number}.json"
         say(f"run {number + 1} of {len(self.points)}: {' '.join(point) or 'no overrides'}")
         write_json(file, {"code": None})
-        if self.parent:
-            os.environ[SWEEP_VARIABLE] = self.parent
+        os.environ[SWEEP_VARIABLE] = self.sweep_id
         code = FAILED
         try:
             code = exit_code(lambda: run_point(self.flow, point))
@@ -101,12 +99,13 @@ class SweepResult:
 
 def run_sweep(flow: str, points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], config: RunConfig) -> SweepResult:
     """Run each point of a sweep. config: of the first one, which says where the sweep is kept and tracked."""
-    folder = config.state.resolve() / "sweeps" / f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
+    sweep_id = f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
+    folder = config.state.resolve() / "sweeps" / sweep_id
     folder.mkdir(parents=True)
     title = " ".join(dict.fromkeys(override for point in points for override in point))
-    with open_sweep(config.tracking, config.state, title) as sweep, sigterm_raises():
+    with open_sweep(config.tracking, config.state, sweep_id, title) as sweep, sigterm_raises():
         try:
-            launch(points, hydra_overrides, SweepJob(flow, points, folder, sweep.run_id))
+            launch(points, hydra_overrides, SweepJob(flow, points, folder, sweep.id))
         except BaseException as error:
             result = _read_result(folder, len(points))
             if is_interruption(error):
@@ -134,51 +133,26 @@ def _read_result(folder: Path, num_points: int) -> SweepResult:
 
 
 class Sweep:
-    """The run of a sweep in MLflow, where there is one. `status` is how it ends."""
+    """A sweep as MLflow is told of it, under an id of ours by which its runs find it. `status` is how it ends."""
 
-    run_id: str | None = None
-    status = "FAILED"
-
-    def link(self) -> str:
-        return "not tracked"
-
-
-class _TrackedSweep(Sweep):
-    def __init__(self, log: MlflowLog, run_id: str) -> None:
-        self.run_id = run_id
-        self._log = log
+    def __init__(self, sweep_id: str, tracker: MlflowTracker | None) -> None:
+        self.id, self._tracker = sweep_id, tracker
+        self.status = "FAILED"
 
     def link(self) -> str:
-        return self._log.link(str(self.run_id))
+        return (self._tracker.describe() if self._tracker else "") or "not tracked"
 
 
 @contextlib.contextmanager
-def open_sweep(config: TrackingConfig, state: Path, title: str) -> Iterator[Sweep]:
+def open_sweep(config: TrackingConfig, state: Path, sweep_id: str, title: str) -> Iterator[Sweep]:
     """Group the runs of a sweep under one MLflow run."""
-    if not config.enabled:
-        yield Sweep()
-        return
-    log = MlflowLog(config.resolve_uri(state), config.experiment, state)
-    sweep = Sweep()
-    try:
-        sweep = _TrackedSweep(log, log.start(f"sweep {title}", {"overrides": title}, now()))
-    except refusals() as error:
-        warn(f"MLflow at {log.uri} does not take this sweep, it goes on untracked: {reason_of(error)}")
+    tracker = MlflowTracker(config, state, sweep_id) if config.enabled else None
+    sweep = Sweep(sweep_id, tracker)
+    if tracker is not None:
+        tags = {"overrides": title, SWEEP_TAG: sweep_id}
+        tracker.begin(f"sweep {title}", tags, now(), {}, {}, is_run=False)
     try:
         yield sweep
     finally:
-        if sweep.run_id:
-            try:
-                _end_sweep(log, sweep.run_id, sweep.status)
-            except refusals() as error:
-                warn(f"MLflow at {log.uri} was not told that the sweep has ended: {reason_of(error)}")
-
-
-def _end_sweep(log: MlflowLog, run_id: str, status: str) -> None:
-    """The sweep carries the best of its runs, so that sweeps can be compared among themselves."""
-    measured = [run for run in log.children(run_id) if "val_bpb" in run.data.metrics]
-    if measured:
-        best = min(measured, key=lambda run: run.data.metrics["val_bpb"])
-        log.metrics(run_id, {"val_bpb": best.data.metrics["val_bpb"]})
-        log.tags(run_id, {"best_run": best.info.run_id})
-    log.end(run_id, status)
+        if tracker is not None:
+            tracker.end(sweep.status)
