@@ -8,8 +8,10 @@ configuration is composed, checked and found good before Hydra's own application
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
+import io
 import json
 import os
 import sys
@@ -19,12 +21,14 @@ from typing import Any
 from flows.commands import COMMANDS, FLOWS
 from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, split_hydra, sweep_points
 from flows.console import say, set_up_console
+from flows.parameters import withhold
 from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
 from flows.services import ServiceError, ensure_server, use_environment
 from flows.sweeps import run_sweep
 from llm_core.config import ConfigError, nearest
 from tasks.artifact import ArtifactMismatch
 from tasks.keys import digest
+from tasks.secrets import mask_secrets
 from tasks.stage import StageFailure, StageInterrupted
 
 _WITH_VALUE = ("-c", "--cfg", "-i", "--info", "-p", "--package", "-sc", "--shell-completion")
@@ -175,7 +179,7 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
     # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in the foreground.
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            state = flow(overrides=list(overrides), return_state=True)
+            state = flow(overrides=withhold(overrides), return_state=True)
     except httpx.TransportError as error:
         raise ServiceError(f"the Prefect server at {url} went away ({error}); what is made is kept, run again") from error
     result = state.result(raise_on_failure=False)
@@ -227,12 +231,14 @@ def _hydra_application(arguments: Sequence[str]) -> int:
     """Enter Hydra's own application, which shows something."""
     import hydra
 
-    before = sys.argv
+    before, shown = sys.argv, io.StringIO()
     sys.argv = ["textmill", *arguments]
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(lambda _: None)()
+        with contextlib.redirect_stdout(shown):
+            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(lambda _: None)()
     finally:
         sys.argv = before
+        sys.stdout.write(mask_secrets(shown.getvalue()))
     return 0
 
 
@@ -301,12 +307,12 @@ def _stop_speaking() -> int:
 
 
 def _complain(error: object) -> int:
-    print(f"textmill: {one_line(error)}", file=sys.stderr)
+    print(f"textmill: {mask_secrets(one_line(error))}", file=sys.stderr)
     return 2
 
 
 def _complain_of_stop(error: BaseException) -> int:
-    said = one_line(error)
+    said = mask_secrets(one_line(error))
     print(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}", file=sys.stderr)
     if isinstance(error, StageInterrupted):  # what queues and launchers take for: start it again
         return os.EX_TEMPFAIL

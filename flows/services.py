@@ -127,8 +127,9 @@ def mlflow_ui(state: Path) -> str:
         if not services.alive("mlflow"):
             port = free_port(services.port("mlflow"))
             (state.resolve() / "mlflow").mkdir(exist_ok=True)
-            command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", configured, "--workers", "1"]
-            env = {**os.environ, **environment(state)}
+            command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
+            # Not in the command line, which everybody on this machine can read.
+            env = {**os.environ, **environment(state), "MLFLOW_BACKEND_STORE_URI": configured}
             services.start("mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port)
             services.wait("mlflow", f"http://127.0.0.1:{port}/health")
         return f"http://127.0.0.1:{services.get('mlflow')['port']}"

@@ -10,7 +10,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import RunConfig, one_line
-from flows.console import say, set_up_console, warn
+from flows.console import print_defect, say, set_up_console, warn
 from flows.launch import job_number, launch
 from flows.mlflow_log import SWEEP_TAG
 from flows.run import Terminated, is_interruption, sigterm_raises
@@ -58,8 +57,8 @@ class SweepJob:
         code = FAILED
         try:
             code = exit_code(lambda: run_point(self.flow, point))
-        except Exception:  # noqa: BLE001 - a defect costs its own point
-            traceback.print_exc()
+        except Exception as error:  # noqa: BLE001 - a defect costs its own point
+            print_defect(error)
         finally:
             os.environ.pop(SWEEP_VARIABLE, None)
             write_json(file, {"code": code})

@@ -51,9 +51,8 @@ class TrackingConfig:
             shown = f"{self.experiment[:20]}…, {len(self.experiment)} characters"
             raise ConfigError(f"experiment ({shown}) must have at most {MAX_EXPERIMENT_CHARS}; set a shorter tracking.experiment")
         if self.uri is not None and "://" not in self.uri:
-            raise ConfigError(
-                f"uri ({mask_secrets(self.uri)}) must be a URI; write sqlite:////absolute/path.db or http://host:port"
-            )
+            shown = mask_secrets(self.uri.rpartition("@")[2])  # what is before it may be a password
+            raise ConfigError(f"uri ({shown}) must be a URI; write sqlite:////absolute/path.db or http://host:port")
 
     def resolve_uri(self, state: Path) -> str:
         return self.uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(state)

@@ -25,9 +25,13 @@ _SECRET_NAME = re.compile(rf"{_NAME}\Z", re.IGNORECASE)
 _VALUE = r"""(?:(?:Bearer|Basic|Token)\s+)?(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^\s&;,'")\]}]+)"""
 _RULES = (
     # A number and a slash after the colon are a port. What stands before the last @ of the host is the user's.
-    (re.compile(r"(\w[\w+.\-]*://[^\s/:@]*):(?!\d+(?:[/?#\s'\"]|\Z))[^\s@]+@(?:[^\s/?#@]*@)*"), rf"\1:{MASK}@"),
-    (re.compile(r"(https?://)[^\s/:@]+@"), rf"\1{MASK}@"),
-    (re.compile(rf"""(?<![\w.\-])("?'?{_NAME}"?'?\s*[=:]\s*){_VALUE}""", re.IGNORECASE), rf"\1{MASK}"),
+    # Hydra writes colons and equals signs with a backslash.
+    (
+        re.compile(r"(\w[\w+.\-]*\\*://[^\s/:@\\]*\\*):(?!\d+(?:[/?#\s'\"\\]|\Z))[^\s@]+@(?:[^\s/?#@]*@)*"),
+        rf"\1:{MASK}@",
+    ),
+    (re.compile(r"(https?\\*://)[^\s/:@]+@"), rf"\1{MASK}@"),
+    (re.compile(rf"""(?<![\w.\-])("?'?{_NAME}"?'?\s*\\*[=:]\s*){_VALUE}""", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"\b(?:Bearer|Basic)\s+[\w.\-+/=]{16,}"), MASK),
     (re.compile(r"\b(?:gh[pousr]_|github_pat_|hf_|glpat-|xox[abprs]-|sk-)[\w\-]{16,}"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w\-]{35}\b|\beyJ[\w\-]{8,}\.eyJ[\w\-]{8,}\.[\w\-]+"), MASK),

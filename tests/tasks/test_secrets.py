@@ -26,6 +26,8 @@ PLACES = [
     "MLFLOW_TRACKING_PASSWORD={}",
     "pii.hmac_key={}",
     "AccountKey={};EndpointSuffix=core",
+    r"tracking.uri=postgresql\://me\:{}@127.0.0.1\:1/runs",
+    r"source.url=https\://host/x?sig\={}",
 ]
 
 
