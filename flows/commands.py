@@ -23,6 +23,7 @@ from flows.unused import remove, unused
 from llm_core.config import ConfigError, nearest
 from tasks.graph import ancestors
 from tasks.plan import plan_rows
+from tasks.secrets import mask_secrets
 from tasks.store import Store
 
 
@@ -98,7 +99,7 @@ def show_interfaces(arguments: list[str]) -> int:
     address, uri = mlflow_ui(state), tracking.resolve_uri(state)
     if tracking.enabled and tracking.uri is None and not uri.startswith("http"):  # else the server is not ours to ask
         address = MlflowLog(uri, tracking.experiment, state).runs_page(address)
-    print(f"mlflow   {address}")
+    print(f"mlflow   {mask_secrets(address)}")
     url = os.environ.get("PREFECT_API_URL") or server_url(state)
     print(f"prefect  {url.removesuffix('/api') if url else 'not running; textmill up starts it'}")
     return 0

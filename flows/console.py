@@ -7,21 +7,30 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from tasks.artifact import Artifact
+from tasks.secrets import mask_secrets
 
 logger = logging.getLogger("flows")
 
 
 def say(message: str) -> None:
     """One line for the user; under a Prefect worker it becomes a log line of the flow run."""
-    logger.info(message)
+    logger.info("%s", mask_secrets(message))
 
 
 def warn(message: str) -> None:
-    logger.warning(message)
+    logger.warning("%s", mask_secrets(message))
+
+
+class _Masked(logging.Formatter):
+    """The message and its traceback, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_secrets(super().format(record))
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
@@ -40,11 +49,17 @@ def set_up_console() -> None:
     for speaker in (logger, logging.getLogger("tasks")):
         if not any(isinstance(handler, _Console) for handler in speaker.handlers):
             handler = _Console()
-            handler.setFormatter(logging.Formatter("%(message)s"))
+            handler.setFormatter(_Masked("%(message)s"))
             speaker.addHandler(handler)
         speaker.setLevel(logging.INFO)
         # Prefect's log handler takes over what is propagated; the console has been served.
         speaker.propagate = False
+    sys.excepthook = lambda *error: print_defect(error[1])
+
+
+def print_defect(error: BaseException) -> None:
+    """The traceback of a defect on stderr, without secrets."""
+    sys.stderr.write(mask_secrets("".join(traceback.format_exception(error))))
 
 
 class Progress:

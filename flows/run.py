@@ -166,7 +166,10 @@ def open_run(
     finally:
         record.outcome, record.finished_at = outcome, now()
         write_record(store, record)
-        tracker.finish(outcome, headline(run.artifacts), run.report)
+        tracker.finish(outcome, headline(run.artifacts), run.report, record.error)
+        if tracker.run_id != record.mlflow_run_id:
+            record.mlflow_run_id = tracker.run_id
+            write_record(store, record)
 
 
 def is_interruption(error: BaseException) -> bool:

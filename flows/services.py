@@ -84,7 +84,7 @@ def up(state: Path, say: Callable[[str], None]) -> str:
         url = _server(services, say)
         env = {**os.environ, **environment(state), "PREFECT_API_URL": url}
         if services.get("deployed") != _deployment_digest(url) or not answers(f"{url}/deployments/name/pipeline/local"):
-            _deploy(state, env)
+            _deploy(state, env, say)
             services.set("deployed", _deployment_digest(url))
         if not services.alive("worker"):
             command = ["worker", "start", "--pool", POOL, "--type", "process", "--name", "local", "--install-policy", "never"]
@@ -127,8 +127,9 @@ def mlflow_ui(state: Path) -> str:
         if not services.alive("mlflow"):
             port = free_port(services.port("mlflow"))
             (state.resolve() / "mlflow").mkdir(exist_ok=True)
-            command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", configured, "--workers", "1"]
-            env = {**os.environ, **environment(state)}
+            command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
+            # Not in the command line, which everybody on this machine can read.
+            env = {**os.environ, **environment(state), "MLFLOW_BACKEND_STORE_URI": configured}
             services.start("mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port)
             services.wait("mlflow", f"http://127.0.0.1:{port}/health")
         return f"http://127.0.0.1:{services.get('mlflow')['port']}"
@@ -217,20 +218,20 @@ def _server(services: _Registry, say: Callable[[str], None]) -> str:
     return url
 
 
-def _deploy(state: Path, env: dict[str, str]) -> None:
-    """Create the work pool and the deployments of prefect.yaml; both commands change what is there already."""
-    for command in (
-        ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
-        ["--no-prompt", "deploy", "--all"],
-    ):
+def _deploy(state: Path, env: dict[str, str], say: Callable[[str], None]) -> None:
+    """Bring work pool and deployments to what prefect.yaml says, and say what changed (`flows.deployments`)."""
+    log_file = state / "logs" / "deploy.log"
+    command = [sys.executable, "-m", "flows.deployments", POOL, str(state.resolve() / "deployments.json")]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with log_file.open("a") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "prefect", *command], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+            command, env={**env, "PYTHONPATH": paths}, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, check=False
         )
-        with (state / "logs" / "deploy.log").open("a") as log:
-            log.write(done.stdout + done.stderr)
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            raise ServiceError(f"prefect {' '.join(command)} failed: {' '.join(said)}; see {state / 'logs' / 'deploy.log'}")
+    if done.returncode:
+        tail = log_file.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+        raise ServiceError(f"the deployments of prefect.yaml cannot be made: {' '.join(tail)[:200]}; see {log_file}")
+    for line in done.stdout.splitlines():
+        say(line)
 
 
 def _deployment_digest(url: str) -> str:

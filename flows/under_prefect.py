@@ -10,9 +10,11 @@ from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.config import compose
+from flows.parameters import reveal
 from flows.run import Run, describe, open_run, summarize
 from llm_core.config import ConfigError
 from tasks.prefect_tasks import ClusterExecutor, make_artifact_in_task
+from tasks.secrets import mask_secrets
 from tasks.stage import StageFailure, StageInterrupted
 
 
@@ -23,6 +25,7 @@ def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[
     data; anything else is a defect and raises. A completed run carries `summarize` of itself and its description.
     """
     try:
+        overrides = reveal(overrides)
         config = compose(overrides)
         cluster = None
         if config.runner in ("ray", "dask"):
@@ -31,9 +34,9 @@ def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[
             run.record.process |= {"prefect_flow_run_id": str(_flow_run_id())}
             stages(run)
     except (ConfigError, StageFailure) as error:
-        return Failed(message=str(error), data=error)
+        return Failed(message=mask_secrets(str(error)), data=error)
     except (StageInterrupted, TerminationSignal, KeyboardInterrupt) as error:
-        return Cancelled(message=str(error) or "interrupted; the next run goes on from here", data=error)
+        return Cancelled(message=mask_secrets(str(error)) or "interrupted; the next run goes on from here", data=error)
     description = describe(run)
     # To Prefect's own log: a command line shows the description itself.
     get_run_logger().info(description)

@@ -15,7 +15,7 @@ from tasks.graph import STAGES, ancestors, descendants
 from tasks.inputs import InputDigests
 from tasks.keys import code_digest, digest, explain_change, key_config, library_versions
 from tasks.stage import StageConfigs
-from tasks.store import Node, Store
+from tasks.store import Node, Store, readable_identity
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _why(store: Store, node: Node) -> str:
     if state != "missing":
         return state
     earlier: list[Any] = store.artifacts(node.stage)
-    return explain_change(earlier[0].record["identity"], node.identity) if earlier else "missing"
+    return explain_change(earlier[0].record["identity"], readable_identity(node)) if earlier else "missing"
 
 
 def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:

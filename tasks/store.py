@@ -33,6 +33,7 @@ from tasks.artifact import (
     write_json,
 )
 from tasks.keys import python_version
+from tasks.secrets import mask_values
 from tasks.stage import StageFailure
 
 
@@ -135,8 +136,8 @@ class Store:
             "stage": node.stage,
             "key": node.key,
             "part_key": node.part_key,
-            "identity": dict(node.identity),
-            "config": dict(node.config),
+            "identity": readable_identity(node),
+            "config": mask_values(node.config),
             "counters": dict(made.counters),
             "metrics": dict(made.metrics),
             "files": files,
@@ -171,6 +172,12 @@ class Store:
                 f"{stage} needs about {needed_bytes / 1e9:.1f} GB free in {self.root}, there are {free / 1e9:.1f}; "
                 "free some (textmill gc) or set store to another disk"
             )
+
+
+def readable_identity(node: Node) -> dict[str, Any]:
+    """What the key hashes, with secrets of the config masked: for reading, the key is made of what was given."""
+    identity = dict(node.identity)
+    return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
 
 
 def now() -> str:
