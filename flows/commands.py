@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from flows.config import RunConfig, compose, groups
 from flows.console import say, table
@@ -20,7 +19,7 @@ from flows.questions import explain, hits, replay
 from flows.run import decide
 from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
 from flows.unused import remove, unused
-from llm_core.config import ConfigError, nearest
+from llm_core.config import ConfigError, local_path, nearest
 from tasks.graph import ancestors
 from tasks.plan import plan_rows
 from tasks.store import Store
@@ -197,7 +196,7 @@ def export(arguments: list[str]) -> int:
 
     if len(arguments) < 2 or "=" in "".join(arguments[:2]):
         raise ConfigError(f"export-shards needs a form and a folder; write textmill export-shards {next(iter(EXPORTS))} DIR")
-    form, folder = arguments[0], Path(arguments[1])
+    form, folder = arguments[0], local_path(arguments[1], "DIR")
     store, plan = decide(compose(arguments[2:]), "shards")
     shards = store.find("shards", plan["shards"].node.key)
     if shards is None:
