@@ -118,6 +118,21 @@ def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) ->
         follow_chain(config)
 
 
+@pytest.mark.parametrize("by", ["chain", "index"])
+def test_a_damaged_index_is_refused_and_not_taken_for_another(by: str, store: list[str], tmp_path: Path) -> None:
+    a, b = (write_piece(tmp_path / "in" / f"{name}.jsonl", i, 6) for i, name in enumerate("ab"))
+    first = deduplicated(*store, "dedup.chain=crawl", *source(a))
+    file = first.path / "index" / "shingles.arrow"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    goes_on_from = "dedup.chain=crawl" if by == "chain" else f"dedup.index={first.key}"
+    with pytest.raises(ConfigError, match=r"damaged: index/shingles.arrow has another content"):
+        deduplicated(*store, goes_on_from, *source(b))
+    deduplicated(*store, "dedup.chain=crawl", *source(a))
+    assert deduplicated(*store, goes_on_from, *source(b)).metrics["earlier_documents"]
+
+
 BEGINS = """
 import os, sys, time, types
 from pathlib import Path
