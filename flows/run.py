@@ -30,6 +30,7 @@ from tasks.graph import STAGES
 from tasks.inputs import InputDigests
 from tasks.parts import PartRunner
 from tasks.plan import Plan, Step, make_nodes, make_plan
+from tasks.reporting.earlier_runs import earlier_documents
 from tasks.runners import make_runner
 from tasks.stage import StageInterrupted
 from tasks.store import Store, now
@@ -245,6 +246,8 @@ def describe(run: Run) -> str:
     if run.quarantined:
         file = run.artifacts["ingest"].path / "quarantine.jsonl"
         lines.append(f"completed with quarantine: {run.quarantined:,} records could not be read, see {file}")
+    if said := earlier_documents(run.artifacts):
+        lines.append(said)
     if run.report:
         lines.append(f"report  {run.report}")
     if run.tracker.run_id:

@@ -16,7 +16,7 @@ import pytest
 from flows.chains import follow_chain
 from flows.config import compose
 from flows.records import read_records, write_record
-from flows.run import Run, open_run
+from flows.run import Run, describe, open_run
 from flows.unused import unused
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
@@ -51,17 +51,30 @@ def opened(overrides: Sequence[str]) -> Iterator[Run]:
 
 def deduplicated(*overrides: str) -> Artifact:
     """The dedup artifact of a run that ends there."""
+    return deduplicated_and_said(*overrides)[0]
+
+
+def deduplicated_and_said(*overrides: str) -> tuple[Artifact, str]:
+    """The same, and what is shown at the end of the run."""
     with opened(overrides) as run:
         raw = run.stage("ingest")
         labelled = run.stage("language", raw)
         judged = run.stage("quality", raw, labelled, run.stage("scores", raw, labelled))
         run.stage("dedup", raw, judged)
-    return run.artifacts["dedup"]
+    return run.artifacts["dedup"], describe(run)
 
 
 def removed(artifact: Artifact) -> set[bytes]:
+    return _ids(artifact, kept=False)
+
+
+def kept(artifact: Artifact) -> set[bytes]:
+    return _ids(artifact, kept=True)
+
+
+def _ids(artifact: Artifact, kept: bool) -> set[bytes]:
     tables = [read_table(file, ["id", "kept"]) for file in artifact.files("part-*.parquet")]
-    return {row["id"] for table in tables for row in table.to_pylist() if not row["kept"]}
+    return {row["id"] for table in tables for row in table.to_pylist() if row["kept"] == kept}
 
 
 @pytest.fixture
@@ -98,6 +111,30 @@ def test_a_chain_knows_an_input_again_and_takes_only_what_completed(store: list[
     assert follow_chain(compose(["dedup=indexed", *settings, *source(c)]))[0].dedup.index == second.path
     elsewhere = compose(["dedup=indexed", *store, "dedup.chain=mail", *source(c), f"dedup.index={second.key}"])
     assert str(follow_chain(elsewhere)[0].dedup.index) == second.key, "the first of a chain may go on from a given index"
+
+
+def test_a_chain_over_a_source_that_grows_says_what_stays_with_earlier_runs_and_how_to_get_all(
+    store: list[str], tmp_path: Path
+) -> None:
+    a, b = (write_piece(tmp_path / "in" / f"p{i}.jsonl", i) for i in range(2))
+    order = ["dedup.survivor=[date,length,id]"]
+    first, said = deduplicated_and_said(*store, *order, *source(a), "dedup.chain=crawl")
+    assert "earlier_duplicates" not in first.counters and "Only new" not in said
+    second, said = deduplicated_and_said(*store, *order, *source(a, b), "dedup.chain=crawl")
+    again, duplicates = second.counters["read_again"], second.counters["earlier_duplicates"]
+    assert first.counters["kept"] <= again <= first.counters["read"] <= duplicates
+    assert f"{duplicates} of {second.counters['read']} that dedup read are duplicates" in said
+    assert f"({again} of them the very same documents" in said and said.count("Only new documents") == 1
+    assert "without dedup.chain" in said
+    both, said = deduplicated_and_said(*store, *order, *source(a, b))
+    assert kept(both) == kept(first) | kept(second) and "Only new" not in said
+
+
+def test_new_input_of_a_chain_is_not_said_to_be_read_again(store: list[str], tmp_path: Path) -> None:
+    a, b = (write_piece(tmp_path / "in" / f"p{i}.jsonl", i) for i in range(2))
+    deduplicated(*store, *source(a), "dedup.chain=crawl")
+    second, said = deduplicated_and_said(*store, *source(b), "dedup.chain=crawl")
+    assert second.counters["read_again"] == 0 < second.counters["earlier_duplicates"] and "Only new" not in said
 
 
 def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) -> None:
