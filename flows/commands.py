@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from flows.config import RunConfig, compose, groups
 from flows.console import say, table
@@ -20,7 +19,8 @@ from flows.questions import explain, hits, replay
 from flows.run import decide
 from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
 from flows.unused import remove, unused
-from llm_core.config import ConfigError, nearest
+from flows.verify import verify
+from llm_core.config import ConfigError, local_path, nearest
 from tasks.graph import ancestors
 from tasks.plan import plan_rows
 from tasks.secrets import mask_secrets
@@ -139,7 +139,7 @@ def generate(arguments: list[str]) -> int:
     store, plan = decide(config, "train")
     model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
     if model is None or tokenizer is None:
-        why = plan["train"].why
+        why = next(plan[name].why for name in ("train", "tokenizer") if plan[name].why != "cached")
         raise ConfigError(f"no model is trained for this configuration ({why}); run `textmill train` with the same overrides")
     from tasks.generate import generate_text
 
@@ -198,7 +198,7 @@ def export(arguments: list[str]) -> int:
 
     if len(arguments) < 2 or "=" in "".join(arguments[:2]):
         raise ConfigError(f"export-shards needs a form and a folder; write textmill export-shards {next(iter(EXPORTS))} DIR")
-    form, folder = arguments[0], Path(arguments[1])
+    form, folder = arguments[0], local_path(arguments[1], "DIR")
     store, plan = decide(compose(arguments[2:]), "shards")
     shards = store.find("shards", plan["shards"].node.key)
     if shards is None:
@@ -220,5 +220,6 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "down": (stop_services, "stop what up and ui started"),
     "env": (show_environment, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
     "ui": (show_interfaces, "start the MLflow UI; show where both UIs are"),
+    "verify": (verify, "read every artifact and name damaged files; --repair rebuilds what the overrides name: textmill verify"),
     "gc": (collect, "list what no recent run refers to; --yes removes it, keep=10 runs"),
 }

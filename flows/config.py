@@ -63,6 +63,11 @@ _COMPOSE_LOCK = threading.Lock()
 class RunConfig:
     """Everything a run is told: the config of each stage, and the controls, which are in no key."""
 
+    # Before the groups, whose paths may lie below them: a mistake is named where it was made.
+    store: Path
+    """Where artifacts live."""
+    state: Path
+    """Where services keep their databases, logs and process ids."""
     source: SourceConfig
     language: LanguageConfig
     scores: ScoresConfig
@@ -83,10 +88,6 @@ class RunConfig:
     bench: BenchConfig
     report: ReportConfig
     tracking: TrackingConfig
-    store: Path
-    """Where artifacts live."""
-    state: Path
-    """Where services keep their databases, logs and process ids."""
     start: str | None = None
     """Nothing before this stage may run."""
     only: str | None = None

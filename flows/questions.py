@@ -57,7 +57,7 @@ def explain(arguments: list[str]) -> int:
             "explain needs one id, of textmill or of its source, or a URL; write textmill explain ID [run=RUN] [store=DIR], "
             "and an id that begins with - after --"
         )
-    run = _past_run(question, NEEDED)
+    run = _past_run(question, NEEDED, ("scores", "contamination"))
     ingest, asked = run.artifacts["ingest"], question.words[0]
     places, records = find_documents(ingest, asked), find_records(ingest, asked)
     if not places and not records:
@@ -133,13 +133,25 @@ def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
     return Question(words, overrides, run_id, "--json" in arguments)
 
 
-def _past_run(question: Question, needed: Sequence[str]) -> PastRun:
-    """The run asked for. Raises ConfigError where there is none, or its data is gone."""
+def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = ()) -> PastRun:
+    """The run asked for, with the stages that are needed, and `also` some where it has them.
+
+    Raises ConfigError where there is none, or its data is gone or damaged.
+    """
     places = [o for o in question.overrides if o.split("=")[0] in ("store", "state")]
     store = Store(compose(places).store)
     records = [r for r in read_records(store) if question.run_id in (None, r.run_id)]
     for record in records:
-        artifacts = {stage: found for stage, key in record.stages.items() if (found := store.find(stage, key))}
+        artifacts = {}
+        for stage in (stage for stage in (*needed, *also) if stage in record.stages):
+            key = record.stages[stage]
+            if found := store.find(stage, key):
+                artifacts[stage] = found
+            elif (state := store.damage(stage, key)) != "missing":
+                raise ConfigError(
+                    f"{stage} {key} of run {record.run_id} is {state}; run it again, which rebuilds that, or name another run "
+                    "with run=ID"
+                )
         if set(needed) <= set(artifacts):
             return PastRun(record, artifacts)
     if not records:

@@ -105,6 +105,7 @@ STAGES: dict[str, Stage] = {
                 "evaluate",
                 "bench",
             ),
+            reads_records=True,
         ),
     )
 }
