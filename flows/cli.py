@@ -3,8 +3,7 @@
 What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143, or 75 (try again)
 where training was asked to stop and saved; damage that `verify` found and left is 1; a defect is a traceback and 1. A sweep has
 the highest code of its runs. The configuration is composed, checked and found good before Hydra's own application is entered,
-which serves `--cfg`, `--info`,
-`--help` and tab completion only. The last line of a run on stdout is one JSON object.
+which serves `--cfg`, `--info`, `--help` and tab completion only. The last line of a run on stdout is one JSON object.
 """
 
 from __future__ import annotations
