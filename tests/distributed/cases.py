@@ -187,6 +187,19 @@ MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZER
 SINGLES = [
     case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
 ]
+LARGE = [
+    case
+    for parallel in (
+        *(layout(4, kind) for kind in ("zero1", "fsdp")),
+        *(layout(4, "ddp", tp=4, sequence_parallel=sequence) for sequence in (True, False)),
+        layout(4, "fsdp", tp=2),
+        layout(4, "ddp", pp=2, tp=2),
+        layout(4, "ddp", cp=2, tp=2),
+        layout(8, "zero1", pp=2, tp=2),
+    )
+    for case in cases_of(parallel, [Problem(vocab=50257, dtype="fp32")])[:1]
+]
+"""A vocabulary of people's size: a million numbers in one weight, and ids that no number of processes divides."""
 ROUGH = [
     case
     for parallel in LAYOUTS

@@ -40,6 +40,7 @@ FAST = [
     Run(Case(layout(4, "ddp", cp=4, cp_kind="ring", cp_balanced=True), IDLE, 4, MemoryConfig("selective"))),
     Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32", state_in="disk"), 1, MemoryConfig(weights_in="host"))),
     Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16", packed=True), 2, MemoryConfig("full", ffn_tiles=2))),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(vocab=50257, dtype="fp32"), 4)),
     Run(Case(layout(4, "ddp", tp=4), Problem(), 1), layout(1, "none")),
     Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon"), 1), layout(4, "zero1", pp=2)),
     Run(Case(layout(4, "zero1", pp=2), Problem(optim="adafactor", tied=False), 1), layout(4, "zero1", tp=2)),
