@@ -126,10 +126,10 @@ def clock_updates(optimizer: Optimizer, device: torch.device) -> list[float]:
     seconds: list[float] = []
     plain = optimizer.step
 
-    def step(lr: float, loss: Tensor, norm: Tensor) -> Tensor:
+    def step(lr: float, loss: Tensor, norm: Tensor, num_targets: Tensor | None = None) -> Tensor:
         synchronize(device)
         began = time.perf_counter()
-        report = plain(lr, loss, norm)
+        report = plain(lr, loss, norm, num_targets)
         synchronize(device)
         seconds.append(time.perf_counter() - began)
         return report

@@ -26,7 +26,8 @@ class Problem:
     """Sequences of a global batch."""
     tied: bool = True
     masks: str = "uneven"
-    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does."""
+    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does. empty: as
+    uneven, but for a second step in which none does."""
     packed: bool = False
     family: str = "llama"
     layers: int = 2

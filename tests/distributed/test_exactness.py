@@ -37,6 +37,8 @@ FAST = [
     ),
     Run(Case(layout(4, "zero2", cp=2, cp_balanced=True), Problem(packed=True), 2, MemoryConfig("full", loss_chunk_tokens=3))),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
+    Run(Case(layout(4, "zero1", pp=2, cp=2), Problem(masks="empty"), 2)),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(masks="empty", dtype="fp16"), 2)),
     Run(Case(layout(4, "ddp", cp=4, cp_kind="ring", cp_balanced=True), IDLE, 4, MemoryConfig("selective"))),
     Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32", state_in="disk"), 1, MemoryConfig(weights_in="host"))),
     Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16", packed=True), 2, MemoryConfig("full", ffn_tiles=2))),
