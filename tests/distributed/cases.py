@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
-from llm_core.parallel.degrees import V_SHAPED
+from llm_core.parallel.degrees import V_SHAPED, ContextKind
 from llm_core.train_config import ParallelConfig
 
 ROWS, TOKENS = 8, 16
@@ -34,6 +34,8 @@ class Problem:
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
     optim: OptimizerKind = "adamw"
     state_in: Literal["device", "host", "disk"] = "device"
+    kernels: Literal["torch", "triton"] = "torch"
+    """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
     def model(self) -> ModelConfig:
         family: dict[str, Any] = {
@@ -188,6 +190,24 @@ MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZER
 SINGLES = [
     case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
 ]
+KERNELS = [
+    Case(
+        parallel,
+        Problem(dtype="fp32", kernels="triton", tied=False, packed=True, layers=parallel.pp),
+        8 // (parallel.dp * parallel.pp),
+    )
+    for parallel in (
+        layout(4, "fsdp", tp=2),
+        *(layout(4, "ddp", tp=4, sequence_parallel=sequence) for sequence in (True, False)),
+        layout(4, "ddp", tp=4, tp_overlap="ring"),
+        *(layout(4, kind) for kind in ("zero1", "fsdp")),
+        layout(4, "ddp", pp=4),
+        layout(4, "ddp", pp=2, tp=2),
+        *(layout(4, "ddp", cp=4, cp_kind=kind) for kind in get_args(ContextKind)),
+        layout(4, "fsdp", cp=2, tp=2),
+    )
+]
+"""Kernels under each axis and pairs of them; how data-parallel processes hold weights is nothing to a kernel."""
 LARGE = [
     case
     for parallel in (

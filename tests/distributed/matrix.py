@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import tempfile
 import time
@@ -76,7 +77,9 @@ def whole_matrix() -> list[Run]:
 
 def failures(run: Run, found: dict[str, float]) -> list[str]:
     """What is further from one process than its arithmetic allows."""
-    limits = LIMITS[run.case.problem.dtype]
+    problem = run.case.problem
+    # Kernels add up in another order than torch, so norms of later steps are those of other weights.
+    limits = LIMITS[problem.dtype] | ({"norm": 1e-5} if problem.kernels != "torch" else {})
     return [f"{kind} {value:.2g}" for kind, value in found.items() if kind in limits and value > limits[kind]]
 
 
@@ -93,6 +96,7 @@ def main() -> None:
 def hold(folder: Path, only: Path | None, table_file: Path | None) -> int:
     """Run, compare and report; how many failed."""
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, which is in the ranks
     runs = whole_matrix() if only is None else [from_plain(r) for r in json.loads(only.read_text("utf-8"))]
     for world in sorted({run.world for run in runs}):
         own = [(number, run) for number, run in enumerate(runs) if run.world == world]
