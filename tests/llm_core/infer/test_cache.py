@@ -6,7 +6,7 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.infer.cache import CacheOverflow, StaticCache
 from llm_core.infer.engine import decode, generate, prefill, static_cache
-from llm_core.infer.equivalence import cache_difference
+from llm_core.infer.equivalence import check_cache
 from llm_core.infer.sampling import SamplingParams
 from llm_core.model.masks import Pattern
 from tests.llm_core.infer.small_model import make_model, random_ids
@@ -43,7 +43,7 @@ def test_a_cached_pass_of_a_model_with_a_pattern_is_refused(pattern: Pattern) ->
     model.pattern = pattern
     for cached_pass in (
         lambda: generate(model, [ids], SamplingParams(), 2, None),
-        lambda: cache_difference(model, len(ids), seed=0),
+        lambda: check_cache(model, [], len(ids), seed=0),
         lambda: model(torch.tensor([ids]), cache=static_cache(model, [ids], 0)),
     ):
         with pytest.raises(
