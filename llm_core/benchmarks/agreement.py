@@ -17,9 +17,10 @@ from llm_core.train_config import ParallelConfig
 
 Row = dict[str, Any]
 
-NOISE = {"fp32": (1e-3, 1e-3), "bf16": (5e-3, 2e-2), "fp16": (5e-3, 2e-2), "float8": (2e-2, 1e-1)}
+NOISE = {"fp32": (1e-3, 1e-3), "bf16": (5e-3, 5e-3), "fp16": (5e-3, 5e-3), "float8": (1e-2, 5e-2)}
 """Largest difference of a loss in nats, and of the first gradient norm as a share of it. In bfloat16 half the micro batch, tensor
-ranks and kernels of our own moved losses by 0.0001 to 0.0008 (H200, 1.1 billion weights)."""
+ranks and kernels of our own moved losses by 0.0001 to 0.0008 and the norm by 0.0004, 8-bit products by 0.0018 and 0.012 (H200,
+1.1 billion weights)."""
 
 
 def plain(config: RunConfig) -> RunConfig:
