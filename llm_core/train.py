@@ -118,6 +118,8 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         if config.train.data.verify_shards and ranks.is_first:
             shards.verify()
         validation_shards = open_shards(config.shards, "validation")
+        for split in (shards, validation_shards):
+            split.check_ids(config.model.vocab_size)
         loader = build_loader(config, shards, ranks)
         facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
         peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)

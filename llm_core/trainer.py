@@ -122,6 +122,7 @@ class Trainer:
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`: a report, as `llm_core.step.train_step` gives it."""
         batch = self.clock.wait_for(lambda: self.batches(index))
+        self.clock.see(batch, self.layout.bare.pattern)
         return train_step(self.layout, self.optimizer, batch, lr, self.config, self.ranks, len(self.sources))
 
     def _log_steps(self) -> int | None:

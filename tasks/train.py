@@ -41,7 +41,7 @@ from tasks.keys import ROOT, digest, key_config
 from tasks.parts import RunParts, scratch_dir, serial
 from tasks.progress import TrainingProgress
 from tasks.stage import StageFailure, StageInterrupted
-from tasks.training_speed import Row, series, speed, tokens_per_s
+from tasks.training_speed import Row, attended_tokens, series, speed, tokens_per_s
 
 MODEL_FOLDER = "model"
 LOG_FILE = "trainer.log"
@@ -236,7 +236,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         **speed(timing),
         "timing": series(timing),
         "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
-        "training_flops_per_token": run.model.training_flops_per_token(run.train.seq_len),
+        "training_flops_per_token": run.model.training_flops_per_token(attended_tokens(timing, run.train.seq_len)),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
         "events": dict(Counter(event_name(row) for row in rows if "event" in row)),
