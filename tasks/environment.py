@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 
+from tasks.secrets import mask_secrets
+
 NEEDED = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP"),
     *("VIRTUAL_ENV", "XDG_CACHE_HOME"),
@@ -24,12 +26,11 @@ _SECRET_WORDS = "AUTH|TOKENS?|SECRETS?|KEYS?|PASS|PASSWD|PAT|CREDS?|CREDENTIALS?
 _SECRET_NAME = re.compile(
     rf"(?:^|_)(?:{_SECRET_WORDS})(?:_|$)|_PWD(?:_|$)|PASSWORD|PASSPHRASE|SECRET|APIKEY|ACCESSKEY", re.IGNORECASE
 )
-_ADDRESS_WITH_USER = re.compile(r"://[^/\s]*@")
 
 
 def may_be_secret(name: str, value: str) -> bool:
-    """Whether a variable is called like a secret, or is an address that comes with a user and perhaps a password."""
-    return bool(_SECRET_NAME.search(name) or _ADDRESS_WITH_USER.search(value))
+    """Whether a variable is called like a secret, or something in its value would be masked, as the password of an address."""
+    return bool(_SECRET_NAME.search(name)) or mask_secrets(value) != value
 
 
 def minimal_environment(*variables: str) -> dict[str, str]:
