@@ -169,7 +169,6 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
     decide(config, entry.target)  # a plan that cannot be, before a server is started for it
     use_environment(config.state)
     url = ensure_server(config.state, say)
-    os.environ["PREFECT_API_URL"] = url
     # Prefect's own lines go to its UI; here they would bury ours.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     import httpx

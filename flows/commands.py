@@ -12,12 +12,22 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flows.access import auth_file
 from flows.config import RunConfig, compose, groups
 from flows.console import say, table
 from flows.mlflow_log import MlflowLog
 from flows.questions import explain, hits, replay
 from flows.run import decide
-from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
+from flows.services import (
+    client_environment,
+    configured_server,
+    down,
+    environment,
+    mlflow_ui,
+    server_url,
+    up,
+    use_environment,
+)
 from flows.unused import remove, unused
 from flows.verify import verify
 from llm_core.config import ConfigError, local_path, nearest
@@ -85,10 +95,12 @@ def stop_services(arguments: list[str]) -> int:
 def show_environment(arguments: list[str]) -> int:
     """`export` lines for a shell in which plain `prefect` and `mlflow` commands should work."""
     state = compose(arguments).state
-    url = server_url(state)
-    for name, value in {**environment(state), **({"PREFECT_API_URL": url} if url else {})}.items():
+    url, configured = server_url(state), configured_server(state)
+    for name, value in (client_environment(state, url) if url and not configured else environment(state)).items():
         print(f"export {name}={shlex.quote(value)}")
-    if not url:
+    if configured:
+        say(f"# the Prefect server at {configured} stays the one to talk to; unset PREFECT_API_URL for a local one")
+    elif not url:
         say("# no local Prefect server is running; `textmill up` starts one")
     return 0
 
@@ -100,8 +112,10 @@ def show_interfaces(arguments: list[str]) -> int:
     if tracking.enabled and tracking.uri is None and not uri.startswith("http"):  # else the server is not ours to ask
         address = MlflowLog(uri, tracking.experiment, state).runs_page(address)
     print(f"mlflow   {mask_secrets(address)}")
-    url = os.environ.get("PREFECT_API_URL") or server_url(state)
-    print(f"prefect  {url.removesuffix('/api') if url else 'not running; textmill up starts it'}")
+    url, local = os.environ.get("PREFECT_API_URL"), server_url(state)
+    print(f"prefect  {(url or local or '').removesuffix('/api') or 'not running; textmill up starts it'}")
+    if local and (not url or url == local):
+        print(f"         the password to sign in with is the line in {auth_file(state)}")
     return 0
 
 

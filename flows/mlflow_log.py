@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows.access import private_file
 from flows.journal import unsent_dir
 from flows.mlflow_names import MAX_NAME_CHARS, MAX_TEXT_CHARS, cut, numbers, params
 from llm_core.locks import open_lock
@@ -64,7 +65,10 @@ class MlflowLog:
             logging.getLogger(noisy).setLevel(logging.WARNING)
         from mlflow import MlflowClient
 
+        database = self._directory / "mlflow.db"
         self._directory.mkdir(parents=True, exist_ok=True)
+        if self.uri == f"sqlite:///{database}":
+            private_file(database)
         with self._alone():
             return MlflowClient(tracking_uri=self.uri)
 

@@ -22,7 +22,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +29,7 @@ from llm_core.process import terminate_with_parent
 from tasks.artifact import DamagedRecord, digest_file, read_sealed, sync_directory, write_sealed
 from tasks.soundness import damage as find_damage
 from tasks.stage import StageFailure
+from tasks.workers import WorkerContext
 
 logger = logging.getLogger("tasks.parts")
 PART_FILE = "part.json"
@@ -81,13 +81,14 @@ class PartRunner:
     """Runs parts on an executor and reuses the finished ones.
 
     parts_dir: where finished parts live; beside `out_dir` when None.
-    make_executor: opens an executor for the missing parts; None runs them here, in order.
+    make_executor: opens an executor for the missing parts, given the names of the environment variables that they read
+        (`part_variables` of a config, where it has some); None runs them here, in order.
     start_s: seconds its workers take to start. Parts are done here until what is left would take longer.
     progress: told (finished, total) after each part.
     """
 
     parts_dir: Path | None = None
-    make_executor: Callable[[], AbstractContextManager[Executor]] | None = None
+    make_executor: Callable[..., AbstractContextManager[Executor]] | None = None
     start_s: float = 0.0
     progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
 
@@ -119,7 +120,7 @@ class PartRunner:
             left = len(work) - done
             needs_s = (time.perf_counter() - begun) / done * left if done else 0.0
             if self.make_executor and left > 1 and needs_s >= self.start_s:
-                with self.make_executor() as executor:
+                with self.make_executor(*getattr(item[3], "part_variables", ())) as executor:
                     yield from _completions(executor, work[done:])
                 return
             _make_part(*item)
@@ -130,13 +131,15 @@ serial = PartRunner()
 """Parts one after another in this process, kept beside the output: the default in notebooks and tests."""
 
 
-def thread_executor(num_workers: int) -> Callable[[], AbstractContextManager[Executor]]:
-    return lambda: ThreadPoolExecutor(num_workers)
+def thread_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+    return lambda *variables: ThreadPoolExecutor(num_workers)
 
 
-def process_executor(num_workers: int) -> Callable[[], AbstractContextManager[Executor]]:
-    # spawn: workers must not inherit the parent's threads, locks or lock files.
-    return lambda: ProcessPoolExecutor(num_workers, get_context("spawn"), initializer=_die_with_parent, initargs=(os.getpid(),))
+def process_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+    # Spawned: workers must not inherit the parent's threads, locks or lock files, nor its secrets.
+    return lambda *variables: ProcessPoolExecutor(
+        num_workers, WorkerContext(variables), initializer=_die_with_parent, initargs=(os.getpid(),)
+    )
 
 
 def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:

@@ -36,6 +36,7 @@ from llm_core.run_config import RunConfig, check_run
 from llm_core.status import STATUS_FILE, is_held, note_death, read_status, status_as_written
 from llm_core.train_config import ParallelConfig, TrainConfig
 from tasks.artifact import Artifact, digest_file, write_json
+from tasks.environment import without_secrets
 from tasks.initial_model import check_vocabulary, initial_model_files
 from tasks.keys import ROOT, digest, key_config
 from tasks.parts import RunParts, scratch_dir, serial
@@ -194,13 +195,13 @@ def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
 
 
 def trainer_environment() -> dict[str, str]:
-    """This environment, with the code on the path, and threads that sleep while they wait for each other.
+    """This environment without secrets, with the code on the path, and threads that sleep while they wait for each other.
 
     Spinning threads are some 12 % faster on idle cores, but on shared ones each step waits for whole time slices: two
     threads on two busy cores were measured 80 times slower. A policy that is set already is kept.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"PYTHONPATH": path}
+    return {"OMP_WAIT_POLICY": "PASSIVE"} | without_secrets() | {"PYTHONPATH": path}
 
 
 def stop_session(trainer: subprocess.Popen[bytes], run: RunConfig) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from flows import services
+from flows.access import answers, basic_auth
 from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
-from flows.services import answers, down, environment, server_url, up
+from flows.services import client_environment, down, environment, server_url, up
 from tasks.artifact import write_json
 from tests.flows.conftest import RunCli
 
@@ -112,7 +113,7 @@ def test_two_ups_start_one_server_and_down_leaves_nothing(tmp_path: Path, monkey
         assert len(urls) == 2 and len(set(urls)) == 1 and len(said) == 1
         assert answers(f"{urls[0]}/health") and urls[0].startswith("http://127.0.0.1:")
         assert up(tmp_path, said.append) == urls[0] == server_url(tmp_path) and len(said) == 1
-        env = {**os.environ, **environment(tmp_path), "PREFECT_API_URL": urls[0]}
+        env = {**os.environ, **client_environment(tmp_path, urls[0])}
         command = [sys.executable, "-m", "prefect", "deployment", "ls"]
         listed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
         assert "pipeline/local" in listed and "refresh/nightly" in listed
@@ -143,11 +144,13 @@ def test_what_was_set_through_prefect_outlives_an_edit_of_the_file(tmp_path: Pat
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
     def nightly() -> Any:
-        with urllib.request.urlopen(f"{env['PREFECT_API_URL']}/deployments/name/refresh/nightly") as reply:
+        request = urllib.request.Request(f"{env['PREFECT_API_URL']}/deployments/name/refresh/nightly")
+        request.add_header("Authorization", basic_auth(env["PREFECT_API_AUTH_STRING"]))
+        with urllib.request.urlopen(request) as reply:
             return json.load(reply)
 
     try:
-        env["PREFECT_API_URL"] = up(state, said.append)
+        env |= client_environment(state, up(state, said.append))
         del said[:]
         prefect("deployment", "schedule", "resume", "refresh/nightly", nightly()["schedules"][0]["id"])
         prefect("deployment", "schedule", "create", "refresh/nightly", "--cron", "0 5 * * 0", "--active")
