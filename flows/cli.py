@@ -26,9 +26,10 @@ from flows.run import Terminated, decide, describe, is_interruption, open_run, s
 from flows.services import ServiceError, ensure_server, use_environment
 from flows.sweeps import run_sweep
 from llm_core.config import ConfigError, nearest
+from llm_core.printing import note, show
+from llm_core.secrets import mask_secrets
 from tasks.artifact import ArtifactMismatch
 from tasks.keys import digest
-from tasks.secrets import mask_secrets
 from tasks.stage import StageFailure, StageInterrupted
 
 _WITH_VALUE = ("-c", "--cfg", "-i", "--info", "-p", "--package", "-sc", "--shell-completion")
@@ -75,7 +76,7 @@ def _checked(arguments: list[str]) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help())
+        show(_help())
         return 0
     name, rest = arguments[0], arguments[1:]
     if name in ("-sc", "--shell-completion"):  # what the installed completion calls
@@ -84,7 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
         return _flow(name, rest)
     if name in COMMANDS:
         if rest and rest[0] in ("-h", "--help"):
-            print(f"textmill {name}: {COMMANDS[name][1]}\n\n{_help()}")
+            show(f"textmill {name}: {COMMANDS[name][1]}\n\n{_help()}")
             return 0
         return COMMANDS[name][0](rest)
     raise ConfigError(f"{name} is not a flow or command; {nearest(name, [*FLOWS, *COMMANDS])}")
@@ -133,7 +134,7 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
     file = configs[0].state / "sweeps" / f"tokenizers-{digest([c.key for c in found])}.html"
     page = write_sweep(found, model, seq_len, file)
     say(f"tokenizers: {best.name} takes the least compute per byte, or nearly; page {page}")
-    print(json.dumps({"recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}, "page": str(page)}))
+    show(json.dumps({"recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}, "page": str(page)}))
 
 
 def run_point(name: str, overrides: Sequence[str]) -> int:
@@ -147,8 +148,8 @@ def _run(name: str, overrides: Sequence[str], config: RunConfig) -> int:
         summary, description = _run_here(name, overrides, config)
     else:
         summary, description = _run_under_prefect(name, overrides, config)
-    print(description)
-    print(json.dumps(summary), flush=True)
+    show(description)
+    show(json.dumps(summary), flush=True)
     return 0
 
 
@@ -237,7 +238,7 @@ def _hydra_application(arguments: Sequence[str]) -> int:
             hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(lambda _: None)()
     finally:
         sys.argv = before
-        sys.stdout.write(mask_secrets(shown.getvalue()))
+        show(mask_secrets(shown.getvalue()), end="")
     return 0
 
 
@@ -245,7 +246,7 @@ def _complete(arguments: Sequence[str]) -> int:
     """Words after `textmill`: flows and commands for the first one, Hydra's choices for the others."""
     words = os.environ.get("COMP_LINE", "").split(" ")
     if "query" in arguments[-1] and len(words) == 2:
-        print(" ".join(name for name in [*FLOWS, *COMMANDS] if name.startswith(words[1])))
+        show(" ".join(name for name in [*FLOWS, *COMMANDS] if name.startswith(words[1])))
         return 0
     os.environ["COMP_LINE"] = " ".join(["textmill", *words[2:]])
     return _hydra_application(arguments)
@@ -306,13 +307,13 @@ def _stop_speaking() -> int:
 
 
 def _complain(error: object) -> int:
-    print(f"textmill: {mask_secrets(one_line(error))}", file=sys.stderr)
+    note(f"textmill: {one_line(error)}")
     return 2
 
 
 def _complain_of_stop(error: BaseException) -> int:
-    said = mask_secrets(one_line(error))
-    print(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}", file=sys.stderr)
+    said = one_line(error)
+    note(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}")
     if isinstance(error, StageInterrupted):  # what queues and launchers take for: start it again
         return os.EX_TEMPFAIL
     return 130 if isinstance(error, KeyboardInterrupt) else 143

@@ -31,9 +31,10 @@ from flows.services import (
 from flows.unused import remove, unused
 from flows.verify import verify
 from llm_core.config import ConfigError, local_path, nearest
+from llm_core.printing import printable_line, show
+from llm_core.secrets import mask_secrets
 from tasks.graph import ancestors
 from tasks.plan import plan_rows
-from tasks.secrets import mask_secrets
 from tasks.store import Store
 
 
@@ -68,13 +69,13 @@ def show_plan(arguments: list[str]) -> int:
         known = [file.size_bytes for file in unfetched if file.size_bytes is not None]
         size = f"{sum(known) / 1e6:,.1f} MB" if len(known) == len(unfetched) else "size not told"
         rows = [(stage, "?", "not read" if stage == "ingest" else "follows ingest") for stage in ancestors(FLOWS[name].target)]
-        print(table(("stage", "key", "why"), rows))
+        show(table(("stage", "key", "why"), rows))
         first = f"first {unfetched[0].address}"
-        print(f"\nnot read: {len(unfetched):,} file(s), {size}, {first}; a run fetches them to {config.source.cache}")
+        show(f"\nnot read: {len(unfetched):,} file(s), {size}, {first}; a run fetches them to {config.source.cache}")
         return 0
     store, plan = decide(config, FLOWS[name].target)
-    print(table(("stage", "key", "why"), plan_rows(plan)))
-    print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
+    show(table(("stage", "key", "why"), plan_rows(plan)))
+    show(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
     return 0
 
 
@@ -82,7 +83,7 @@ def start_services(arguments: list[str]) -> int:
     state = compose(arguments).state
     use_environment(state)
     url = up(state, say)
-    print(url.removesuffix("/api"))
+    show(url.removesuffix("/api"))
     return 0
 
 
@@ -97,12 +98,20 @@ def show_environment(arguments: list[str]) -> int:
     state = compose(arguments).state
     url, configured = server_url(state), configured_server(state)
     for name, value in (client_environment(state, url) if url and not configured else environment(state)).items():
-        print(f"export {name}={shlex.quote(value)}")
+        show(f"export {name}={_quote(value)}")
     if configured:
         say(f"# the Prefect server at {configured} stays the one to talk to; unset PREFECT_API_URL for a local one")
     elif not url:
         say("# no local Prefect server is running; `textmill up` starts one")
     return 0
+
+
+def _quote(value: str) -> str:
+    """`value` as one word of a shell."""
+    if printable_line(value) == value:
+        return shlex.quote(value)
+    # Escaped for the terminal, and read again by the shell.
+    return "$'" + printable_line(value.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def show_interfaces(arguments: list[str]) -> int:
@@ -111,11 +120,11 @@ def show_interfaces(arguments: list[str]) -> int:
     address, uri = mlflow_ui(state), tracking.resolve_uri(state)
     if tracking.enabled and tracking.uri is None and not uri.startswith("http"):  # else the server is not ours to ask
         address = MlflowLog(uri, tracking.experiment, state).runs_page(address)
-    print(f"mlflow   {mask_secrets(address)}")
+    show(f"mlflow   {mask_secrets(address)}")
     url, local = os.environ.get("PREFECT_API_URL"), server_url(state)
-    print(f"prefect  {(url or local or '').removesuffix('/api') or 'not running; textmill up starts it'}")
+    show(f"prefect  {(url or local or '').removesuffix('/api') or 'not running; textmill up starts it'}")
     if local and (not url or url == local):
-        print(f"         the password to sign in with is the line in {auth_file(state)}")
+        show(f"         the password to sign in with is the line in {auth_file(state)}")
     return 0
 
 
@@ -135,14 +144,14 @@ def collect(arguments: list[str]) -> int:
     total = sum(item.size_bytes for item in items) / 1e6
     if items:
         rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
-        print(table(("kind", "size", "path"), rows) + "\n")
+        show(table(("kind", "size", "path"), rows) + "\n")
     if not yes:
-        print(
+        show(
             f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
             + ("; --yes removes them" * bool(items))
         )
         return 0
-    print(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
+    show(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
     return 0
 
 
@@ -157,13 +166,13 @@ def generate(arguments: list[str]) -> int:
         raise ConfigError(f"no model is trained for this configuration ({why}); run `textmill train` with the same overrides")
     from tasks.generate import generate_text
 
-    def show(piece: str) -> None:
-        print(piece, end="", flush=True)
+    def show_piece(piece: str) -> None:
+        show(piece, end="", flush=True)
 
     settings = config.evaluate
     sampling, limit = settings.sampling(), settings.max_new_tokens
-    answer = generate_text(model.path / "model", tokenizer.path, prompt, sampling, limit, show, settings.device)
-    print()
+    answer = generate_text(model.path / "model", tokenizer.path, prompt, sampling, limit, show_piece, settings.device)
+    show()
     if answer.reached_max_seq_len:
         say(
             f"the answer stops after {answer.num_tokens} of evaluate.max_new_tokens ({limit}) tokens: "
@@ -219,7 +228,7 @@ def export(arguments: list[str]) -> int:
         why = plan["shards"].why
         raise ConfigError(f"no shards are made for this configuration ({why}); run `textmill refresh` with the same overrides")
     counts = export_shards(shards, form, folder)
-    print(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
+    show(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
     return 0
 
 

@@ -7,30 +7,22 @@ import logging
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from llm_core.printing import escape_defects, escape_record, get_logger, printable_line
 from tasks.artifact import Artifact
-from tasks.secrets import mask_secrets
 
-logger = logging.getLogger("flows")
+logger = get_logger("flows")
 
 
 def say(message: str) -> None:
     """One line for the user; under a Prefect worker it becomes a log line of the flow run."""
-    logger.info("%s", mask_secrets(message))
+    logger.info("%s", message)
 
 
 def warn(message: str) -> None:
-    logger.warning("%s", mask_secrets(message))
-
-
-class _Masked(logging.Formatter):
-    """The message and its traceback, without secrets."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return mask_secrets(super().format(record))
+    logger.warning("%s", message)
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
@@ -49,17 +41,12 @@ def set_up_console() -> None:
     for speaker in (logger, logging.getLogger("tasks")):
         if not any(isinstance(handler, _Console) for handler in speaker.handlers):
             handler = _Console()
-            handler.setFormatter(_Masked("%(message)s"))
+            handler.addFilter(escape_record)
             speaker.addHandler(handler)
         speaker.setLevel(logging.INFO)
         # Prefect's log handler takes over what is propagated; the console has been served.
         speaker.propagate = False
-    sys.excepthook = lambda *error: print_defect(error[1])
-
-
-def print_defect(error: BaseException) -> None:
-    """The traceback of a defect on stderr, without secrets."""
-    sys.stderr.write(mask_secrets("".join(traceback.format_exception(error))))
+    escape_defects()
 
 
 class Progress:
@@ -126,7 +113,7 @@ class Progress:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned by spaces; numbers to the right."""
-    lines = [list(header), *[list(row) for row in rows]]
+    lines = [[printable_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     numeric = [all(row[i][:1].isdigit() or not row[i] for row in rows) and bool(rows) for i in range(len(header))]
     shown = []

@@ -17,9 +17,10 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import ObjectNotFound
 
+from llm_core.printing import show
+from llm_core.secrets import mask_values
 from tasks.artifact import write_json
 from tasks.keys import canonical_json
-from tasks.secrets import mask_values
 
 FIELDS = ("description", "tags", "parameters", "job_variables", "paused", "concurrency_limit", "concurrency_options")
 """What a deployment has beside its schedules that a person would change."""
@@ -51,7 +52,7 @@ def main(pool: str, memory: Path) -> None:
             _restore(client, ids[name], given, wanted)
             if before:  # on a fresh server everything is new
                 for line in changes(before.get(name), wanted):
-                    print(f"{name}: {line}")
+                    show(f"{name}: {line}")
     write_json(memory, {"applied": after})
 
 

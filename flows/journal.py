@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from llm_core.printing import printable
+from llm_core.secrets import mask_secrets, mask_values
 from tasks.artifact import write_json
-from tasks.secrets import mask_secrets, mask_values
 
 Event = Mapping[str, Any]
 
@@ -66,7 +67,7 @@ class Journal:
 
     def append(self, event: Event) -> None:
         event = mask_values(event)
-        self._stream.write(json.dumps(event, ensure_ascii=False) + "\n")
+        self._stream.write(printable(json.dumps(event, ensure_ascii=False)) + "\n")
         self._stream.flush()
         os.fsync(self._stream.fileno())
         self.events.append(event)

@@ -23,7 +23,8 @@ from flows.access import private_file
 from flows.journal import unsent_dir
 from flows.mlflow_names import MAX_NAME_CHARS, MAX_TEXT_CHARS, cut, numbers, params
 from llm_core.locks import open_lock
-from tasks.secrets import mask_secrets
+from llm_core.printing import printable
+from llm_core.secrets import mask_secrets
 
 # Server limits of one log_batch call; of its bytes, half of what is allowed.
 MAX_METRICS, MAX_PARAMS, MAX_BATCH_BYTES = 1000, 100, 500_000
@@ -156,7 +157,7 @@ class MlflowLog:
             self._client.log_inputs(run_id, inputs)
 
     def text(self, run_id: str, name: str, text: str) -> None:
-        self._client.log_text(run_id, text, name)
+        self._client.log_text(run_id, printable(text), name)
 
     def file(self, run_id: str, path: Path) -> None:
         self._client.log_artifact(run_id, str(path))

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from llm_core.printing import printable
+
 MAX_NAME_CHARS = 250
 MAX_EXPERIMENT_CHARS = 500
 MAX_TEXT_CHARS = 5000
@@ -60,7 +62,8 @@ def read_name(name: str, separator: str) -> tuple[str, ...]:
 
 
 def cut(text: str, limit: int) -> str:
-    """`text`, or its beginning and a digest of all of it where it is longer than `limit`."""
+    """`text` as it may be shown, or its beginning and a digest of all of it where it is longer than `limit`."""
+    text = printable(text)
     if len(text) <= limit:
         return text
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks.secrets import mask_secrets
+from llm_core.secrets import mask_secrets
 
 _WITHHELD: dict[str, str] = {}
 

@@ -18,10 +18,10 @@ from typing import Any
 from flows.processes import is_running, start_time
 from llm_core.config import ConfigError
 from llm_core.json_files import read_json
+from llm_core.secrets import mask_values
 from tasks.artifact import ArtifactMismatch, write_json
 from tasks.graph import STAGES
 from tasks.plan import Plan
-from tasks.secrets import mask_values
 from tasks.store import Store, now
 
 MARKER_FILE = ".textmill-store"

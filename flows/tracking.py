@@ -24,9 +24,9 @@ from flows.mlflow_names import MAX_EXPERIMENT_CHARS
 from flows.records import RunRecord
 from flows.shipping import Shipper
 from llm_core.config import ConfigError
+from llm_core.secrets import mask_secrets, mask_values
 from tasks.artifact import Artifact
 from tasks.keys import ROOT
-from tasks.secrets import mask_secrets, mask_values
 from tasks.stage import StageInterrupted
 from tasks.store import Node, now
 

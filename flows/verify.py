@@ -17,6 +17,7 @@ from flows.config import RunConfig, compose
 from flows.console import say, table
 from flows.run import decide, open_run
 from llm_core.config import ConfigError
+from llm_core.printing import show
 from tasks.artifact import ARTIFACT_FILE, ArtifactMismatch, DamagedRecord, load_artifact, read_sealed
 from tasks.graph import STAGES
 from tasks.parts import PART_FILE
@@ -63,14 +64,14 @@ def verify(arguments: list[str]) -> int:
     damaged = [*_damaged_artifacts(store, seen), *_damaged_parts(store, seen)]
     elapsed_s = time.perf_counter() - started
     if damaged:
-        print(
+        show(
             table(("kind", "stage", "key", "what is wrong"), [[d.kind, d.stage, d.key, w] for d in damaged for w in d.wrong])
             + "\n"
         )
     left = _repair(store, config, overrides, damaged) if repair else damaged
     way_out = "; runs that use them rebuild them, --repair does now" if left else ""
-    print(f"{seen.artifacts:,} artifacts and {seen.parts:,} parts, {seen.bytes / 1e6:,.1f} MB: {len(damaged)} damaged{way_out}")
-    print(
+    show(f"{seen.artifacts:,} artifacts and {seen.parts:,} parts, {seen.bytes / 1e6:,.1f} MB: {len(damaged)} damaged{way_out}")
+    show(
         json.dumps(asdict(seen) | {"elapsed_s": round(elapsed_s, 3), "damaged": [asdict(d) for d in damaged], "left": len(left)})
     )
     return 1 if left else 0

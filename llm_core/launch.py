@@ -17,6 +17,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.run import parse_args, run
 
+from llm_core.printing import note
 from llm_core.process import describe_end
 from llm_core.status import STATUS_FILE, note_death, status_as_written
 from llm_core.train import read_run_config
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         run(parse_args([*options, "--config", str(arguments.config), "--workdir", str(arguments.workdir)]))
     except ChildFailedError as error:
-        print(error, file=sys.stderr, flush=True)
+        for line in str(error).splitlines():
+            note(line)
         note_first_death(arguments.workdir, error.failures)
         sys.exit(1)
     except SignalException as error:
@@ -50,7 +52,7 @@ def note_first_death(workdir: Path, failures: Mapping[int, ProcessFailure]) -> N
     try:
         note_death(workdir / STATUS_FILE, f"rank {rank} (process {first.pid}) {describe_end(first.exitcode)}")
     except OSError as error:
-        print(f"{workdir / STATUS_FILE} was not written: {error}", file=sys.stderr, flush=True)
+        note(f"{workdir / STATUS_FILE} was not written: {error}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import fcntl
 import json
 import os
 import platform
-import sys
 import threading
 import time
 from datetime import UTC, datetime
@@ -30,6 +29,7 @@ from types import TracebackType
 from typing import Any
 
 from llm_core.durable import sync_file
+from llm_core.printing import note
 
 STATUS_FILE = "status.json"
 LOCK_FILE = "trainer.lock"
@@ -86,7 +86,7 @@ class Heartbeat:
                 self._write("running", unless_ended=True)
             except OSError as error:  # training goes on, and will say so itself where it cannot
                 if not self._complained:
-                    print(f"{self._path} was not written: {error}", file=sys.stderr, flush=True)
+                    note(f"{self._path} was not written: {error}")
                 self._complained = True
 
     def _write(self, outcome: str, durable: bool = False, unless_ended: bool = False) -> None:

@@ -47,6 +47,7 @@ from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.prefetch import Prefetch
+from llm_core.printing import escape_defects, note, show
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.rollback import Rollback
@@ -71,10 +72,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True, help="resolved run config, JSON")
     parser.add_argument("--workdir", type=Path, required=True, help="where checkpoints and metrics are kept")
     arguments = parser.parse_args(argv)
+    escape_defects()
     try:
         outcome = run_in(arguments.workdir, read_run_config(arguments.config))
     except USER_ERRORS as error:
-        print(f"llm_core.train: {error}", file=sys.stderr, flush=True)
+        note(f"llm_core.train: {error}")
         sys.exit(REFUSED)
     if outcome == "preempted":
         sys.exit(TRY_AGAIN)
@@ -104,7 +106,7 @@ def run_in(workdir: Path, config: RunConfig) -> str:
                 try:
                     status.end("failed", error=str(error), refused=isinstance(error, USER_ERRORS))
                 except OSError as no_room:  # often what went wrong in the first place, which must be told
-                    print(f"{workdir / STATUS_FILE} was not written: {no_room}", file=sys.stderr, flush=True)
+                    note(f"{workdir / STATUS_FILE} was not written: {no_room}")
                 raise
 
 
@@ -169,7 +171,7 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
     def report(event: str, step: int, what: str) -> None:
         metrics.tell(event, step, what)
-        print(f"llm_core.train: {event} (step {step}): {what}", file=sys.stderr, flush=True)
+        note(f"llm_core.train: {event} (step {step}): {what}")
 
     return report
 
@@ -286,7 +288,7 @@ def hold_workdir(workdir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("an earlier trainer is still saving; waiting for it to end", flush=True)
+            show("an earlier trainer is still saving; waiting for it to end", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.json_files import UnreadableJson, is_inside, read_json
+from llm_core.printing import printable
 
 SCHEMA_VERSION = 1
 ARTIFACT_FILE = "artifact.json"
@@ -118,7 +119,8 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
+        text = json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        stream.write(printable(text) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from tasks.secrets import mask_secrets
+from llm_core.secrets import mask_secrets
 
 NEEDED = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP"),

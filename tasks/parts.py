@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import shutil
 import signal
@@ -25,13 +24,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from llm_core.printing import get_logger
 from llm_core.process import terminate_with_parent
 from tasks.artifact import DamagedRecord, digest_file, read_sealed, sync_directory, write_sealed
 from tasks.soundness import damage as find_damage
 from tasks.stage import StageFailure
 from tasks.workers import WorkerContext
 
-logger = logging.getLogger("tasks.parts")
+logger = get_logger("tasks.parts")
 PART_FILE = "part.json"
 MAX_IN_FLIGHT = 256
 """Parts that wait for a worker or are worked on at once."""

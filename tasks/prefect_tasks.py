@@ -26,11 +26,11 @@ from prefect.states import Cancelled, Completed, Failed, State
 from prefect.task_runners import TaskRunner
 
 from llm_core.config import ConfigError
+from llm_core.printing import publishable
 from tasks.artifact import Artifact
 from tasks.execute import make_artifact
 from tasks.parts import PartRunner
 from tasks.plan import Step
-from tasks.secrets import mask_secrets
 from tasks.stage import StageFailure, StageInterrupted
 from tasks.store import Store
 
@@ -64,9 +64,9 @@ def _stage_task(
     try:
         artifact, made = make()
     except StageFailure as error:
-        return Failed(message=mask_secrets(str(error)), data=error)
+        return Failed(message=publishable(error), data=error)
     except StageInterrupted as error:
-        return Cancelled(message=mask_secrets(str(error)), data=error)
+        return Cancelled(message=publishable(error), data=error)
     if made:
         return artifact, made
     return Completed(name="Skipped", message=f"{stage} {key} is in the store", data=(artifact, made))

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from llm_core.metric_log import METRICS_FILE, is_of_run
+from llm_core.printing import note
 
 TAIL_BYTES = 4096
 
@@ -41,7 +42,7 @@ class TrainingProgress:
             self._advance_bar(row)
             self._shown_step = row["step"]
         elif time.monotonic() - self._shown_at >= self._every_s or row["step"] == self._num_steps:
-            print(f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}", file=self._stream, flush=True)
+            note(f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}", self._stream)
             self._shown_step, self._shown_at = row["step"], time.monotonic()
 
     def _tell_events(self, path: Path) -> None:
@@ -62,7 +63,7 @@ class TrainingProgress:
                 row = json.loads(line)
                 if is_of_run(row) and row["at"] >= self._began_at:
                     self._told.add(line)
-                    print(f"train: {row['event']} (step {row['step']}): {row['what']}", file=self._stream, flush=True)
+                    note(f"train: {row['event']} (step {row['step']}): {row['what']}", self._stream)
 
     def _advance_bar(self, row: dict[str, Any]) -> None:
         if self._bar is None:

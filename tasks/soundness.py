@@ -8,7 +8,6 @@ other bytes than it was given: whoever is about to read an artifact asks for a c
 from __future__ import annotations
 
 import contextlib
-import logging
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.json_files import is_inside
+from llm_core.printing import get_logger
 from tasks.artifact import DamagedRecord, digest_file, read_sealed, write_sealed
 from tasks.keys import digest
 
-logger = logging.getLogger("tasks.soundness")
+logger = get_logger("tasks.soundness")
 Files = Sequence[Mapping[str, Any]]
 """Entries of a record: `path`, `size`, `digest`."""
 

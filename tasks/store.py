@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.locks import open_lock
+from llm_core.secrets import mask_values
 from tasks.artifact import (
     ARTIFACT_FILE,
     SCHEMA_VERSION,
@@ -32,7 +33,6 @@ from tasks.artifact import (
     write_sealed,
 )
 from tasks.keys import python_version
-from tasks.secrets import mask_values
 from tasks.soundness import Soundness
 from tasks.stage import StageFailure
 

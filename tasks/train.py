@@ -31,6 +31,7 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, TIMING_FILE, read_rows
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
+from llm_core.printing import note
 from llm_core.process import describe_end, terminate_with_parent
 from llm_core.run_config import RunConfig, check_run
 from llm_core.status import STATUS_FILE, is_held, note_death, read_status, status_as_written
@@ -168,7 +169,7 @@ def _judge(workdir: Path, earlier: Mapping[str, Any], code: int) -> dict[str, An
     try:
         note_death(workdir / STATUS_FILE, cause)
     except OSError as error:
-        print(f"{workdir / STATUS_FILE} was not written: {error}", file=sys.stderr, flush=True)
+        note(f"{workdir / STATUS_FILE} was not written: {error}")
     return {"step": status.get("step", 0)} | status | {"outcome": "died", "cause": cause}
 
 
@@ -214,8 +215,7 @@ def stop_session(trainer: subprocess.Popen[bytes], run: RunConfig) -> None:
             trainer.wait(patience_s)
             return
         except subprocess.TimeoutExpired:
-            message = f"the trainer did not stop within {grace_s:.0f} s (train.grace_s); killing it"
-            print(message, file=sys.stderr, flush=True)
+            note(f"the trainer did not stop within {grace_s:.0f} s (train.grace_s); killing it")
 
 
 def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:

@@ -35,6 +35,7 @@ from llm_core.optim.offload import Offloaded
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import open_ranks
+from llm_core.printing import show
 from llm_core.run_config import RunConfig
 from llm_core.step import train_step
 
@@ -77,7 +78,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     if arguments.only:
         config = read_config([*SMALL, *arguments.overrides, *PLACES[arguments.only]])
-        print(json.dumps({"state": arguments.only} | measure(config, arguments.skip, arguments.folder)))
+        show(json.dumps({"state": arguments.only} | measure(config, arguments.skip, arguments.folder)))
         return
     options = [*arguments.overrides, "--skip", str(arguments.skip), "--folder", str(arguments.folder)]
     command = [sys.executable, "-m", "llm_core.benchmarks.offload", *options]
@@ -89,13 +90,13 @@ def main() -> None:
         losses = row.pop("losses")
         expected = expected or losses
         rows[place] = withhold(row | {"loss_difference": largest_difference(losses, expected)}, limit)
-        print(json.dumps(rows[place]), flush=True)
+        show(json.dumps(rows[place]), flush=True)
     summary = {
         "step_s_of": {place: row["step_s"] for place, row in rows.items()},
         "loss_difference_of": {place: row["loss_difference"] for place, row in rows.items()},
         "losses_agree": all(row["loss_difference"] <= limit for row in rows.values()),
     }
-    print(json.dumps(rows["disk"] | summary))
+    show(json.dumps(rows["disk"] | summary))
     sys.exit(not summary["losses_agree"])
 
 

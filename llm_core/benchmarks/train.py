@@ -30,6 +30,7 @@ from llm_core.device import device_name, set_threads, synchronize
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
+from llm_core.printing import show
 from llm_core.roofline import training_peak
 from llm_core.run_config import RunConfig
 from llm_core.schedule import learning_rate
@@ -77,7 +78,7 @@ def main() -> None:
     if arguments.only:
         row = measure(config if arguments.only == "own" else plain(config), arguments.skip)
         if row:
-            print(json.dumps(row), flush=True)
+            show(json.dumps(row), flush=True)
         return
     options = [*arguments.overrides, "--skip", str(arguments.skip), "--only"]
     reference = last_row([*launcher(plain(config)), *options, "plain"])
@@ -85,12 +86,12 @@ def main() -> None:
     for _ in range(arguments.rounds):
         row = last_row([*launcher(config), *options, "own"])
         runs["own"].append(held_against(row, reference, config, SPEEDS))
-        print(json.dumps(runs["own"][-1]), flush=True)
+        show(json.dumps(runs["own"][-1]), flush=True)
         if arguments.peer:
             runs["peer"].append(last_row(shlex.split(arguments.peer)))
-            print(json.dumps(runs["peer"][-1]), flush=True)
+            show(json.dumps(runs["peer"][-1]), flush=True)
     summary = summarise(runs["own"], runs["peer"])
-    print(json.dumps(summary))
+    show(json.dumps(summary))
     sys.exit(not summary["losses_agree"])
 
 

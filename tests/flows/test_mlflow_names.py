@@ -60,3 +60,8 @@ def test_only_finite_numbers_become_metrics() -> None:
     values = {"a": 1, "b": {"c@": 2.5, "text": "x", "flag": True}, "bad": float("nan"), "list": [1, 2], "huge": 10**400}
     assert numbers(values) == {"a": 1.0, "b/c_x40_": 2.5}
     assert json.dumps(numbers(values))
+
+
+def test_texts_of_parameters_and_tags_act_on_no_reader() -> None:
+    assert params({"name": "a\x1b[2J\x9b\u202e\nb"}) == {"name": "a\\u001b[2J\\u009b\\u202e\nb"}
+    assert cut("\x1b" * 100, 250) == cut("\\u001b" * 100, 250) and len(cut("\x1b" * 100, 250)) == 250

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.config import compose
-from tasks.secrets import mask_secrets, mask_values
+from llm_core.secrets import mask_secrets, mask_values
 
 PLACES = [
     "tracking.uri=postgresql://me:{}@db.host:5432/runs?sslmode=require",
