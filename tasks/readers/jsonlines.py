@@ -31,8 +31,8 @@ def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Colu
     loads, number, offset = orjson.loads, 1, 0
     # One loop over the lines of a block: a generator for each line would cost as much as parsing a short one.
     for lines in line_blocks(stream, compression):
-        if isinstance(lines, str):
-            yield Fault(number, offset, lines, ends=True)
+        if isinstance(lines, DamagedStream):
+            yield Fault(number, offset, damaged(lines), True, lines.stopped_at)
             return
         for line in lines:
             try:
@@ -56,8 +56,8 @@ def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Colu
             number, offset = number + 1, offset + len(line) + 1
 
 
-def line_blocks(stream: BinaryIO, compression: str) -> Iterator[list[bytes] | str]:
-    """Lists of whole lines without their ends; at last the error, as text, where the stream is damaged."""
+def line_blocks(stream: BinaryIO, compression: str) -> Iterator[list[bytes] | DamagedStream]:
+    """Lists of whole lines without their ends; at last the damage, where the stream has some."""
     held: list[bytes] = []  # the beginning of a line that goes on in the next block
     try:
         for block in read_blocks(stream, compression):
@@ -68,17 +68,17 @@ def line_blocks(stream: BinaryIO, compression: str) -> Iterator[list[bytes] | st
                 held = [lines.pop()]
                 yield lines
     except DamagedStream as error:
-        yield damaged(error)
+        yield error
         return
     if any(held):
         yield [b"".join(held)]
 
 
-def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, bytes | str]]:
-    """(line number from 1, byte offset, line); the line is the error, as text, where a stream is damaged."""
+def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, bytes | DamagedStream]]:
+    """(line number from 1, byte offset, line); the last one is the damage, where a stream has some."""
     number, offset = 1, 0
     for lines in line_blocks(stream, compression):
-        if isinstance(lines, str):
+        if isinstance(lines, DamagedStream):
             yield number, offset, lines
             return
         for line in lines:
