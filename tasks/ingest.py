@@ -184,7 +184,7 @@ def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str
         kinds = ", ".join(f"{ending} {count:,}" for ending, count in endings.most_common(5))
         shown = ", ".join(names[:MAX_NAMED_FILES]) + (" …" if len(names) > MAX_NAMED_FILES else "")
         logger.warning(
-            "left out for want of a reader: %s (%s): %s; say what they are with source.format, or name .json by a glob",
+            "left out for want of a reader: %s (%s): %s; say what they are with source.format",
             f"{len(names):,}",
             kinds,
             shown,

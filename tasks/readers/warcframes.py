@@ -191,12 +191,14 @@ def _read_frame(window: _Window) -> Frame | Broken:
     while not window.next_member(stop) and len(window.data) < stop:
         if not window.fill(min(stop, len(window.data) + STEP_BYTES)):
             return _cut_off(window, begin)
-    if window.next_member(stop) or not _ends(window, stop):
+    after = _after_end(window, stop)
+    if window.next_member(stop) or after is None:
         return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
     with memoryview(window.data) as view:
         offset, body = window.offset, bytes(view[begin:stop])
-    if window.is_first and window.is_damaged(offset) and not window.data[stop:].strip(b"\r\n"):
-        return window.cross_stop(offset)  # its text may be what is damaged
+    has_next = len(window.data) > after and MAGIC.startswith(window.data[after : after + len(MAGIC)])
+    if not has_next and window.explains(offset):
+        return window.cross_stop(offset)  # nothing else is in the member, so what is damaged is this record
     if trouble and window.explains(offset):
         return window.cross_stop(offset)
     window.drop(stop)
@@ -230,18 +232,17 @@ def _parse(header: bytes) -> tuple[Any, str | None]:
     return headers, trouble
 
 
-def _ends(window: _Window, stop: int) -> bool:
-    """Whether a record ends at `stop`: with two line ends, or, as some programs write them, others before the next header."""
-    window.fill(stop + 4)
+def _after_end(window: _Window, stop: int) -> int | None:
+    """Where what follows a record begins, if that ends at `stop`: with two line ends, or, as some programs write them, others
+    before the next header. None where it does not."""
+    window.fill(stop + 4 + len(MAGIC))
     if window.data.startswith(b"\r\n\r\n", stop):
-        stop += 4
-        window.fill(stop + 1)
-        return True
+        return stop + 4
     while (after := LINE_ENDS.match(window.data, stop).end()) == len(window.data):  # type: ignore[union-attr]
         if not window.fill(after + 1):
-            return True
+            return after
     window.fill(after + len(MAGIC))
-    return MAGIC.startswith(window.data[after : after + len(MAGIC)])
+    return after if MAGIC.startswith(window.data[after : after + len(MAGIC)]) else None
 
 
 def _resume(window: _Window, start: int, error: str) -> Broken:
