@@ -128,8 +128,9 @@ def in_and_out(artifact: Artifact) -> tuple[str, str]:
         case "tokenizer" if "vocab_size" in metrics:
             return "", f"{metrics['vocab_size']:,} token ids"
         case "shards" if "splits" in metrics:
-            splits = metrics["splits"].values()
-            return f"{sum(s['documents'] for s in splits):,} documents", f"{sum(s['tokens'] for s in splits):,} tokens"
+            splits, empty = metrics["splits"].values(), counters["dropped"].get("EMPTY", 0)
+            dropped = f" ({empty:,} without tokens dropped)" if empty else ""
+            return f"{sum(s['documents'] for s in splits):,} documents{dropped}", f"{sum(s['tokens'] for s in splits):,} tokens"
         case "train" if "final_train_loss" in metrics:
             return f"{metrics['num_steps']:,} steps", f"loss {metrics['final_train_loss']:.3f}"
         case "evaluate" if "val_bpb" in metrics:

@@ -1,9 +1,12 @@
-"""Which bytes does a file hold, plain or compressed, and where do they stop being sound?
+"""Reads the bytes of a file, plain or compressed, as far as they are sound, and finds the next sound place after damage.
 
 `read_blocks` decompresses gzip, zstd, bzip2 and xz in bounded memory, over every member and every frame. A stream
 that ends in the middle, or is corrupt there, gives all bytes before that place and then raises `DamagedStream`, so
 that readers can keep what is whole. Blocks have no meaning of their own: only their concatenation counts. `SoundBytes` is
 the same as a file object for libraries that read one: it ends where the soundness does, and says so afterwards.
+
+`read_pieces` also tells where members begin, and resumes after damage at the next member whose content begins as expected. A
+magic number alone is not enough for that: three bytes occur in compressed data by chance.
 """
 
 from __future__ import annotations
@@ -12,19 +15,117 @@ import bz2
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
 
 BLOCK_BYTES = 1 << 20
 COMPRESSED_BLOCK_BYTES = 1 << 13
-"""Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can return. And a file is
-read hardly further than its stream is sound, which tells how much of it there was."""
+"""Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can return."""
+HELD_COMPRESSED_BYTES = 1 << 20
+"""Of the current member, to find the exact place of damage and members that a damaged one ran into. Damaged deflate data
+turns invalid within some kB."""
+MAX_MEMBER_HEADER_BYTES = 1 << 17
+"""A gzip header has an extra field of up to 64 kB and names."""
+TRAILER_BYTES = 4
+"""At the end of a gzip member, with the length of its content."""
+MAX_DEFLATE_RATIO = 1032
+"""Of deflate; a length in a trailer beyond it is not believed."""
 
 
 class DamagedStream(ValueError):
     """A compressed stream that is cut off or corrupt; the bytes before that place were given."""
+
+    def __init__(self, error: str, stopped_at: int) -> None:
+        super().__init__(error)
+        self.stopped_at = stopped_at
+        """Compressed bytes before the place."""
+
+
+class MemberStart(NamedTuple):
+    """A member, or frame, begins at `offset` of the compressed bytes."""
+
+    offset: int
+
+
+class Gap(NamedTuple):
+    """Damage in a compressed stream, after which a sound member begins."""
+
+    error: str
+    stopped_at: int
+    """Compressed bytes before the damage."""
+    resumed_at: int
+    """Compressed bytes before the next sound member."""
+    missing_bytes: int
+    """Uncompressed bytes that the damaged member states beyond those that were given; negative where it gave more than it
+    states, 0 where it states nothing."""
+
+
+Piece = bytes | MemberStart | Gap
+
+
+class _Codec(NamedTuple):
+    name: str
+    magic: bytes
+    make: Callable[[], Any]
+    step: Callable[[Any, bytes], tuple[bytes, bytes]]
+    """(block, what of the pending bytes is still to be decompressed); the libraries differ in how they say the latter."""
+    errors: tuple[type[Exception], ...]
+    stated_length: Callable[[bytes, bytes], int | None]
+    """Uncompressed length by the first and the last compressed bytes of a member."""
+    padded: bool = True
+    """Zero bytes may stand between members and at the end."""
+
+
+def _inflate(member: Any, pending: bytes) -> tuple[bytes, bytes]:
+    block = member.decompress(pending, BLOCK_BYTES)
+    return block, member.unused_data if member.eof else member.unconsumed_tail
+
+
+def _unzstd(member: Any, pending: bytes) -> tuple[bytes, bytes]:
+    return member.decompress(pending), member.unused_data if member.eof else b""
+
+
+def _unpack(member: Any, pending: bytes) -> tuple[bytes, bytes]:
+    block = member.decompress(pending, BLOCK_BYTES)
+    return block, member.unused_data if member.eof else b""
+
+
+def _isize(first: bytes, last: bytes) -> int | None:
+    return int.from_bytes(last, "little") if len(last) == TRAILER_BYTES else None
+
+
+def _frame_size(first: bytes, last: bytes) -> int | None:
+    try:
+        size = zstandard.frame_content_size(first)
+    except zstandard.ZstdError:
+        return None
+    return None if size < 0 else size
+
+
+_CODECS: Mapping[str, _Codec] = {
+    ".gz": _Codec("gzip", b"\x1f\x8b\x08", lambda: zlib.decompressobj(wbits=31), _inflate, (zlib.error,), _isize),
+    ".zst": _Codec(
+        "zstd",
+        b"\x28\xb5\x2f\xfd",
+        lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
+        _unzstd,
+        (zstandard.ZstdError,),
+        _frame_size,
+        padded=False,
+    ),
+    ".bz2": _Codec("bzip2", b"BZh", bz2.BZ2Decompressor, _unpack, (OSError, EOFError), lambda first, last: None),
+    ".xz": _Codec(
+        "xz",
+        b"\xfd7zXZ\0",
+        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+        _unpack,
+        (lzma.LZMAError, EOFError),
+        lambda first, last: None,
+    ),
+}
 
 
 def read_blocks(stream: BinaryIO, compression: str = "") -> Iterator[bytes]:
@@ -32,20 +133,163 @@ def read_blocks(stream: BinaryIO, compression: str = "") -> Iterator[bytes]:
 
     compression: a suffix of `tasks.readers.formats.COMPRESSIONS`, or empty.
     """
-    match compression:
-        case "":
-            while block := stream.read(BLOCK_BYTES):
-                yield block
-        case ".gz":
-            yield from _gunzip(stream)
-        case ".zst":
-            yield from _unzstd(stream)
-        case ".bz2":
-            yield from _unpack(stream, "bzip2", bz2.BZ2Decompressor)
-        case ".xz":
-            yield from _unpack(stream, "xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ))
-        case _:
-            raise AssertionError(f"nothing decompresses {compression}")
+    for piece in read_pieces(stream, compression):
+        if type(piece) is bytes:
+            yield piece
+
+
+def read_pieces(stream: BinaryIO, compression: str = "", begins: bytes = b"") -> Iterator[Piece]:
+    """Blocks of uncompressed bytes, the places where members begin, and gaps.
+
+    begins: what the content of every member that is worth resuming at begins with; empty: damage ends the stream, and is raised
+    as DamagedStream. So is damage after which there is no such member.
+    """
+    if not compression:
+        while block := stream.read(BLOCK_BYTES):
+            yield block
+        return
+    codec, source, pending, member = _CODECS[compression], _Compressed(stream), b"", None
+    given = 0
+    while True:
+        if not pending and (member is None or getattr(member, "needs_input", True)):
+            pending = source.read()
+            if not pending and member is None:
+                return
+        if member is None:
+            pending = pending.lstrip(b"\0") if codec.padded else pending
+            if not pending:
+                continue
+            source.begin_member(pending)
+            member, given = codec.make(), 0
+            yield MemberStart(source.offset - len(pending))
+        error, at_end = "", not pending and getattr(member, "needs_input", True)
+        if at_end:
+            error = f"truncated {codec.name} stream"
+            # What the decompressor still holds is sound: it was only waiting for more.
+            if rest := member.flush() if codec.name == "gzip" else b"":
+                given += len(rest)
+                yield rest
+        else:
+            try:
+                block, pending_after = codec.step(member, pending)
+            except codec.errors as raised:
+                error = f"corrupt {codec.name} stream ({raised})"
+            else:
+                pending, given = pending_after, given + len(block)
+                if block:
+                    yield block
+                if member.eof:
+                    member = None
+        if error:
+            stopped_at = source.offset - len(pending)
+            for block, num_sound in _salvage(codec, source, pending, given):
+                given, stopped_at = given + len(block), source.offset - len(pending) + num_sound
+                if block:
+                    yield block
+            yield _resume(codec, source, error, stopped_at, given, begins)
+            pending, member = b"", None
+
+
+class _Compressed:
+    """Compressed bytes in small chunks, with those of the current member at hand."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._returned = stream, b""
+        self.offset = 0
+        """Bytes taken."""
+        self._chunks: deque[bytes] = deque()
+        self._held_bytes = 0
+        self.is_whole = True
+        """Whether all that was taken of the member is held."""
+
+    def read(self) -> bytes:
+        if self._returned:
+            chunk, self._returned = self._returned[:COMPRESSED_BLOCK_BYTES], self._returned[COMPRESSED_BLOCK_BYTES:]
+        else:
+            chunk = self._stream.read(COMPRESSED_BLOCK_BYTES)
+        self.offset += len(chunk)
+        self._hold(chunk)
+        return chunk
+
+    def begin_member(self, pending: bytes) -> None:
+        self._chunks.clear()
+        self._held_bytes, self.is_whole = 0, True
+        self._hold(pending)
+
+    def held(self) -> bytes:
+        return b"".join(self._chunks)
+
+    def give_back(self, data: bytes) -> None:
+        """Let `data` be what is read next."""
+        self.offset -= len(data)
+        self._returned = data + self._returned
+
+    def _hold(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._held_bytes += len(chunk)
+        while self._held_bytes > HELD_COMPRESSED_BYTES and len(self._chunks) > 1:
+            self._held_bytes -= len(self._chunks.popleft())
+            self.is_whole = False
+
+
+def _salvage(codec: _Codec, source: _Compressed, pending: bytes, given: int) -> Iterator[tuple[bytes, int]]:
+    """(block, how many of the pending bytes are sound) up to the damage: a call that fails keeps what it had decompressed.
+
+    Decompresses the member again, and what failed byte by byte; only where all of it is held.
+    """
+    if not (pending and source.is_whole):
+        return
+    held, again, skip = source.held(), codec.make(), given
+    before = len(held) - len(pending)
+    for i in range(-1, len(pending)):
+        rest = held[:before] if i < 0 else pending[i : i + 1]
+        while True:
+            try:
+                block, rest = codec.step(again, rest)
+            except codec.errors:
+                return
+            skip, block = max(0, skip - len(block)), block[skip:]
+            yield block, i + 1
+            if again.eof or not (rest or not getattr(again, "needs_input", True)):
+                break
+        if again.eof:
+            return
+
+
+def _resume(codec: _Codec, source: _Compressed, error: str, stopped_at: int, given: int, begins: bytes) -> Gap:
+    """Go to the next sound member. Raises DamagedStream where there is none."""
+    data = source.held()
+    first, span_start = data[:64], source.offset - len(data)
+    is_member, place = source.is_whole and data.startswith(codec.magic), 1
+    while begins:
+        found = data.find(codec.magic, place)
+        if found < 0:
+            if not (chunk := source.read()):
+                break
+            data, place = data[-len(codec.magic) - TRAILER_BYTES :] + chunk, 1
+            continue
+        while len(data) < found + MAX_MEMBER_HEADER_BYTES and (chunk := source.read()):
+            data += chunk
+        if _begins(codec, data[found : found + MAX_MEMBER_HEADER_BYTES], begins):
+            resumed_at = source.offset - len(data) + found
+            source.give_back(data[found:])
+            stated = codec.stated_length(first, data[max(0, found - TRAILER_BYTES) : found]) if is_member else None
+            believed = stated is not None and 0 < stated <= MAX_DEFLATE_RATIO * (resumed_at - span_start)
+            return Gap(error, stopped_at, resumed_at, stated - given if stated is not None and believed else 0)
+        place = found + 1
+    raise DamagedStream(error, stopped_at)
+
+
+def _begins(codec: _Codec, data: bytes, begins: bytes) -> bool:
+    member, start = codec.make(), b""
+    try:
+        for i in range(0, len(data), COMPRESSED_BLOCK_BYTES):
+            start += codec.step(member, data[i : i + COMPRESSED_BLOCK_BYTES])[0]
+            if len(start) >= len(begins) or member.eof:
+                break
+    except codec.errors:
+        return False
+    return start.startswith(begins)
 
 
 class SoundBytes(io.RawIOBase):
@@ -54,106 +298,25 @@ class SoundBytes(io.RawIOBase):
     def __init__(self, stream: BinaryIO, compression: str = "") -> None:
         self._blocks = read_blocks(stream, compression)
         self._block = memoryview(b"")
-        self._position = 0
-        self.damage: str | None = None
-        self.tail = b""
-        """The last bytes that were read."""
+        self.damage: DamagedStream | None = None
 
     def readable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._position
 
     def readinto(self, buffer: Any) -> int:
         while not self._block:
             try:
                 self._block = memoryview(next(self._blocks, b""))
             except DamagedStream as error:
-                self.damage = str(error)
+                self.damage = error
             if not self._block:
                 return 0
         count = min(len(buffer), len(self._block))
         buffer[:count] = self._block[:count]
-        self.tail = bytes(self._block[max(count - 8, 0) : count])
         self._block = self._block[count:]
-        self._position += count
         return count
 
     def drain(self) -> None:
         """Read what is left, so that `damage` speaks of the whole stream."""
         while self.read(BLOCK_BYTES):
             pass
-
-
-def _gunzip(stream: BinaryIO) -> Iterator[bytes]:
-    member, started = zlib.decompressobj(wbits=31), False
-    pending = b""
-    while pending or (pending := stream.read(COMPRESSED_BLOCK_BYTES)):
-        if not started:
-            pending = pending.lstrip(b"\0")  # zero padding between members and at the end is allowed
-            if not pending:
-                continue
-        try:
-            block = member.decompress(pending, BLOCK_BYTES)
-        except zlib.error as error:
-            raise DamagedStream(f"corrupt gzip stream ({error})") from error
-        started = True
-        if block:
-            yield block
-        if member.eof:
-            pending = member.unused_data
-            member, started = zlib.decompressobj(wbits=31), False
-        else:
-            pending = member.unconsumed_tail
-    if started:
-        # What the decompressor still holds is sound: it was only waiting for more.
-        if rest := member.flush():
-            yield rest
-        raise DamagedStream("truncated gzip stream")
-
-
-def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
-    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-    frame, started = decompressor.decompressobj(), False
-    pending = b""
-    while pending or (pending := stream.read(COMPRESSED_BLOCK_BYTES)):
-        try:
-            block = frame.decompress(pending)
-        except zstandard.ZstdError as error:
-            raise DamagedStream(f"corrupt zstd stream ({error})") from error
-        started = True
-        if block:
-            yield block
-        if frame.eof:
-            pending = frame.unused_data
-            frame, started = decompressor.decompressobj(), False
-        else:
-            pending = b""
-    if started:
-        raise DamagedStream("truncated zstd stream")
-
-
-def _unpack(stream: BinaryIO, name: str, make: Any) -> Iterator[bytes]:
-    """bzip2 and xz, whose decompressors of the standard library have one interface."""
-    member, started = make(), False
-    pending = b""
-    while True:
-        if not pending and (not started or member.needs_input) and not (pending := stream.read(COMPRESSED_BLOCK_BYTES)):
-            break
-        if not started:
-            pending = pending.lstrip(b"\0")
-            if not pending:
-                continue
-        try:
-            block = member.decompress(pending, BLOCK_BYTES)
-        except (OSError, lzma.LZMAError, EOFError) as error:
-            raise DamagedStream(f"corrupt {name} stream ({error})") from error
-        started, pending = True, b""
-        if block:
-            yield block
-        if member.eof:
-            pending = member.unused_data
-            member, started = make(), False
-    if started:
-        raise DamagedStream(f"truncated {name} stream")

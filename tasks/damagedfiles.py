@@ -1,8 +1,9 @@
-"""How many records would files have held that can only be read in part, or not at all?
+"""Estimates how many records are missing from files that can only be read in part.
 
-A file that breaks off is one fault, whatever it held. Its size tells more: as many records are expected of it as whole files of
-its format hold in so many bytes, or whole files of any format where none of its own is beside it. Where no file is whole, its
-own beginning says it, if it is read from front to back. Bytes are those on disk: what was never fetched is in no estimate.
+Damage is one fault, whatever it cost; the bytes on disk that no record was read from tell more. Their number times the
+records per byte is what they held. The density is that of the file itself where it has sound records, else of the undamaged
+files of its format, else of all undamaged files. Where it is not known how far a file was read, as for Parquet, its whole size
+counts, less the records that it gave. Files that were never fetched are in no estimate.
 """
 
 from __future__ import annotations
@@ -13,28 +14,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FileExtent:
-    """What was read of a file. `taken_bytes`: how far it was read when it broke off; 0 where that is not known."""
+    """What was read of a file."""
 
     format: str
     size_bytes: int
     records: int
-    damaged: bool
-    taken_bytes: int
+    """Faults among them."""
+    breaks: int
+    """Faults that may have cost more than one record."""
+    lost_bytes: int | None
+    """Bytes on disk that those faults stand for; None where it is not known how far the file was read."""
 
 
 def estimate_lost(files: Sequence[FileExtent]) -> int:
-    """Records that are in no count because their file broke off; the fault itself counts as one."""
-    whole = [file for file in files if not file.damaged]
+    """Records that are in no count because their file is damaged; each fault itself counts as one."""
+    whole = [file for file in files if not file.breaks]
     lost = 0
     for file in files:
-        if file.damaged:
+        if file.breaks:
             alike = [other for other in whole if other.format == file.format]
-            lost += max(0, int(file.size_bytes * _density(alike or whole, file)) - file.records)
+            density = _own_density(file) or _density(alike or whole)
+            if file.lost_bytes is None:
+                lost += max(0, int(file.size_bytes * density) - file.records)
+            else:
+                lost += max(0, int(file.lost_bytes * density) - file.breaks)
     return lost
 
 
-def _density(whole: Sequence[FileExtent], file: FileExtent) -> float:
-    """Records for each byte."""
-    if num_bytes := sum(other.size_bytes for other in whole):
-        return sum(other.records for other in whole) / num_bytes
-    return (file.records - 1) / file.taken_bytes if file.taken_bytes else 0.0
+def _own_density(file: FileExtent) -> float:
+    """Records per byte of what was read; 0 where that is not known."""
+    taken_bytes = 0 if file.lost_bytes is None else file.size_bytes - file.lost_bytes
+    return max(0, file.records - file.breaks) / taken_bytes if taken_bytes > 0 else 0.0
+
+
+def _density(whole: Sequence[FileExtent]) -> float:
+    num_bytes = sum(file.size_bytes for file in whole)
+    return sum(file.records for file in whole) / num_bytes if num_bytes else 0.0

@@ -93,7 +93,7 @@ def export_megatron(shards: TokenShards, out_dir: Path) -> int:
 
 
 def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of a `.bin`/`.idx` pair; sequences of one document are joined. Raises ExchangeError."""
+    """Documents of a `.bin`/`.idx` pair, empty ones too; sequences of one document are joined. Raises ExchangeError."""
     index, data = folder / f"{split}.idx", folder / f"{split}.bin"
     content = _bytes(index)
     try:
@@ -118,8 +118,7 @@ def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
         raise ExchangeError(f"{data} does not hold what {index.name} says; one of them is cut off or of another corpus")
     for first, last in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
         pieces = [tokens[pointers[k] : ends[k]].view(dtype) for k in range(first, last)]
-        if pieces:
-            yield ForeignDocument(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        yield ForeignDocument(pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.zeros(0, dtype)]))
 
 
 def export_datasets(shards: TokenShards, out_dir: Path) -> int:

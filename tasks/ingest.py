@@ -74,7 +74,7 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
             nothing_left(", ".join(config.inputs), len(parts), counters, _first_faults(out_dir / QUARANTINE_FILE, 1))
         )
     counters |= {"files": len(parts), "files_left_out": sum(left_out["by_ending"].values())}
-    counters |= {"files_damaged": sum(one.damaged for one in extents), "lost_estimate": estimate_lost(extents)}
+    counters |= {"files_damaged": sum(one.breaks > 0 for one in extents), "lost_estimate": estimate_lost(extents)}
     return Artifact(out_dir, "ingest", counters, metrics)
 
 
@@ -126,8 +126,6 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
     ):
         rows = RowReader(source, one, config.html, sandbox)
-        form = format_of(part.payload["relative"], one.layout.format)
-        compressed = form is not None and bool(form.compression)
         for name, items in read_streams(file, part.payload["relative"], columns, one.layout):
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
@@ -149,11 +147,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                     entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
                     quarantine.write(json.dumps(entry, ensure_ascii=False) + "\n")
                     counts.quarantined[outcome.error.partition(":")[0]] += 1
-                    if outcome.ends:
-                        # The rest of a plain file may have been read in search of the end of a quotation.
-                        counts.broke_off_at.append(
-                            file.tell() if compressed or outcome.byte_offset is None else outcome.byte_offset
-                        )
+                    if outcome.ends or outcome.resumed_at is not None:
+                        counts.breaks.append(outcome)
                     became, place = ("quarantined", outcome.error), outcome
                 else:
                     became, place = ("dropped", outcome.reason if isinstance(outcome, Dropped) else str(outcome)), record
@@ -165,16 +160,20 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     if file_stamp(path) != part.payload["stamp"]:
         raise StageFailure(f"{part.name} changed while it was read; run again, what comes of other files is kept")
     counters = counts.counters()
-    return counters | {"extent": asdict(_extent(part, one, counters["read"], counts.broke_off_at))}
+    return counters | {"extent": asdict(_extent(part, one, counters["read"], counts.breaks))}
 
 
-def _extent(part: Part, one: InputConfig, records: int, broke_off_at: Sequence[int]) -> FileExtent:
-    form = format_of(part.payload["relative"], one.layout.format)
+def _extent(part: Part, one: InputConfig, records: int, breaks: Sequence[Fault]) -> FileExtent:
+    form, size_bytes = format_of(part.payload["relative"], one.layout.format), part.payload["stamp"][0]
     assert form is not None
-    # Of a file that is read here and there, and of a member, the place says nothing of how much came before.
-    in_order = form.kind not in (*SEEKING, *ARCHIVES)
-    taken_bytes = broke_off_at[0] if broke_off_at and in_order else 0
-    return FileExtent(form.kind + form.compression, part.payload["stamp"][0], records, bool(broke_off_at), taken_bytes)
+    lost_bytes: int | None = 0
+    for fault in breaks:
+        # Of a file that is read here and there, and of a member, the place says nothing of how much came before.
+        if lost_bytes is None or fault.stopped_at is None or form.kind in (*SEEKING, *ARCHIVES):
+            lost_bytes = None
+        else:
+            lost_bytes += (size_bytes if fault.resumed_at is None else fault.resumed_at) - fault.stopped_at
+    return FileExtent(form.kind + form.compression, size_bytes, records, len(breaks), lost_bytes)
 
 
 def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str, Any]:
@@ -185,7 +184,7 @@ def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str
         kinds = ", ".join(f"{ending} {count:,}" for ending, count in endings.most_common(5))
         shown = ", ".join(names[:MAX_NAMED_FILES]) + (" …" if len(names) > MAX_NAMED_FILES else "")
         logger.warning(
-            "left out for want of a reader: %s (%s): %s; say what they are with source.format, or name .json by a glob",
+            "left out for want of a reader: %s (%s): %s; say what they are with source.format",
             f"{len(names):,}",
             kinds,
             shown,
@@ -208,7 +207,7 @@ class FileCounts:
         self.dropped = Counter({"EMPTY": 0, "EXCLUDED": 0})
         self.quarantined: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
-        self.broke_off_at: list[int] = []
+        self.breaks: list[Fault] = []
         self.repaired = Counter({"NUL": 0, "BOM": 0, "CRLF": 0, "LONE_SURROGATE": 0})
         self.by_source: Tally = {}
         self.licenses: Tally = {}

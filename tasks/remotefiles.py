@@ -109,12 +109,7 @@ def list_remote(address: str, where: str, form: str | None = None) -> tuple[list
             f"{where}.paths: {address} has no reader; say what it is with {where}.format; formats are {known_formats()}"
         )
     files = [RemoteFile(name, _place(name), system) for name in found]
-    # A lone .json in a folder describes the data more often than it holds some.
-    read = {
-        file.address: file
-        for file in files
-        if format_of(file.place.name, form) and (found[file.address] or file.place.suffix.lower() != ".json")
-    }
+    read = {file.address: file for file in files if format_of(file.place.name, form)}
     if not read:
         raise ConfigError(f"{where}.paths: {address} names no file with a reader; formats are {known_formats()}")
     return list(read.values()), [file.place for file in files if file.address not in read]

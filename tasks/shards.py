@@ -88,6 +88,7 @@ def write_shards(
 
     model = load_tokenizer(tokenizer.path)
     read = sum(int(result.counters["documents"]) for result in results)
+    empty = sum(int(result.counters.get("empty", 0)) for result in results)
     metadata = {
         "tokenizer_digest": tokenizer_digest,
         "config_digest": digest(key_config(config)),
@@ -96,14 +97,15 @@ def write_shards(
     }
     splits = {split: merge_split(results, split, out_dir, model, config, metadata) for split in SPLITS}
     if splits["train"]["documents"] == 0:
+        without = f", {empty} of them without tokens" if empty else ""
         raise StageFailure(
-            f"split train has no documents ({read} read, {splits['validation']['documents']} in validation); "
+            f"split train has no documents ({read} read{without}, {splits['validation']['documents']} in validation); "
             f"loosen the filters or lower the validation share"
         )
     counters = {
         "read": read,
-        "kept": read,
-        "dropped": {},
+        "kept": read - empty,
+        "dropped": {"EMPTY": empty},
         "quarantined": 0,
         "tokens": sum(s["tokens"] for s in splits.values()),
         "verified": sum(int(result.counters["verified"]) for result in results),
@@ -150,13 +152,13 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
 def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
     """Write the documents of another engine as `encode_part` writes ours. Decoding cannot be checked: there is no text."""
     model = load_tokenizer(Path(part.payload["tokenizer"]))
-    tables = read_foreign(config.form, Path(part.payload["folder"]), model, token_dtype(model.vocab_size))
+    tables, num_empty = read_foreign(config.form, Path(part.payload["folder"]), model, token_dtype(model.vocab_size))
     for split, table in tables.items():
         ids = id_matrix(table["id"])
         hashes = hash_ids(ids, config.seed)
         order = pa.array(sort_by_hash(hashes, ids))
         _write(table.append_column("hash", pa.array(hashes)).take(order), directory / f"{split}.arrow")
-    return {"documents": sum(map(len, tables.values())), "verified": 0}
+    return {"documents": sum(map(len, tables.values())) + num_empty, "empty": num_empty, "verified": 0}
 
 
 def merge_split(

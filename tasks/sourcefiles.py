@@ -116,9 +116,7 @@ def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, boo
             )
         yield place, True
     elif place.is_dir():
-        # A lone .json in a folder describes the data more often than it holds some.
-        found = _readable(_below(place), form, where)
-        yield from ((file, is_read and file.suffix.lower() != ".json") for file, is_read in found)
+        yield from _readable(_below(place), form, where)
     elif glob.has_magic(path):
         # Sorting is the caller's: names, not the order of a directory, decide.
         matches = list(_any_depth(place)) if "**" in place.parts else [Path(p) for p in glob.glob(str(place))]
@@ -154,7 +152,7 @@ def _any_depth(pattern: Path) -> Iterator[Path]:
     base, wanted = Path(*pattern.parts[:first]), pattern.parts[first:]
     for file in _below(base) if base.is_dir() else ():
         steps = file.relative_to(base).parts
-        in_folder = file.suffix.lower() != ".json" and any(_fits(steps[:i], wanted) for i in range(1, len(steps)))
+        in_folder = any(_fits(steps[:i], wanted) for i in range(1, len(steps)))
         if in_folder or _fits(steps, wanted):
             yield file
 

@@ -1,8 +1,9 @@
-"""Which records does a file hold? Every format as one stream of records and faults, never a crash or a silence.
+"""Reads the records of a file, in every format as one stream of records and faults.
 
-A file is one stream of items, an archive one per member. Everything that is no record becomes a `Fault` with file
-position and error: one bad record costs that record, and a file that is damaged in the middle keeps what stands before. Memory
-is one block plus the longest record.
+A file is one stream of items, an archive one per member. What cannot be read becomes a `Fault` with file position and error:
+a bad record costs that record, and damage in the middle of a file keeps what is before it. The name of a file says its format
+(formats.py), its first bytes correct the name (contents.py); then there is one module per format. Memory is one block plus the
+longest record.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from typing import BinaryIO
 
 from tasks.readers.archives import read_members
 from tasks.readers.arrowtables import read_arrow, read_parquet
+from tasks.readers.contents import recognise
 from tasks.readers.delimited import DELIMITED, read_delimited
-from tasks.readers.formats import ARCHIVES, BY_NAME, Layout, format_of
+from tasks.readers.formats import ARCHIVES, BY_NAME, Format, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
-from tasks.readers.jsonlines import read_json_lines
+from tasks.readers.jsonfiles import read_json
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_html, read_text
 
 READERS: Mapping[str, Reader] = {
-    "jsonl": read_json_lines,
+    "jsonl": read_json,
     "parquet": read_parquet,
     "arrow": read_arrow,
     "text": read_text,
@@ -39,16 +41,24 @@ def read_streams(
     stream is."""
     form = format_of(relative, layout.format)
     assert form is not None, f"{relative} was listed but has no reader"
-    if form.kind not in ARCHIVES:
-        yield relative, _reader(form.kind, layout)(file, form.compression, relative, columns)
+    known = recognise(file, form)
+    if isinstance(known, Fault) or known[1].kind not in ARCHIVES:
+        yield relative, _items(known, relative, columns, layout)
         return
-    for member in read_members(file, form.kind, form.compression):
+    for member in read_members(known[0], *known[1]):
         if isinstance(member, (Fault, Skipped)):
             yield relative, iter((member,))
         else:
             name, member_form, member_stream = member
             inner = f"{relative}!{name}"
-            yield inner, _reader(member_form.kind, layout)(member_stream, member_form.compression, inner, columns)
+            yield inner, _items(recognise(member_stream, member_form), inner, columns, layout)
+
+
+def _items(known: tuple[BinaryIO, Format] | Fault, name: str, columns: Columns, layout: Layout) -> Iterator[Item]:
+    if isinstance(known, Fault):
+        return iter((known,))
+    stream, form = known
+    return _reader(form.kind, layout)(stream, form.compression, name, columns)
 
 
 def _reader(kind: str, layout: Layout) -> Reader:

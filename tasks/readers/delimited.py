@@ -12,8 +12,9 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, Literal
 
+from tasks.bytestreams import DamagedStream
 from tasks.readers.formats import Layout
-from tasks.readers.items import Columns, Fault, Item, Record
+from tasks.readers.items import Columns, Fault, Item, Record, damaged
 from tasks.readers.jsonlines import BOM, split_lines
 
 MAX_FIELD_CHARS = 1 << 30
@@ -36,7 +37,8 @@ def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Colum
         try:
             row = next(reader, None)
         except csv.Error as error:
-            yield Fault(number, offset, f"broken CSV: {error}", ends=lines.ended)
+            # How far a compressed file was read before is not known: the rest was, in search of the end of a quotation.
+            yield Fault(number, offset, f"broken CSV: {error}", lines.ended, None if compression else offset)
             if lines.ended:
                 break
             continue
@@ -54,7 +56,7 @@ def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Colum
         else:
             yield Record(offset, number, offset, dict(zip(header, row, strict=True)))
     if lines.damage:
-        yield Fault(lines.number, lines.offset, lines.damage, ends=True)
+        yield Fault(lines.number, lines.offset, damaged(lines.damage), True, lines.damage.stopped_at)
 
 
 class _Lines:
@@ -64,7 +66,7 @@ class _Lines:
         self._lines = split_lines(stream, compression)
         self.number, self.offset = 1, 0
         self.ended = False
-        self.damage: str | None = None
+        self.damage: DamagedStream | None = None
 
     def __iter__(self) -> _Lines:
         return self

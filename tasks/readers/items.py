@@ -31,6 +31,10 @@ class Fault:
     error: str
     ends: bool = field(default=False, compare=False)
     """What comes after it in the file, or in a member of it, is lost too."""
+    stopped_at: int | None = field(default=None, compare=False)
+    """Bytes of the file on disk before damage that may have cost more than this; None where they are not known."""
+    resumed_at: int | None = field(default=None, compare=False)
+    """Bytes on disk before what is read next; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)

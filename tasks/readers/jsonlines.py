@@ -3,8 +3,8 @@
 JSON is parsed by orjson. What it refuses is parsed again by the standard library, which tells three things apart:
 broken JSON (a fault), NaN and infinities (not JSON, but common in dumps of data frames; they become null), and
 lone surrogates (become U+FFFD, and the record says so). Integers beyond 64 bits, which orjson rounds, keep
-their digits the same way, wherever in the record they are. Memory is one block plus the longest line. Left out: JSON arrays
-over many lines.
+their digits the same way, wherever in the record they are. Memory is one block plus the longest line. Records over several lines:
+tasks.readers.jsonfiles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from tasks.bytestreams import DamagedStream, read_blocks
-from tasks.readers.items import MAX_NESTING, TOO_DEEP, Columns, Fault, Item, Record, damaged, json_type
+from tasks.readers.items import MAX_NESTING, TOO_DEEP, Fault, Item, Record, damaged, json_type
 
 BOM = b"\xef\xbb\xbf"
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
@@ -26,20 +26,20 @@ BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', re.DOTALL)
 """Texts, which may hold brackets, and brackets."""
 
 
-def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+def read_lines(blocks: Iterator[bytes]) -> Iterator[Item]:
     """Records at the byte offset of their line."""
     loads, number, offset = orjson.loads, 1, 0
     # One loop over the lines of a block: a generator for each line would cost as much as parsing a short one.
-    for lines in line_blocks(stream, compression):
-        if isinstance(lines, str):
-            yield Fault(number, offset, lines, ends=True)
+    for lines in line_blocks(blocks):
+        if isinstance(lines, DamagedStream):
+            yield Fault(number, offset, damaged(lines), True, lines.stopped_at)
             return
         for line in lines:
             try:
                 values = loads(line)
             except orjson.JSONDecodeError:
                 if line.removeprefix(BOM).strip():
-                    yield _read_odd_line(line, number, offset)
+                    yield read_odd_line(line, number, offset)
             else:
                 if type(values) is not dict:
                     yield Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
@@ -49,18 +49,18 @@ def read_json_lines(stream: BinaryIO, compression: str, name: str, columns: Colu
                         if kind is str or kind is int:
                             continue
                         if (kind is float and abs(value) >= 2**63) or ((kind is dict or kind is list) and may_be_rounded(value)):
-                            yield _read_odd_line(line, number, offset)
+                            yield read_odd_line(line, number, offset)
                             break
                     else:
                         yield Record(offset, number, offset, values)
             number, offset = number + 1, offset + len(line) + 1
 
 
-def line_blocks(stream: BinaryIO, compression: str) -> Iterator[list[bytes] | str]:
-    """Lists of whole lines without their ends; at last the error, as text, where the stream is damaged."""
+def line_blocks(blocks: Iterator[bytes]) -> Iterator[list[bytes] | DamagedStream]:
+    """Lists of whole lines without their ends; at last the damage, where the stream has some."""
     held: list[bytes] = []  # the beginning of a line that goes on in the next block
     try:
-        for block in read_blocks(stream, compression):
+        for block in blocks:
             lines = block.split(b"\n")
             held.append(lines[0])
             if len(lines) > 1:
@@ -68,17 +68,17 @@ def line_blocks(stream: BinaryIO, compression: str) -> Iterator[list[bytes] | st
                 held = [lines.pop()]
                 yield lines
     except DamagedStream as error:
-        yield damaged(error)
+        yield error
         return
     if any(held):
         yield [b"".join(held)]
 
 
-def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, bytes | str]]:
-    """(line number from 1, byte offset, line); the line is the error, as text, where a stream is damaged."""
+def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, bytes | DamagedStream]]:
+    """(line number from 1, byte offset, line); the last one is the damage, where a stream has some."""
     number, offset = 1, 0
-    for lines in line_blocks(stream, compression):
-        if isinstance(lines, str):
+    for lines in line_blocks(read_blocks(stream, compression)):
+        if isinstance(lines, DamagedStream):
             yield number, offset, lines
             return
         for line in lines:
@@ -109,7 +109,7 @@ def may_be_rounded(value: Any) -> bool:
     return False
 
 
-def _read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
+def read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
     """The slow and thorough way, for what orjson refuses or rounds."""
     repaired: tuple[str, ...] = ()
     if line.startswith(BOM):

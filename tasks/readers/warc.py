@@ -1,10 +1,11 @@
-"""Web archives: WARC with the pages as they were served, and WET with the text that somebody extracted from them.
+"""Reads web archives: WARC with the pages as they were served, and WET with the text that was extracted from them.
 
-Records are found by FastWARC, in gzip (any number of members), zstd or plain. A `response` or `resource` record of a text is a
-record of ours; its bytes are decoded and its text extracted later, in a process that may be killed (tasks.pages). A `conversion`
-record is text already. Requests, metadata and the like are skipped. `position` is the byte offset in the uncompressed archive,
-so compressing it otherwise changes no identity. Dropped are HTTP_ERROR (status other than 2xx) and NOT_TEXT (pictures, scripts,
-PDF). Left out: revisit records (their page is elsewhere), segmented records.
+Archives may be plain, in gzip (any number of members), or in zstd, bzip2 or xz. A `response` or `resource` record of a text is
+a record of ours; its bytes are decoded and its text extracted later, in a process that may be killed (tasks.pages). A
+`conversion` record is text already. Requests, metadata and the like are skipped. `position` is the byte offset in the
+uncompressed archive, so compressing it otherwise changes no identity; tasks.readers.warcframes says what it is behind damage,
+and where records begin and end. Headers are parsed by FastWARC. Dropped are HTTP_ERROR (status other than 2xx) and NOT_TEXT
+(pictures, scripts, PDF). Left out: revisit records (their page is elsewhere), segmented records.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import io
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from tasks.bytestreams import SoundBytes
 from tasks.pages import Encoded
-from tasks.readers.items import Columns, Dropped, Fault, Item, Record, Skipped, damaged
+from tasks.readers.items import Columns, Dropped, Fault, Item, Record, Skipped
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 PLAIN_TYPES = ("text/plain", "text/markdown")
@@ -26,52 +26,35 @@ MAX_CODINGS = 4
 
 
 def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
-    """Records at the byte offset of their WARC record; `line` counts the records of the archive."""
-    from fastwarc.warc import ArchiveIterator
+    """Records at the byte offset of their WARC record; `line` counts the records of the archive, damaged ones too."""
+    from tasks.readers.warcframes import Broken, read_frames
 
-    sound = SoundBytes(stream, compression)
-    number, cut_off = 0, False
-    try:
-        for record in ArchiveIterator(
-            io.BufferedReader(sound, 1 << 16), parse_http=True, auto_decode="none", stream_detect=False
-        ):
-            number += 1
-            body = record.reader.read()
-            if trouble := _header_trouble(record.headers):
-                yield Fault(number, record.stream_pos, f"broken WARC: {trouble}")
-                continue
-            # FastWARC takes what is there for the whole record. Only the last one can be short.
-            cut_off = len(body) < record.content_length or not record.headers.get("Content-Length")
-            if cut_off:
-                break
-            yield _read_record(record, body, number, columns)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk, not the file
-        yield Fault(number + 1, None, f"broken WARC: {error} after record {number}", ends=True)
-        return
-    sound.drain()
-    # A record ends with empty lines; what is too short for a header FastWARC passes over.
-    if sound.damage or cut_off or sound.tail[-1:] not in (b"", b"\r", b"\n"):
-        yield Fault(max(number, 1), None, damaged(sound.damage or "the last WARC record is cut off"), ends=True)
+    for number, frame in enumerate(read_frames(stream, compression), 1):
+        if isinstance(frame, Broken):
+            yield Fault(number, frame.offset, frame.error, frame.ends, frame.stopped_at, frame.resumed_at)
+        else:
+            yield _read_record(frame.offset, frame.headers, frame.body, number, columns)
 
 
-def _header_trouble(headers: Any) -> str | None:
-    """What FastWARC passes over: lines that end without carriage return are one with the line, or the record, after them, and a
-    length that is none counts as 0."""
-    if any("\n" in value for _, value in headers.items()):
-        return "a line of the header ends without carriage return"
-    if not headers.get("WARC-Type", "").strip():
-        return "a record without WARC-Type"
-    length = headers.get("Content-Length", "0").strip()
-    return None if length.isdecimal() and len(length) < 19 else "the Content-Length is no length"
+def _split_http(body: bytes) -> tuple[Any, bytes]:
+    """The header of an HTTP message and its content. Lines may end without carriage return (RFC 9112, 2.2)."""
+    from fastwarc.warc import HeaderMap
+
+    from tasks.readers.warcframes import header_end, with_carriage_returns
+
+    end = header_end(body, len(body))
+    headers = HeaderMap("latin1")
+    headers.parse(io.BytesIO(with_carriage_returns(body[:end])), True)
+    return headers, b"" if end is None else body[end:]
 
 
-def _read_record(record: Any, body: bytes, number: int, columns: Columns) -> Item:
-    kind = record.headers.get("WARC-Type", "").strip().lower()
+def _read_record(position: int, headers: Any, body: bytes, number: int, columns: Columns) -> Item:
+    kind = headers.get("WARC-Type", "").strip().lower()
     if kind not in DOCUMENTS:
         return Skipped(f"warc_{kind}" if kind in OTHERS else "warc_unknown")
-    headers, http = record.headers, record.http_headers
+    http = None
+    if headers.get("Content-Type", "").partition(";")[0].strip().lower() == "application/http":
+        http, body = _split_http(body)
     known = {
         "id": (headers.get("WARC-Record-ID") or "").strip("<>") or None,
         "url": (headers.get("WARC-Target-URI") or "").strip("<>") or None,
@@ -82,7 +65,6 @@ def _read_record(record: Any, body: bytes, number: int, columns: Columns) -> Ite
     )
     media_type = media_type.strip().lower()
     details: dict[str, Any] = {"content_type": media_type, "warc_truncated": headers.get("WARC-Truncated")}
-    position = record.stream_pos
     bare = Record(position, number, position, columns.values(None, **known))
     if kind == "conversion":
         try:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.console import in_and_out
 from llm_core.config import ConfigError
 from llm_core.shards import open_shards
 from tasks.artifact import Artifact
@@ -55,9 +56,12 @@ def test_what_was_exported_is_imported_as_it_was(form: str, made: tuple[Artifact
     export_shards(shards, form, tmp_path / "out")
     (tmp_path / "back").mkdir()
     back = write_shards(documents, tokenizer, tmp_path / "back", ShardsConfig(250, form=form, path=tmp_path / "out"))  # type: ignore[arg-type]
-    assert back.counters["read"] == shards.counters["read"] and back.counters["tokens"] == shards.counters["tokens"]
+    # The document of no text is end-of-text alone.
+    eos = load_tokenizer(tokenizer.path).eos_id
+    assert back.counters["read"] == shards.counters["read"] and back.counters["tokens"] == shards.counters["tokens"] - 1
     for split in ("train", "validation"):
         ours, theirs = (list(open_shards(a.path, split).documents()) for a in (shards, back))
+        ours = [d for d in ours if d.tokens.tolist() != [eos]]
         assert sum(d.num_bytes for d in ours) == sum(d.num_bytes for d in theirs)
         if form == "datasets":
             assert [(d.tokens.tolist(), d.id, d.source) for d in ours] == [(d.tokens.tolist(), d.id, d.source) for d in theirs]
@@ -120,14 +124,43 @@ def test_documents_without_an_end_or_a_validation_split_get_one(made: tuple[Arti
     assert 0 < len(splits[1]) < 5
 
 
-def write_megatron(folder: Path, documents: list[list[int]], dtype: str = "<i4", code: int = 4) -> None:
-    """Each document is two sequences, as other programs may cut them."""
+@pytest.mark.parametrize("form", ["megatron", "datasets"])
+def test_empty_documents_are_dropped_and_counted_and_become_no_tokens(
+    form: str, made: tuple[Artifact, ...], tmp_path: Path
+) -> None:
+    documents, tokenizer, _ = made
+    eos = load_tokenizer(tokenizer.path).eos_id
+    full = [[i, 9, eos] for i in range(10, 60)]
+    mixed = [[], *full[:20], [eos], [], *full[20:], []]
+    (tmp_path / "out").mkdir()
+    if form == "megatron":
+        # As Megatron writes them: a sequence of no tokens for an empty document; `write_megatron` gives it none at all.
+        write_megatron(tmp_path / "in", mixed, empty_sequences=True)
+        write_megatron(tmp_path / "without", mixed)
+        assert [d.tokens.tolist() for d in read_megatron(tmp_path / "without", "train")] == mixed
+    else:
+        table = pa.table({"input_ids": pa.array(mixed, pa.large_list(pa.uint32()))})
+        (tmp_path / "in" / "train").mkdir(parents=True)
+        with pa.ipc.new_stream(str(tmp_path / "in" / "train" / "data.arrow"), table.schema) as writer:
+            writer.write_table(table)
+        (tmp_path / "in" / "train" / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    back = write_shards(documents, tokenizer, tmp_path / "out", ShardsConfig(form=form, path=tmp_path / "in"))  # type: ignore[arg-type]
+    splits = [[d.tokens.tolist() for d in open_shards(back.path, split).documents()] for split in ("train", "validation")]
+    assert sorted(splits[0] + splits[1]) == full
+    assert back.counters["tokens"] == 3 * len(full)
+    assert (back.counters["read"], back.counters["kept"]) == (54, 50) and back.counters["dropped"] == {"EMPTY": 4}
+    assert in_and_out(back) == ("50 documents (4 without tokens dropped)", "150 tokens")
+
+
+def write_megatron(
+    folder: Path, documents: list[list[int]], dtype: str = "<i4", code: int = 4, empty_sequences: bool = False
+) -> None:
+    """Each document is two sequences, as other programs may cut them; an empty one is none, or two without tokens."""
     folder.mkdir()
-    sequences = [piece for document in documents if document for piece in (document[:1], document[1:])]
+    sequences = [piece for document in documents if document or empty_sequences for piece in (document[:1], document[1:])]
     lengths = np.array([len(s) for s in sequences], "<i4")
     pointers = (np.cumsum(lengths) - lengths).astype("<i8") * np.dtype(dtype).itemsize
-    # An empty document has no sequence of its own.
-    borders = np.cumsum([0] + [2 * bool(document) for document in documents]).astype("<i8")
+    borders = np.cumsum([0] + [2 * (bool(document) or empty_sequences) for document in documents]).astype("<i8")
     (folder / "train.bin").write_bytes(np.concatenate([np.array(s, dtype) for s in sequences]).tobytes())
     head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, len(lengths), len(borders))
     (folder / "train.idx").write_bytes(head + lengths.tobytes() + pointers.tobytes() + borders.tobytes())

@@ -245,3 +245,59 @@ def test_damaged_member_is_a_fault_and_the_others_are_read(tmp_path: Path) -> No
     items = read_items(tmp_path / "m.zip")
     assert len(found(items)) >= 2 * len(WANTED) and found(items)[-len(WANTED) :] == WANTED
     assert any("broken zip" in fault.error for fault in faults(items))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tar", "warc.wet"])
+def test_compressed_content_is_read_under_any_name(kind: str, suffix: str, tmp_path: Path) -> None:
+    data = COMPRESS[suffix](FILES[f"r.{kind}"])
+    for name in (f"r.{kind}", f"r.{kind}.gz", f"r.{kind}.zst"):
+        (tmp_path / name).write_bytes(data)
+        items = read_items(tmp_path / name)
+        assert found(items) == WANTED and not faults(items)
+    (tmp_path / "m.tar").write_bytes(as_tar({f"r.{kind}": data}))
+    assert kind == "tar" or found(read_items(tmp_path / "m.tar")) == WANTED
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.tar", "r.warc.wet"])
+def test_plain_content_is_read_under_the_name_of_a_compressed_file(name: str, tmp_path: Path) -> None:
+    for suffix in (".gz", ".zst", ".bz2", ".xz"):
+        (tmp_path / f"{name}{suffix}").write_bytes(FILES[name])
+        items = read_items(tmp_path / f"{name}{suffix}")
+        assert found(items) == WANTED and not faults(items)
+
+
+@pytest.mark.parametrize("table", ["r.parquet", "r.arrow", "r.feather"])
+def test_tables_are_read_under_another_name(table: str, tmp_path: Path) -> None:
+    for name in ("r.jsonl", "r.csv", "r.txt", "r.parquet", "r.arrow"):
+        (tmp_path / name).write_bytes(FILES[table])
+        assert found(read_items(tmp_path / name)) == WANTED
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jsonl", FILES["r.zip"], "a zip archive (also .docx, .xlsx, .epub) under the name of jsonl; rename"),
+        ("a.csv", FILES["r.tar"], "a tar archive under the name of csv; rename"),
+        ("a.txt", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "a PDF file under the name of text; rename"),
+        ("a.html", b"\x89PNG\r\n\x1a\n", "a picture under the name of html; rename"),
+        ("a.parquet", FILES["r.jsonl"], "plain text under the name of parquet; rename it"),
+        ("a.zip", FILES["r.csv"], "plain text under the name of zip; rename it"),
+        ("a.parquet", COMPRESS[".gz"](FILES["r.parquet"]), "a file in .gz under the name of parquet; rename or unpack it"),
+        ("a.txt.gz", b"a text that is not compressed", "plain text under a name in .gz; take that off its name"),
+        ("a.csv.zst", FILES["r.csv"], "plain text under a name in .zst; take that off its name"),
+    ],
+)
+def test_a_file_of_another_kind_is_one_fault_that_says_what_it_is(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    (fault,) = read_items(tmp_path / name)
+    assert isinstance(fault, Fault) and fault.error.startswith(f"another format: {said}")
+
+
+@pytest.mark.parametrize(
+    "text", ["PAR1 is a magic number", "ARROW1 too", "BZh9 is one", "PK is short for more", "GIF is a format", "7z", "Obj"]
+)
+def test_a_text_that_begins_like_a_magic_number_stays_a_text(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    (record,) = read_items(tmp_path / "a.txt")
+    assert isinstance(record, Record) and record.values["text"] == text

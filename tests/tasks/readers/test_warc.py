@@ -127,7 +127,7 @@ def test_archive_that_is_cut_off_keeps_its_whole_records(tmp_path: Path) -> None
     assert isinstance(fault, Fault) and fault.error == "damaged file: truncated gzip stream"
     in_lines = page(b"<p>a line\nand another one")
     (fault,) = read(tmp_path, in_lines[: in_lines.index(b"and another")], name="c.warc")
-    assert fault == Fault(1, None, "damaged file: the last WARC record is cut off")
+    assert fault == Fault(1, 0, "damaged file: the last WARC record is cut off")
     plain = b"".join(records)
     for cut in (len(records[-1]) // 2, len(records[-1]) - 5):
         *kept, fault = read(tmp_path, plain[: len(plain) - cut], name="b.warc")

@@ -1,0 +1,186 @@
+"""Splits JSON that is not one record per line into its records: arrays of objects, and objects over several lines.
+
+A small scanner finds where each value ends, by brackets outside of texts; orjson parses one at a time. So an array of any size
+takes the memory of its longest record and one block. No text of JSON goes over a line end, so an unclosed one ends there.
+A record whose brackets do not match would swallow the rest of the array: where one cannot be parsed, the next one is looked
+for by the white space and the first key that the records of the file begin with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tasks.bytestreams import DamagedStream
+
+TOKEN = re.compile(rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+(?:"|(?=\n)|\\?\Z)|[\[{\]}]', re.DOTALL)
+"""Texts, which may hold brackets, and brackets."""
+BETWEEN = re.compile(rb"[\s,]*+")
+SCALAR = re.compile(rb'[^\s,"\[{\]}]++|.', re.DOTALL)
+BEGINNING = re.compile(rb'\{\s*+"[^"\\\n]*"\s*+:')
+BOM = b"\xef\xbb\xbf"
+QUOTE, OPENING, CLOSING = b'"'[0], b"[{", b"]}"
+MAX_HELD_BYTES = 1 << 26
+"""Of a record without an end so far, before the next one is looked for within it."""
+
+
+class Value(NamedTuple):
+    """A value that stands on its own or in an array: where it is, its bytes, and whether its end was found."""
+
+    line: int
+    offset: int
+    data: bytes
+    is_whole: bool
+
+
+def opens_values(start: bytes, is_all: bool) -> bool:
+    """Whether a file is read value by value: its first line begins an array, or an object, that goes on in the next one.
+
+    start: the beginning of the file; is_all: whether there is no more. A first line that is a value of its own begins JSON
+    lines, but for an array that is all there is.
+    """
+    first, found, rest = start.removeprefix(BOM).lstrip().partition(b"\n")
+    first, second = first.rstrip(), rest.lstrip().partition(b"\n")[0].rstrip()
+    if first[:1] not in (b"[", b"{"):
+        return False
+    if first[:1] == b"[" and not second and (is_all or not found):
+        return True
+    if not found:
+        return False
+    depth, token = 0, None
+    for token in TOKEN.finditer(first):
+        depth += (first[token.start()] in OPENING) - (first[token.start()] in CLOSING)
+    assert token is not None, "the first sign is a bracket"
+    if depth <= 0 or (token.end() == len(first) and _is_open(token.group())):
+        return False
+    if first[:1] == b"{" and first[-1:] in (b"{", b","):
+        # Where a line of JSON lines was cut off there, the next one begins with a bracket and no key.
+        return second[:1] in (b'"', b"}")
+    return first[-1:] in (b"[", b"{", b",", b":") or second[:1] in (b",", b"]", b"}")
+
+
+def _is_open(token: bytes) -> bool:
+    """Whether a token is a text that does not end."""
+    return token[:1] == b'"' and (len(token) == 1 or token[-1:] != b'"' or (len(token) - len(token[:-1].rstrip(b"\\"))) % 2 == 0)
+
+
+class Values:
+    """The values of a file in order, those of arrays one by one. `damage` and `in_array` say, at the end, how it ended."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._data = b""
+        self._place = 0
+        self._dropped_bytes = 0
+        self._line = 1
+        self._next: re.Pattern[bytes] | None = None
+        self._num_learned = 0
+        self.damage: DamagedStream | None = None
+        self.in_array = False
+        """Whether an array has begun that has not ended."""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Line and byte offset of what comes next."""
+        return self._line, self._dropped_bytes + self._place
+
+    def __iter__(self) -> Iterator[Value]:
+        while len(self._data) < len(BOM) and self._more():
+            pass
+        self._place = len(BOM) if self._data.startswith(BOM) else 0
+        while blank := self._skip():
+            sign = self._data[self._place : self._place + 1]
+            if sign == (b"]" if self.in_array else b"["):
+                self.in_array = not self.in_array
+                self._go_to(self._place + 1)
+                continue
+            if sign == b"{" and self._num_learned < 2:
+                self._learn(blank)
+            line, offset = self.position
+            stop, is_whole = self._find_end()
+            value = Value(line, offset, self._data[self._place : stop], is_whole)
+            self._go_to(stop)
+            yield value
+
+    def cut(self, value: Value) -> bytes:
+        """What of the broken value, which was just given, is before another record; that one comes next."""
+        found = self._next.search(value.data, 1) if self._next is not None else None
+        if found is None:
+            return value.data
+        self._place -= len(value.data) - found.start()
+        self._line = value.line + value.data.count(b"\n", 0, found.start())
+        return value.data[: found.start()]
+
+    def _skip(self) -> bytes:
+        """Go to the next sign; the white space before it, at least a space. Empty at the end."""
+        blank = b" "
+        while True:
+            found = BETWEEN.match(self._data, self._place)
+            assert found is not None, "it matches nothing, too"
+            blank = (blank + found.group())[-256:]
+            self._go_to(found.end())
+            if self._place < len(self._data):
+                return blank
+            if not self._more():
+                return b""
+
+    def _go_to(self, place: int) -> None:
+        self._line += self._data.count(b"\n", self._place, place)
+        self._place = place
+
+    def _more(self) -> bool:
+        """Have more bytes, about as many again as are held; false at the end."""
+        held = self._data[self._place :]
+        blocks, wanted = [held], len(held)
+        try:
+            while wanted >= 0 and (block := next(self._blocks, b"")):
+                blocks.append(block)
+                wanted -= len(block)
+        except DamagedStream as error:
+            self.damage, self._blocks = error, iter(())
+        self._dropped_bytes += self._place
+        self._data, self._place = b"".join(blocks), 0
+        return len(self._data) > len(held)
+
+    def _learn(self, blank: bytes) -> None:
+        """How a record begins, to know one again within a broken one. White space before the first may be unlike the rest."""
+        if found := BEGINNING.match(self._data, self._place):
+            line_end = blank.rfind(b"\n")
+            before = re.escape(blank[line_end:]) if line_end >= 0 else rb"\s*"
+            between = rb"(?<=,)" + before if self.in_array else rb"(?<=\n)"
+            self._num_learned += 1
+            self._next = re.compile(between + re.escape(found.group()))
+
+    def _find_end(self) -> tuple[int, bool]:
+        """(where the value that comes next ends, whether it does)."""
+        scan, depth = self._place, 0
+        if self._data[scan] not in OPENING and self._data[scan] != QUOTE:
+            return self._end_of_scalar()
+        while True:
+            for token in TOKEN.finditer(self._data, scan):
+                scan, sign = token.start(), self._data[token.start()]
+                if sign == QUOTE:
+                    if token.end() == len(self._data) and _is_open(self._data[scan:]):
+                        break  # it may go on
+                else:
+                    depth += 1 if sign in OPENING else -1
+                scan = token.end()
+                if depth == 0:
+                    return scan, True
+            else:
+                scan = len(self._data)
+            scan, held = scan - self._place, len(self._data) - self._place
+            if held > MAX_HELD_BYTES and self._next and (found := self._next.search(self._data, self._place + 1)):
+                return found.start(), False
+            if not self._more():
+                return len(self._data), False
+
+    def _end_of_scalar(self) -> tuple[int, bool]:
+        while True:
+            found = SCALAR.match(self._data, self._place)
+            assert found is not None, "there is a sign"
+            if found.end() < len(self._data):
+                return found.end(), True
+            if not self._more():
+                return len(self._data), True

@@ -1,0 +1,263 @@
+"""Splits a web archive into records, and finds the next one after a damaged one.
+
+A record is `WARC/1.x`, header lines, an empty line, `Content-Length` bytes and two line ends (ISO 28500). Its length is
+believed only where it leads to that end, to the header of another record or to the end of the file; then nothing in the
+content can split the record. Where it leads elsewhere, or is no length, the record is damaged and reading resumes at the next
+header in sight. A member of a compressed archive that begins with a header ends the record before it in any case, so a length
+that is too long is noticed there. After a damaged member reading resumes at the next sound one that begins with a header.
+
+Offsets count uncompressed bytes. A damaged member counts with the length it states, so that offsets behind it are those of the
+undamaged archive; where it states none that is possible, it counts with what could be decompressed of it.
+Memory is one record, at most `MAX_RECORD_BYTES`, and one block.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+from fastwarc.warc import HeaderMap
+
+from tasks.bytestreams import DamagedStream, Gap, MemberStart, read_pieces
+from tasks.readers.items import damaged
+
+MAGIC = b"WARC/"
+HEADER = re.compile(rb"WARC/\d+\.\d+\r\n[A-Za-z][A-Za-z-]*:")
+"""What reading resumes at. With carriage returns only: pages about web archives show headers without them."""
+HEADER_BYTES = 64
+"""A match of HEADER is hardly longer."""
+BARE_LINE_END = re.compile(rb"(?<!\r)\n")
+LINE_ENDS = re.compile(rb"[\r\n]*")
+MAX_HEADER_BYTES = 1 << 16
+MAX_RECORD_BYTES = 1 << 30
+"""A record that says it is longer is taken for damaged. No table of documents holds a text of that size."""
+STEP_BYTES = 1 << 20
+"""Taken of a record at once, between looks for the next member."""
+
+
+class Frame(NamedTuple):
+    """A record: where it is, its parsed header and its bytes."""
+
+    offset: int
+    headers: Any
+    body: bytes
+
+
+class Broken(NamedTuple):
+    """A record, or what is there instead of one, that cannot be read."""
+
+    offset: int
+    error: str
+    ends: bool = False
+    stopped_at: int | None = None
+    """As in tasks.readers.items.Fault."""
+    resumed_at: int | None = None
+
+
+def read_frames(stream: BinaryIO, compression: str) -> Iterator[Frame | Broken]:
+    """The records of an archive in order, a damaged one in its place."""
+    window = _Window(stream, compression)
+    while True:
+        window.skip_line_ends()
+        if window.data:
+            yield _read_frame(window)
+        elif window.stop is not None:
+            yield window.cross_stop(window.offset)
+        else:
+            return
+
+
+class _Window:
+    """The bytes of an archive from `offset` on, as many as were asked for, up to the next damage."""
+
+    def __init__(self, stream: BinaryIO, compression: str) -> None:
+        self._pieces = read_pieces(stream, compression, MAGIC)
+        self.data = bytearray()
+        self.offset = 0
+        self.starts: list[int] = []
+        """Offsets from `offset` on at which members begin."""
+        self.is_first = False
+        """Whether a record at `offset` is the first of its member."""
+        self.stop: Gap | DamagedStream | None = None
+        """Damage after `data`."""
+        self._member = (0, 0)
+        """Compressed and uncompressed bytes before the last member of which bytes were taken."""
+
+    def fill(self, num_bytes: int) -> bool:
+        """Have so many bytes from `offset` on; false where there are fewer before damage or the end."""
+        while len(self.data) < num_bytes and self.stop is None:
+            try:
+                piece = next(self._pieces, None)
+            except DamagedStream as error:
+                piece, self.stop = None, error
+            if piece is None:
+                break
+            if isinstance(piece, MemberStart):
+                self._member = (piece.offset, self.offset + len(self.data))
+                self.starts.append(self._member[1])
+            elif isinstance(piece, Gap):
+                self.stop = piece
+            else:
+                self.data += piece
+        return len(self.data) >= num_bytes
+
+    def drop(self, num_bytes: int) -> None:
+        del self.data[:num_bytes]
+        self.offset += num_bytes
+        self.starts = [start for start in self.starts if start >= self.offset]
+
+    def skip_line_ends(self) -> None:
+        self.is_first = False
+        while self.fill(1):
+            num_bytes = LINE_ENDS.match(self.data).end()  # type: ignore[union-attr]  # it matches nothing, too
+            self.is_first = self.is_first or any(start <= self.offset + num_bytes for start in self.starts)
+            if not num_bytes:
+                return
+            self.drop(num_bytes)
+
+    def seek_header(self, start: int) -> bool:
+        """Drop what is before the next header, looked for from `start` on; false, and all dropped, where there is none before
+        damage or the end."""
+        while (found := HEADER.search(self.data, start)) is None:
+            self.drop(max(start, len(self.data) - HEADER_BYTES))
+            start = 0
+            if not self.fill(len(self.data) + 1):
+                self.drop(len(self.data))
+                return False
+        self.drop(found.start())
+        return True
+
+    def next_member(self, num_bytes: int) -> bool:
+        """Whether, before so many bytes from `offset` on, another member begins with a header."""
+        for place in [start - self.offset for start in self.starts]:
+            if 0 < place < num_bytes and self.fill(place + len(MAGIC)) and self.data.startswith(MAGIC, place):
+                return True
+        return False
+
+    def is_damaged(self, offset: int) -> bool:
+        """Whether the member that what is at `offset` is in is the damaged one."""
+        return self.stop is not None and not any(start > offset for start in self.starts)
+
+    def explains(self, offset: int) -> bool:
+        """Whether damage to its member explains what is wrong with the record at `offset`, where the window is. Of a member that
+        is long, no more is read to find out."""
+        while self.is_first and not any(start > offset for start in self.starts) and len(self.data) < STEP_BYTES:
+            if not self.fill(len(self.data) + 1):
+                break
+        return self.is_first and self.is_damaged(offset)
+
+    def cross_stop(self, offset: int) -> Broken:
+        """Go to what is behind the damage; the record at `offset`, and all after it, is what it cost."""
+        stop, self.stop = self.stop, None
+        assert stop is not None, "there is no damage to cross"
+        end = self.offset + len(self.data)
+        # Damage is noticed late, at the latest by the checksum. What was not read begins where the record does.
+        begin, uncompressed_begin = self._member
+        read_frac = max(0, offset - uncompressed_begin) / max(1, end - uncompressed_begin)
+        stopped_at = begin + int((stop.stopped_at - begin) * read_frac)
+        self.drop(len(self.data))
+        self.starts.clear()
+        if isinstance(stop, DamagedStream):
+            return Broken(offset, damaged(stop), True, stopped_at)
+        self.offset = end + stop.missing_bytes if end + stop.missing_bytes > offset else end
+        where = f"bytes {stopped_at:,} to {stop.resumed_at:,} of the compressed file"
+        return Broken(offset, damaged(f"{stop.error}, {where}"), False, stopped_at, stop.resumed_at)
+
+
+def _read_frame(window: _Window) -> Frame | Broken:
+    """The record at the beginning of the window, which is then after it, or where reading resumes."""
+    if not window.fill(len(MAGIC)) and MAGIC.startswith(window.data):
+        return _cut_off(window)
+    if not window.data.startswith(MAGIC):
+        return _resume(window, 1, "no header where a record should begin")
+    while (begin := header_end(window.data, MAX_HEADER_BYTES)) is None:
+        if len(window.data) >= MAX_HEADER_BYTES:
+            return _resume(window, len(MAGIC), f"a header of more than {MAX_HEADER_BYTES:,} bytes")
+        if not window.fill(len(window.data) + 1):
+            return _cut_off(window)
+    header = bytes(window.data[:begin])
+    if MAGIC in header[1:] and HEADER.search(header, 1):
+        return _resume(window, 1, "a header that is cut off")
+    headers, trouble = _parse(header)
+    length = (headers.get("Content-Length") or "").strip()
+    if not (length.isdecimal() and len(length) < 19):
+        missing = "a record without Content-Length" if not length else "the Content-Length is no length"
+        return _resume(window, begin, trouble or missing)
+    if int(length) > MAX_RECORD_BYTES:
+        return _resume(window, begin, f"the Content-Length is above {MAX_RECORD_BYTES:,} bytes")
+    stop = begin + int(length)
+    while not window.next_member(stop) and len(window.data) < stop:
+        if not window.fill(min(stop, len(window.data) + STEP_BYTES)):
+            return _cut_off(window, begin)
+    after = _after_end(window, stop)
+    if window.next_member(stop) or after is None:
+        return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
+    with memoryview(window.data) as view:
+        offset, body = window.offset, bytes(view[begin:stop])
+    has_next = len(window.data) > after and MAGIC.startswith(window.data[after : after + len(MAGIC)])
+    if not has_next and window.explains(offset):
+        return window.cross_stop(offset)  # nothing else is in the member, so what is damaged is this record
+    if trouble and window.explains(offset):
+        return window.cross_stop(offset)
+    window.drop(stop)
+    return Broken(offset, f"broken WARC: {trouble}") if trouble else Frame(offset, headers, body)
+
+
+def header_end(data: bytes | bytearray, limit: int) -> int | None:
+    """Where the empty line after a header ends, whatever its lines end with; None where there is none so far."""
+    whole = data.find(b"\r\n\r\n", 0, limit)
+    stop = limit if whole < 0 else whole
+    bare = [place + 2 for place in (data.find(b"\n\n", 0, stop), data.find(b"\n\r\n", 0, stop)) if place >= 0]
+    return min(bare) if bare else whole + 4 if whole >= 0 else None
+
+
+def with_carriage_returns(header: bytes) -> bytes:
+    """The header with CR LF at the end of every line."""
+    return header if header.count(b"\n") == header.count(b"\r\n") else BARE_LINE_END.sub(b"\r\n", header)
+
+
+def _parse(header: bytes) -> tuple[Any, str | None]:
+    """The fields of a header, and what is wrong with it."""
+    headers, trouble = HeaderMap("utf-8"), None
+    if (whole := with_carriage_returns(header)) is not header:
+        trouble, header = "a line of the header ends without carriage return", whole
+    try:
+        headers.parse(io.BytesIO(header), True)
+    except (OSError, ValueError) as error:
+        return headers, f"the header cannot be parsed ({error})"
+    if not (headers.get("WARC-Type") or "").strip():
+        trouble = trouble or "a record without WARC-Type"
+    return headers, trouble
+
+
+def _after_end(window: _Window, stop: int) -> int | None:
+    """Where what follows a record begins, if that ends at `stop`: with two line ends, or, as some programs write them, others
+    before the next header. None where it does not."""
+    window.fill(stop + 4 + len(MAGIC))
+    if window.data.startswith(b"\r\n\r\n", stop):
+        return stop + 4
+    while (after := LINE_ENDS.match(window.data, stop).end()) == len(window.data):  # type: ignore[union-attr]
+        if not window.fill(after + 1):
+            return after
+    window.fill(after + len(MAGIC))
+    return after if MAGIC.startswith(window.data[after : after + len(MAGIC)]) else None
+
+
+def _resume(window: _Window, start: int, error: str) -> Broken:
+    """Go to the next header, looked for from `start` on."""
+    offset = window.offset
+    if window.explains(offset) or (not window.seek_header(start) and window.is_damaged(offset)):
+        return window.cross_stop(offset)
+    return Broken(offset, f"broken WARC: {error}")
+
+
+def _cut_off(window: _Window, begin: int = 0) -> Broken:
+    """What to make of a record that should go on where its bytes end; begin: where its content does."""
+    offset = window.offset
+    if window.stop is not None:
+        return window.cross_stop(offset)
+    if window.seek_header(max(begin, 1)):
+        return Broken(offset, "broken WARC: the Content-Length leads beyond the end of the file")
+    return Broken(offset, damaged("the last WARC record is cut off"), True, 0, 0)  # nothing behind it was read over
