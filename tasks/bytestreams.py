@@ -17,13 +17,17 @@ import lzma
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
 
 BLOCK_BYTES = 1 << 20
 COMPRESSED_BLOCK_BYTES = 1 << 13
+ZSTD_STEP_BYTES = 1 << 9
 """Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can return."""
+MAX_WINDOW_BYTES = 1 << 29
+"""Of earlier content that a decompressor may keep: what it takes at the first bytes of a stream that asks for it."""
 HELD_COMPRESSED_BYTES = 1 << 20
 """Of the current member, to find the exact place of damage and members that a damaged one ran into. Damaged deflate data
 turns invalid within some kB."""
@@ -69,10 +73,12 @@ Piece = bytes | MemberStart | Gap
 class _Codec(NamedTuple):
     name: str
     magic: bytes
-    make: Callable[[], Any]
+    make: Callable[[int], Any]
+    """A decompressor whose window has at most so many bytes."""
     step: Callable[[Any, bytes], tuple[bytes, bytes]]
     """(block, what of the pending bytes is still to be decompressed); the libraries differ in how they say the latter."""
     errors: tuple[type[Exception], ...]
+    """MemoryError among them: a window that a stream asks for is taken at once."""
     stated_length: Callable[[bytes, bytes], int | None]
     """Uncompressed length by the first and the last compressed bytes of a member."""
     padded: bool = True
@@ -85,7 +91,12 @@ def _inflate(member: Any, pending: bytes) -> tuple[bytes, bytes]:
 
 
 def _unzstd(member: Any, pending: bytes) -> tuple[bytes, bytes]:
-    return member.decompress(pending), member.unused_data if member.eof else b""
+    blocks: list[bytes] = []
+    num_bytes = place = 0
+    while place < len(pending) and num_bytes < BLOCK_BYTES and not member.eof:
+        blocks.append(member.decompress(pending[place : place + ZSTD_STEP_BYTES]))
+        num_bytes, place = num_bytes + len(blocks[-1]), place + ZSTD_STEP_BYTES
+    return b"".join(blocks), member.unused_data + pending[place:]
 
 
 def _unpack(member: Any, pending: bytes) -> tuple[bytes, bytes]:
@@ -106,39 +117,45 @@ def _frame_size(first: bytes, last: bytes) -> int | None:
 
 
 _CODECS: Mapping[str, _Codec] = {
-    ".gz": _Codec("gzip", b"\x1f\x8b\x08", lambda: zlib.decompressobj(wbits=31), _inflate, (zlib.error,), _isize),
+    ".gz": _Codec(
+        "gzip", b"\x1f\x8b\x08", lambda window: zlib.decompressobj(wbits=31), _inflate, (zlib.error, MemoryError), _isize
+    ),
     ".zst": _Codec(
         "zstd",
         b"\x28\xb5\x2f\xfd",
-        lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
+        lambda window: zstandard.ZstdDecompressor(max_window_size=min(window, 1 << 31)).decompressobj(),
         _unzstd,
-        (zstandard.ZstdError,),
+        (zstandard.ZstdError, MemoryError),
         _frame_size,
         padded=False,
     ),
-    ".bz2": _Codec("bzip2", b"BZh", bz2.BZ2Decompressor, _unpack, (OSError, EOFError), lambda first, last: None),
+    ".bz2": _Codec(
+        "bzip2", b"BZh", lambda window: bz2.BZ2Decompressor(), _unpack, (OSError, EOFError, MemoryError), lambda first, last: None
+    ),
     ".xz": _Codec(
         "xz",
         b"\xfd7zXZ\0",
-        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+        lambda window: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=window + BLOCK_BYTES),
         _unpack,
-        (lzma.LZMAError, EOFError),
+        (lzma.LZMAError, EOFError, MemoryError),
         lambda first, last: None,
     ),
 }
 
 
-def read_blocks(stream: BinaryIO, compression: str = "") -> Iterator[bytes]:
+def read_blocks(stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES) -> Iterator[bytes]:
     """The uncompressed bytes of a stream, in blocks. Raises DamagedStream after the last sound byte.
 
     compression: a suffix of `tasks.readers.formats.COMPRESSIONS`, or empty.
     """
-    for piece in read_pieces(stream, compression):
+    for piece in read_pieces(stream, compression, b"", max_window_bytes):
         if type(piece) is bytes:
             yield piece
 
 
-def read_pieces(stream: BinaryIO, compression: str = "", begins: bytes = b"") -> Iterator[Piece]:
+def read_pieces(
+    stream: BinaryIO, compression: str = "", begins: bytes = b"", max_window_bytes: int = MAX_WINDOW_BYTES
+) -> Iterator[Piece]:
     """Blocks of uncompressed bytes, the places where members begin, and gaps.
 
     begins: what the content of every member that is worth resuming at begins with; empty: damage ends the stream, and is raised
@@ -149,6 +166,7 @@ def read_pieces(stream: BinaryIO, compression: str = "", begins: bytes = b"") ->
             yield block
         return
     codec, source, pending, member = _CODECS[compression], _Compressed(stream), b"", None
+    make = partial(codec.make, max_window_bytes)
     given = 0
     while True:
         if not pending and (member is None or getattr(member, "needs_input", True)):
@@ -160,7 +178,7 @@ def read_pieces(stream: BinaryIO, compression: str = "", begins: bytes = b"") ->
             if not pending:
                 continue
             source.begin_member(pending)
-            member, given = codec.make(), 0
+            member, given = make(), 0
             yield MemberStart(source.offset - len(pending))
         error, at_end = "", not pending and getattr(member, "needs_input", True)
         if at_end:
@@ -173,7 +191,7 @@ def read_pieces(stream: BinaryIO, compression: str = "", begins: bytes = b"") ->
             try:
                 block, pending_after = codec.step(member, pending)
             except codec.errors as raised:
-                error = f"corrupt {codec.name} stream ({raised})"
+                error = _describe(codec, raised, max_window_bytes)
             else:
                 pending, given = pending_after, given + len(block)
                 if block:
@@ -182,12 +200,18 @@ def read_pieces(stream: BinaryIO, compression: str = "", begins: bytes = b"") ->
                     member = None
         if error:
             stopped_at = source.offset - len(pending)
-            for block, num_sound in _salvage(codec, source, pending, given):
+            for block, num_sound in _salvage(codec, make, source, pending, given):
                 given, stopped_at = given + len(block), source.offset - len(pending) + num_sound
                 if block:
                     yield block
-            yield _resume(codec, source, error, stopped_at, given, begins)
+            yield _resume(codec, make, source, error, stopped_at, given, begins)
             pending, member = b"", None
+
+
+def _describe(codec: _Codec, raised: BaseException, max_window_bytes: int) -> str:
+    if not (isinstance(raised, MemoryError) or "emory" in str(raised)):
+        return f"corrupt {codec.name} stream ({raised})"
+    return f"a {codec.name} stream needs a window of more than {max_window_bytes:,} bytes; raise source.max_record_bytes"
 
 
 class _Compressed:
@@ -232,14 +256,16 @@ class _Compressed:
             self.is_whole = False
 
 
-def _salvage(codec: _Codec, source: _Compressed, pending: bytes, given: int) -> Iterator[tuple[bytes, int]]:
+def _salvage(
+    codec: _Codec, make: Callable[[], Any], source: _Compressed, pending: bytes, given: int
+) -> Iterator[tuple[bytes, int]]:
     """(block, how many of the pending bytes are sound) up to the damage: a call that fails keeps what it had decompressed.
 
     Decompresses the member again, and what failed byte by byte; only where all of it is held.
     """
     if not (pending and source.is_whole):
         return
-    held, again, skip = source.held(), codec.make(), given
+    held, again, skip = source.held(), make(), given
     before = len(held) - len(pending)
     for i in range(-1, len(pending)):
         rest = held[:before] if i < 0 else pending[i : i + 1]
@@ -256,7 +282,9 @@ def _salvage(codec: _Codec, source: _Compressed, pending: bytes, given: int) -> 
             return
 
 
-def _resume(codec: _Codec, source: _Compressed, error: str, stopped_at: int, given: int, begins: bytes) -> Gap:
+def _resume(
+    codec: _Codec, make: Callable[[], Any], source: _Compressed, error: str, stopped_at: int, given: int, begins: bytes
+) -> Gap:
     """Go to the next sound member. Raises DamagedStream where there is none."""
     data = source.held()
     first, span_start = data[:64], source.offset - len(data)
@@ -270,7 +298,7 @@ def _resume(codec: _Codec, source: _Compressed, error: str, stopped_at: int, giv
             continue
         while len(data) < found + MAX_MEMBER_HEADER_BYTES and (chunk := source.read()):
             data += chunk
-        if _begins(codec, data[found : found + MAX_MEMBER_HEADER_BYTES], begins):
+        if _begins(codec, make(), data[found : found + MAX_MEMBER_HEADER_BYTES], begins):
             resumed_at = source.offset - len(data) + found
             source.give_back(data[found:])
             stated = codec.stated_length(first, data[max(0, found - TRAILER_BYTES) : found]) if is_member else None
@@ -280,8 +308,8 @@ def _resume(codec: _Codec, source: _Compressed, error: str, stopped_at: int, giv
     raise DamagedStream(error, stopped_at)
 
 
-def _begins(codec: _Codec, data: bytes, begins: bytes) -> bool:
-    member, start = codec.make(), b""
+def _begins(codec: _Codec, member: Any, data: bytes, begins: bytes) -> bool:
+    start = b""
     try:
         for i in range(0, len(data), COMPRESSED_BLOCK_BYTES):
             start += codec.step(member, data[i : i + COMPRESSED_BLOCK_BYTES])[0]
@@ -295,8 +323,8 @@ def _begins(codec: _Codec, data: bytes, begins: bytes) -> bool:
 class SoundBytes(io.RawIOBase):
     """The uncompressed bytes of a stream as a file to read forwards. `damage` says, at its end, why it ended early."""
 
-    def __init__(self, stream: BinaryIO, compression: str = "") -> None:
-        self._blocks = read_blocks(stream, compression)
+    def __init__(self, stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES) -> None:
+        self._blocks = read_blocks(stream, compression, max_window_bytes)
         self._block = memoryview(b"")
         self.damage: DamagedStream | None = None
 

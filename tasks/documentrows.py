@@ -19,6 +19,7 @@ import orjson
 from tasks.pages import BrokenPage, Encoded, PageText, extract
 from tasks.readers import Fault, Record, json_type
 from tasks.readers.items import MAX_NESTING, TOO_DEEP
+from tasks.recordlimits import USUAL, Limits
 from tasks.sandbox import OutOfBounds, Sandbox
 from tasks.sources import HtmlConfig, InputConfig
 from tasks.visible import shows
@@ -48,8 +49,9 @@ class Row(NamedTuple):
 class RowReader:
     """Makes rows of the records of one source. `sandbox` reads its pages."""
 
-    def __init__(self, source: str, config: InputConfig, html: HtmlConfig, sandbox: Sandbox) -> None:
+    def __init__(self, source: str, config: InputConfig, html: HtmlConfig, sandbox: Sandbox, limits: Limits = USUAL) -> None:
         self._source, self._config, self._html, self._sandbox = source, config, html, sandbox
+        self._limits = limits
         # A column that is null has no name that a record could use.
         columns: tuple[Any, ...] = (
             config.source_column,
@@ -66,6 +68,8 @@ class RowReader:
             return self._read(record)
         except NestedTooDeeply:
             return Fault(record.line, record.byte_offset, TOO_DEEP)
+        except (RecursionError, ArithmeticError) as error:
+            return Fault(record.line, record.byte_offset, f"wrong type: {type(error).__name__} where a value becomes JSON")
 
     def _read(self, record: Record) -> Row | str | Fault:
         config, values = self._config, record.values
@@ -84,6 +88,8 @@ class RowReader:
         except UnicodeEncodeError:  # half a surrogate pair from a table format that does not check
             encoded, repairs = text.encode("utf-8", "replace"), (*repairs, "LONE_SURROGATE")
             text = encoded.decode("utf-8")
+        if len(encoded) > self._limits.record_bytes:
+            return Fault(record.line, record.byte_offset, self._limits.over("a text"))
         # Looked for in bytes: a search for one byte is many times faster than one in wide characters.
         if b"\0" in encoded or b"\r" in encoded or text.startswith("\ufeff"):
             text, more = repair_text(text)
@@ -129,7 +135,7 @@ class RowReader:
             value = Encoded(value.encode("utf-8", "replace"), "utf-8", True)
         if isinstance(value, Encoded):
             try:
-                page = extract(value, self._sandbox, self._html.main_content)
+                page = extract(value, self._sandbox, self._html.main_content, self._limits)
             except BrokenPage as error:
                 return Fault(record.line, record.byte_offset, str(error))
             except OutOfBounds as error:

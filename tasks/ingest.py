@@ -6,9 +6,9 @@ document by its id in `dropped.parquet` (tasks.droppedrecords).
 `id` is 128-bit BLAKE2b of (source name, path relative to the source root, with the member of an archive, byte offset in the
 uncompressed stream or row number): it never depends on rank, order, compression or batch.
 
-What is repaired and dropped: tasks.documentrows; what readers drop and skip: tasks.readers. A huge record is kept. Cost: one
-pass, memory of one output file plus the longest record. A file is one part, and so is an archive: several files are read at
-once, one is not.
+What is repaired and dropped: tasks.documentrows; what readers drop and skip: tasks.readers. A huge record is kept, up to
+`max_record_bytes`. Cost: one pass, memory of one output file plus the longest record. A file is one part, and so is an
+archive: several files are read at once, one is not.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
         DroppedRecords(directory / DROPPED_FILE) as dropped,
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
     ):
-        rows = RowReader(source, one, config.html, sandbox)
-        for name, items in read_streams(file, part.payload["relative"], columns, one.layout):
+        rows = RowReader(source, one, config.html, sandbox, config.limits)
+        for name, items in read_streams(file, part.payload["relative"], columns, one.layout, config.limits):
             # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             shown = input_name(source, name, bool(config.sources))

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tasks.recordlimits import USUAL, Limits
 from tasks.sandbox import Sandbox
 
 READ_PAGE = "tasks.pagetext:read_page"
@@ -43,9 +44,15 @@ class PageText(NamedTuple):
     """Whether bytes without a meaning became U+FFFD."""
 
 
-def extract(page: Encoded, sandbox: Sandbox, main_content: bool) -> PageText:
+def extract(page: Encoded, sandbox: Sandbox, main_content: bool, limits: Limits = USUAL) -> PageText:
     """The text of a page. Raises BrokenPage, OutOfBounds."""
-    header = {"charset": page.charset, "html": page.is_html, "codings": page.codings, "main_content": main_content}
+    header = {
+        "charset": page.charset,
+        "html": page.is_html,
+        "codings": page.codings,
+        "main_content": main_content,
+        "max_bytes": limits.record_bytes,
+    }
     answer, text = split_frame(sandbox.call(join_frame(header, page.data)))
     if "error" in answer:
         raise BrokenPage(answer["error"])

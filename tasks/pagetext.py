@@ -25,6 +25,7 @@ from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
 from tasks.maintext import extract_text
 from tasks.pages import BrokenPage, join_frame, split_frame
+from tasks.recordlimits import Limits
 
 BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 SUPERSETS = {"euc_kr": "cp949", "shift_jis": "cp932", "big5": "big5hkscs", "gb2312": "gb18030", "gbk": "gb18030"}
@@ -43,7 +44,7 @@ def read_page(frame: bytes) -> bytes:
 
 
 def _read(order: dict[str, Any], data: bytes) -> bytes:
-    data = _undo(data, order["codings"])
+    data = _undo(data, order["codings"], Limits(order["max_bytes"]))
     text, encoding = decode(data, order["charset"], order["html"])
     title = None
     if order["html"]:
@@ -95,39 +96,50 @@ def _strictly(data: bytes, name: str) -> str | None:
         return None
 
 
-def _undo(data: bytes, codings: list[str]) -> bytes:
+def _undo(data: bytes, codings: list[str], limits: Limits) -> bytes:
     """The content of a message body: its codings undone, the outermost first. Raises BrokenPage."""
     for coding in codings:
         try:
-            data = _undo_one(data, coding)
+            data = _undo_one(data, coding, limits.record_bytes + 1)
         except BrokenPage:
             raise
         except (zlib.error, OSError, EOFError, ValueError) as error:
             raise BrokenPage(f"broken HTTP: the body is not {coding}") from error
+        if len(data) > limits.record_bytes:
+            raise BrokenPage(limits.over(f"a body in {coding}"))
     return data
 
 
-def _undo_one(data: bytes, coding: str) -> bytes:
+def _undo_one(data: bytes, coding: str, max_bytes: int) -> bytes:
+    """The content, or its first `max_bytes`."""
     match coding:
         case "gzip":
-            return _inflate(data, 31)
+            return _inflate(data, 31, max_bytes)
         case "deflate":
             # By RFC 9110 with the header of zlib; servers leave it out often enough.
             try:
-                return _inflate(data, 15)
+                return _inflate(data, 15, max_bytes)
             except zlib.error:
-                return _inflate(data, -15)
+                return _inflate(data, -15, max_bytes)
         case "br":
-            return stream_io.BrotliReader(io.BytesIO(data)).read()
+            return _read_up_to(stream_io.BrotliReader(io.BytesIO(data)), max_bytes)
         case "zstd":
-            return stream_io.ZstdReader(io.BytesIO(data)).read()
+            return _read_up_to(stream_io.ZstdReader(io.BytesIO(data)), max_bytes)
         case "chunked":
             return _join_chunks(data)
     raise BrokenPage("broken HTTP: an encoding of the body that nobody knows")
 
 
-def _inflate(data: bytes, window_bits: int) -> bytes:
-    return zlib.decompressobj(window_bits).decompress(data)
+def _inflate(data: bytes, window_bits: int, max_bytes: int) -> bytes:
+    return zlib.decompressobj(window_bits).decompress(data, max_bytes)
+
+
+def _read_up_to(stream: Any, max_bytes: int) -> bytes:
+    blocks: list[bytes] = []
+    while max_bytes > 0 and (block := stream.read(min(max_bytes, 1 << 20))):
+        blocks.append(block)
+        max_bytes -= len(block)
+    return b"".join(blocks)
 
 
 def _join_chunks(data: bytes) -> bytes:

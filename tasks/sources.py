@@ -14,6 +14,7 @@ from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
 from tasks.readers.formats import Layout, format_of, known_formats
+from tasks.recordlimits import DEFAULT_RECORD_BYTES, Limits
 from tasks.sourcefiles import Listing, Unfetched, list_files, list_unfetched
 
 
@@ -98,6 +99,9 @@ class SourceConfig(InputConfig):
     among them."""
     max_text_bytes_per_file: int = 32_000_000
     """A file of documents is closed when it holds this much; bounds the memory of every later stage."""
+    max_record_bytes: int = DEFAULT_RECORD_BYTES
+    """A record that takes more in its file, uncompressed, is quarantined. Bounds the memory of reading, about six times this, and
+    what members of archives may take on disk."""
     cache: Path = field(default=Path("data/store/.remote"), metadata=NOT_IN_KEY)
     """Where files from elsewhere are kept; one that has not changed is not fetched again."""
 
@@ -117,8 +121,16 @@ class SourceConfig(InputConfig):
             raise ConfigError(
                 f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive and at most {1 << 30}; try 32000000"
             )
+        if not 1 <= self.max_record_bytes <= 1 << 30:
+            raise ConfigError(
+                f"max_record_bytes ({self.max_record_bytes}) must be positive and at most {1 << 30}; try {DEFAULT_RECORD_BYTES}"
+            )
         if not 0 <= self.max_bad_frac <= 1:
             raise ConfigError(f"max_bad_frac ({self.max_bad_frac:g}) must be a fraction from 0 to 1; try 0.05")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_record_bytes)
 
     @property
     def inputs(self) -> Mapping[str, InputConfig]:

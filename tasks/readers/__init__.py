@@ -3,14 +3,14 @@
 A file is one stream of items, an archive one per member. What cannot be read becomes a `Fault` with file position and error:
 a bad record costs that record, and damage in the middle of a file keeps what is before it. The name of a file says its format
 (formats.py), its first bytes correct the name (contents.py); then there is one module per format. Memory is one block plus the
-longest record.
+longest record, which `Limits` bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from tasks.readers.archives import read_members
 from tasks.readers.arrowtables import read_arrow, read_parquet
@@ -21,7 +21,10 @@ from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, S
 from tasks.readers.jsonfiles import read_json
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_html, read_text
+from tasks.recordlimits import USUAL, Limits
 
+T = TypeVar("T")
+PARSER_TROUBLE = (RecursionError, MemoryError, ArithmeticError, LookupError)
 READERS: Mapping[str, Reader] = {
     "jsonl": read_json,
     "parquet": read_parquet,
@@ -35,7 +38,7 @@ __all__ = ["Columns", "Dropped", "Fault", "Item", "Layout", "Record", "Skipped",
 
 
 def read_streams(
-    file: BinaryIO, relative: str, columns: Columns, layout: Layout = BY_NAME
+    file: BinaryIO, relative: str, columns: Columns, layout: Layout = BY_NAME, limits: Limits = USUAL
 ) -> Iterator[tuple[str, Iterator[Item]]]:
     """(name, items) of a file that is open, or of each member where it is an archive. Items must be taken before the next
     stream is."""
@@ -43,22 +46,33 @@ def read_streams(
     assert form is not None, f"{relative} was listed but has no reader"
     known = recognise(file, form)
     if isinstance(known, Fault) or known[1].kind not in ARCHIVES:
-        yield relative, _items(known, relative, columns, layout)
+        yield relative, _items(known, relative, columns, layout, limits)
         return
-    for member in read_members(known[0], *known[1]):
+    for member in _guarded(read_members(known[0], *known[1], limits), known[1].kind):
         if isinstance(member, (Fault, Skipped)):
             yield relative, iter((member,))
         else:
             name, member_form, member_stream = member
             inner = f"{relative}!{name}"
-            yield inner, _items(recognise(member_stream, member_form), inner, columns, layout)
+            yield inner, _items(recognise(member_stream, member_form), inner, columns, layout, limits)
 
 
-def _items(known: tuple[BinaryIO, Format] | Fault, name: str, columns: Columns, layout: Layout) -> Iterator[Item]:
+def _items(known: tuple[BinaryIO, Format] | Fault, name: str, columns: Columns, layout: Layout, limits: Limits) -> Iterator[Item]:
     if isinstance(known, Fault):
         return iter((known,))
     stream, form = known
-    return _reader(form.kind, layout)(stream, form.compression, name, columns)
+    return _guarded(_reader(form.kind, layout)(stream, form.compression, name, columns, limits), form.kind)
+
+
+def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
+    """The items of a file or a member, of which what its parser fails on costs the rest.
+
+    A parser may fail on what others wrote in more ways than it says. These few kinds come of the input; any other is ours.
+    """
+    try:
+        yield from items
+    except PARSER_TROUBLE as error:
+        yield Fault(1, None, f"unreadable {kind}: its reader failed ({type(error).__name__})", ends=True)
 
 
 def _reader(kind: str, layout: Layout) -> Reader:

@@ -2,50 +2,73 @@
 
 A member is named `archive.zip!folder/file.jsonl`, also where the archive calls it `./folder/file.jsonl`. Members without a
 reader, hidden ones and archives in archives are skipped, as `archive_member`. A member that is damaged is a fault of that
-member; a tar archive that ends early, or goes on after its end, is one of the archive. Encrypted members are faults.
+member; a tar archive that ends early, or goes on after its end, is one of the archive. Encrypted members are faults, and so are
+members of a zip archive that share bytes, as only bombs do. Bounds: tasks.recordlimits.
 """
 
 from __future__ import annotations
 
+import copy
 import errno
 import io
 import lzma
+import struct
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from tasks.bytestreams import SoundBytes
 from tasks.readers.formats import ARCHIVES, SEEKING, Format, format_of
 from tasks.readers.items import Fault, Skipped, damaged
+from tasks.readers.tarheaders import hole_bytes, read_headers
+from tasks.recordlimits import Limits
 
 SPOOLED_BYTES = 64_000_000
 """Members that are read from several places are copied, in memory up to this size."""
 
-ZIP_TROUBLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, OSError)
+PIECE_BYTES = 1 << 16
+"""Asked of a member at once: what the library decompresses for it is not bounded for bzip2 and LZMA."""
+MAX_DIRECTORY_BYTES = 1 << 26
+"""Of a zip archive. The library holds twenty times as much, and reads nothing else that is long at once."""
+LZMA_HEADER_BYTES, LZMA_DICTIONARY = 9, slice(5, 9)
+"""At the beginning of a member of a zip archive that is in LZMA."""
+
+ZIP_TROUBLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    OSError,
+    OverflowError,
+    struct.error,
+)
 """What a broken archive makes the library raise: also for offsets before its beginning, and passwords."""
 
 Member = tuple[str, Format, BinaryIO] | Fault | Skipped
 SKIPPED = Skipped("archive_member")
 
 
-def read_members(stream: BinaryIO, kind: str, compression: str) -> Iterator[Member]:
+def read_members(stream: BinaryIO, kind: str, compression: str, limits: Limits) -> Iterator[Member]:
     """(name, format, stream) of each member that has a reader; the stream is valid until the next one is asked for."""
-    yield from _read_zip(stream) if kind == "zip" else _read_tar(stream, compression)
+    yield from _read_zip(stream, limits) if kind == "zip" else _read_tar(stream, compression, limits)
 
 
-def _read_zip(stream: BinaryIO) -> Iterator[Member]:
+def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
     try:
-        archive = zipfile.ZipFile(stream)
+        archive = zipfile.ZipFile(cast(IO[bytes], _ShortReads(stream)))
     except ZIP_TROUBLE as error:
         _require_no_disk_trouble(error)
         yield Fault(1, None, f"broken zip: {type(error).__name__}", ends=True)
         return
     names = _Names()
     with archive:
+        overlapping = _overlapping(archive.infolist())
         for entry in archive.infolist():
             if entry.is_dir():
                 continue
@@ -53,7 +76,13 @@ def _read_zip(stream: BinaryIO) -> Iterator[Member]:
             if form is None:
                 yield SKIPPED
                 continue
+            if entry.header_offset in overlapping:
+                yield Fault(1, None, "broken zip: a member overlaps another", ends=True)
+                continue
             try:
+                if entry.compress_type == zipfile.ZIP_LZMA and _lzma_dictionary_bytes(archive, entry) > limits.window_bytes:
+                    yield Fault(1, None, limits.over("a window of a member"), ends=True)
+                    continue
                 member = archive.open(entry)
             except ZIP_TROUBLE as error:
                 _require_no_disk_trouble(error)
@@ -61,62 +90,105 @@ def _read_zip(stream: BinaryIO) -> Iterator[Member]:
                 continue
             with member:
                 sound = SoundMember(member)
-                yield names.name(entry.filename), form, _seekable(sound, form)
-                sound.drain()
+                yield from _as_member(names.name(entry.filename), form, sound, limits)
             if sound.damage:
                 yield Fault(1, None, f"broken zip: a member is damaged ({sound.damage})", ends=True)
 
 
-def _read_tar(stream: BinaryIO, compression: str) -> Iterator[Member]:
-    sound = SoundBytes(stream, compression)
-    names = _Names()
+def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Member]:
+    sound = SoundBytes(stream, compression, limits.window_bytes)
+    buffered = io.BufferedReader(sound, 1 << 16)
+    names, left_hole_bytes = _Names(), limits.spooled_bytes
     try:
-        with tarfile.open(fileobj=cast(IO[bytes], io.BufferedReader(sound, 1 << 16)), mode="r|", tarinfo=_Header) as archive:
-            for entry in archive:
-                if not entry.isreg():
-                    continue
-                form = _member_format(entry.name)
-                member = archive.extractfile(entry) if form else None
-                if form is None or member is None:
-                    yield SKIPPED
-                    continue
-                with member:
-                    part = SoundMember(member)
-                    yield names.name(entry.name), form, _seekable(part, form)
-                    part.drain()
-                if part.damage:
-                    yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})", ends=True)
-            if _goes_on(cast(IO[bytes], archive.fileobj)):
-                more = "the tar archive goes on after its end, as archives do that are appended with cat"
-                yield Fault(1, None, damaged(more), ends=True)
+        for archive, entry in read_headers(buffered):
+            if not entry.isreg():
+                continue
+            form = _member_format(entry.name)
+            holes = hole_bytes(entry) if form else 0
+            if holes > left_hole_bytes:
+                yield Fault(1, None, limits.over_spooled("holes in the members of an archive"), ends=True)
+                continue
+            left_hole_bytes -= holes
+            member = archive.extractfile(entry) if form else None
+            if form is None or member is None:
+                yield SKIPPED
+                continue
+            with member:
+                part = SoundMember(member)
+                yield from _as_member(names.name(entry.name), form, part, limits)
+            if part.damage:
+                yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})", ends=True)
+        if _goes_on(buffered):
+            more = "the tar archive goes on after its end, as archives do that are appended with cat"
+            yield Fault(1, None, damaged(more), ends=True)
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
-        yield Fault(1, None, damaged(sound.damage or f"broken tar ({type(error).__name__})"), ends=True)
+        # Other messages than those of the library quote what is in the file.
+        what = error if isinstance(error, tarfile.TarError) else type(error).__name__
+        yield Fault(1, None, damaged(sound.damage or f"broken tar ({what})"), ends=True)
         return
     sound.drain()
     if sound.damage:
         yield Fault(1, None, damaged(sound.damage), ends=True)
 
 
-def _goes_on(stream: IO[bytes]) -> bool:
+def _as_member(name: str, form: Format, member: SoundMember, limits: Limits) -> Iterator[Member]:
+    """The member as its reader needs it; reads all of it, since checksums are at the end."""
+    if form.kind not in SEEKING:
+        yield name, form, cast(BinaryIO, member)
+        member.drain()
+        return
+    with tempfile.SpooledTemporaryFile(max_size=SPOOLED_BYTES) as copied:
+        left_bytes = limits.spooled_bytes
+        while left_bytes >= 0 and (block := member.read(1 << 20)):
+            copied.write(block)
+            left_bytes -= len(block)
+        if left_bytes < 0:
+            yield Fault(1, None, limits.over_spooled(f"a member in {form.kind}"), ends=True)
+            return
+        copied.seek(0)
+        yield name, form, cast(BinaryIO, copied)
+
+
+def _overlapping(entries: list[zipfile.ZipInfo]) -> set[int]:
+    """Offsets of members that begin before the one before them ends."""
+    found, end = set(), 0
+    for entry in sorted(entries, key=lambda entry: entry.header_offset):
+        if entry.header_offset < end:
+            found.add(entry.header_offset)
+        end = max(end, entry.header_offset + entry.compress_size)
+    return found
+
+
+def _lzma_dictionary_bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """What a member in LZMA makes its decompressor take before it gives a byte."""
+    as_stored = copy.copy(entry)
+    as_stored.compress_type, as_stored.file_size = zipfile.ZIP_STORED, entry.compress_size
+    del as_stored.CRC  # it is that of other bytes
+    with archive.open(as_stored) as member:
+        return int.from_bytes(member.read(LZMA_HEADER_BYTES)[LZMA_DICTIONARY], "little")
+
+
+class _ShortReads:
+    """A file for the library of zip archives, which reads as much at once as a header says."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def read(self, size: int = -1) -> bytes:
+        if size > MAX_DIRECTORY_BYTES:
+            raise zipfile.BadZipFile(f"a directory of more than {MAX_DIRECTORY_BYTES:,} bytes")
+        return self._stream.read(size)
+
+
+def _goes_on(stream: io.BufferedIOBase) -> bool:
     """Whether more than padding is left. Reads all of it."""
     found = False
     while block := stream.read(1 << 20):
         found = found or bool(block.strip(b"\0"))
     return found
-
-
-class _Header(tarfile.TarInfo):
-    """The library takes a header it cannot read, or the want of one, for the end of the archive; only the mark of the end is
-    that."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError("no header where one should be") from error
 
 
 class SoundMember(io.RawIOBase):
@@ -133,7 +205,7 @@ class SoundMember(io.RawIOBase):
         if self.damage:
             return 0
         try:
-            data = self._member.read(len(buffer))
+            data = self._member.read(min(len(buffer), PIECE_BYTES))
         except (*ZIP_TROUBLE, tarfile.TarError) as error:
             _require_no_disk_trouble(error)
             self.damage = type(error).__name__
@@ -174,13 +246,3 @@ def _member_format(name: str) -> Format | None:
     form = format_of(name)
     hidden = any(step.startswith((".", "__MACOSX")) and step != ".." for step in _steps(name))
     return None if form is None or hidden or form.kind in ARCHIVES else form
-
-
-def _seekable(member: SoundMember, form: Format) -> BinaryIO:
-    if form.kind not in SEEKING:
-        return cast(BinaryIO, member)
-    copy = tempfile.SpooledTemporaryFile(max_size=SPOOLED_BYTES)  # noqa: SIM115 - it lives as long as its reader
-    while block := member.read(1 << 20):
-        copy.write(block)
-    copy.seek(0)
-    return cast(BinaryIO, copy)

@@ -1,9 +1,10 @@
 """Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One record per row.
 
-Rows come a batch at a time. Arrow trusts the offsets in IPC buffers, so every batch is checked in full before a value of it
-is touched. A file that is unreadable from some batch on keeps the rows before it and becomes one fault. Streams that are
-appended to each other are read one after the other. A time that Python has no form for (the year 10000, an overflow that
-somebody wrote) is given as its count of units, one in a zone that nobody knows in UTC.
+Rows come a batch at a time. What a Parquet file claims is looked at first (tasks.readers.parquetfooters). Arrow trusts the
+offsets in IPC buffers, so every batch is checked in full before a value of it is touched. A file that is unreadable from some
+batch on keeps the rows before it and becomes one fault. Streams that are appended to each other are read one after the other.
+A time that Python has no form for (the year 10000, an overflow that somebody wrote) is given as its count of units, one in a
+zone that nobody knows in UTC.
 """
 
 from __future__ import annotations
@@ -16,26 +17,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.readers.items import Columns, Fault, Item, Record
+from tasks.readers.parquetfooters import BATCH_ROWS, OverLimit, batch_rows
+from tasks.recordlimits import Limits
 
-BATCH_ROWS = 256
 IPC_FILE_MAGIC = b"ARROW1"
 NO_FORM = (ValueError, OverflowError, KeyError)
 """What Arrow raises for values that Python has no form for; a zone that is not known is a KeyError."""
+NO_VALUE = (*NO_FORM, ArithmeticError)
+"""Values that are none, too: a decimal of more digits than its type has."""
 
 
-def read_parquet(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+def read_parquet(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
     """Records at their row number."""
-    yield from _read_rows("Parquet", lambda: _parquet_batches(stream))
+    try:
+        num_rows = batch_rows(stream, limits)
+    except OverLimit as error:
+        yield Fault(1, None, str(error), ends=True)
+        return
+    yield from _read_rows("Parquet", lambda: _parquet_batches(stream, num_rows))
 
 
-def read_arrow(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+def read_arrow(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
     """Records at their row number, from a file or a stream, whichever it is."""
     yield from _read_rows("Arrow", lambda: _ipc_batches(stream))
 
 
-def _parquet_batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(stream: BinaryIO, num_rows: int) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(stream) as file:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
+        yield from file.iter_batches(batch_size=num_rows, use_threads=False)
 
 
 def _ipc_batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
@@ -92,7 +101,7 @@ def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
     try:
         rows = batch.to_pylist()
-    except NO_FORM:
+    except NO_VALUE:
         for i in range(batch.num_rows):
             yield _row(batch.slice(i, 1))
     else:
@@ -104,7 +113,7 @@ def _row(row: pa.RecordBatch) -> dict[str, Any] | str:
         return {name: _in_python(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)}
     except UnicodeDecodeError as error:
         return f"invalid UTF-8: byte 0x{error.object[error.start]:02x}"
-    except ValueError as error:
+    except NO_VALUE as error:
         return f"wrong type: {type(error).__name__} where a value becomes one of Python"
 
 
@@ -114,7 +123,8 @@ def _in_python(scalar: pa.Scalar) -> Any:
     except UnicodeDecodeError:
         raise
     except NO_FORM:
-        pass
+        if not hasattr(scalar, "value") and not isinstance(scalar, (pa.StructScalar, pa.MapScalar, pa.ListScalar)):
+            raise
     if isinstance(scalar, pa.StructScalar):
         return {name: _in_python(member) for name, member in scalar.items()}
     if isinstance(scalar, pa.MapScalar):

@@ -15,25 +15,27 @@ from typing import BinaryIO, Literal
 from tasks.bytestreams import DamagedStream
 from tasks.readers.formats import Layout
 from tasks.readers.items import Columns, Fault, Item, Record, damaged
-from tasks.readers.jsonlines import BOM, split_lines
+from tasks.readers.jsonlines import BOM, LongLine, split_lines
+from tasks.recordlimits import Limits
 
 MAX_FIELD_CHARS = 1 << 30
-"""Bounds what a quote that is never closed can hold; the library's own limit is 131,072."""
-
+"""The library's own limit is 131,072. What a field can hold is bounded by its row."""
 
 DELIMITED: Mapping[str, Layout] = {"csv": Layout("csv", ",", '"'), "tsv": Layout("tsv", "\t", "")}
 """What a format has where the source says nothing."""
 
 
-def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Columns, layout: Layout) -> Iterator[Item]:
+def read_delimited(
+    stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits, layout: Layout
+) -> Iterator[Item]:
     """Records at the byte offset of their first line. `layout` has a delimiter, and a quote or an empty one."""
     csv.field_size_limit(MAX_FIELD_CHARS)
-    lines = _Lines(stream, compression)
+    lines = _Lines(stream, compression, limits, layout.quote or "")
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if layout.quote else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=layout.delimiter or ",", quotechar=layout.quote or None, quoting=quoting, strict=True)
     header: list[str] | None = None
     while True:
-        number, offset = lines.number, lines.offset
+        number, offset = lines.begin_row()
         try:
             row = next(reader, None)
         except csv.Error as error:
@@ -44,6 +46,11 @@ def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Colum
             continue
         if row is None:
             break
+        if lines.is_long:
+            yield Fault(number, offset, limits.over("a row"), ends=header is None)
+            if header is None:
+                return
+            continue
         if not row:
             continue
         wrong = _fault_of(row, header)
@@ -60,23 +67,41 @@ def read_delimited(stream: BinaryIO, compression: str, name: str, columns: Colum
 
 
 class _Lines:
-    """Lines as text, bytes that are no UTF-8 as surrogates; knows where the next one begins."""
+    """Lines as text, bytes that are no UTF-8 as surrogates; knows where the next one begins.
 
-    def __init__(self, stream: BinaryIO, compression: str) -> None:
-        self._lines = split_lines(stream, compression)
+    Of the lines of a row over the limit, all that is kept is whether a quotation is open after them.
+    """
+
+    def __init__(self, stream: BinaryIO, compression: str, limits: Limits, quote: str) -> None:
+        self._max_row_bytes, self._quote = limits.record_bytes, quote
+        self._lines = split_lines(stream, compression, limits, quote.encode() or b"\0")
+        self._row_offset = 0
+        self.is_long = False
+        """Whether the row of the last line is over the limit."""
         self.number, self.offset = 1, 0
         self.ended = False
         self.damage: DamagedStream | None = None
+
+    def begin_row(self) -> tuple[int, int]:
+        """Line and byte offset of the next row."""
+        self._row_offset, self.is_long = self.offset, False
+        return self.number, self.offset
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
         number, offset, line = next(self._lines, (self.number, self.offset, None))
-        if not isinstance(line, bytes):
+        if isinstance(line, DamagedStream) or line is None:
             self.ended, self.damage = True, line
             raise StopIteration
-        self.number, self.offset = number + 1, offset + len(line) + 1
+        num_bytes = line.num_bytes if isinstance(line, LongLine) else len(line)
+        self.number, self.offset = number + 1, offset + num_bytes + 1
+        self.is_long = self.is_long or self.offset - 1 - self._row_offset > self._max_row_bytes
+        if self.is_long:
+            num_marks = line.num_marks if isinstance(line, LongLine) else line.count(self._quote.encode()) if self._quote else 0
+            return (self._quote if self._quote and num_marks % 2 else "") + "\n"
+        assert isinstance(line, bytes), "a long line makes a long row"
         text = line.removeprefix(BOM) if number == 1 else line
         return text.decode("utf-8", "surrogateescape") + "\n"
 

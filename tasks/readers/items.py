@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
+from tasks.recordlimits import Limits
+
 
 @dataclass(slots=True)
 class Record:
@@ -74,8 +76,8 @@ class Columns(NamedTuple):
         return {column: value for column, value in named.items() if column and value is not None} | {self.text: text}
 
 
-Reader = Callable[[BinaryIO, str, str, Columns], Iterator[Item]]
-"""(stream, its compression, name of the file, columns) -> items in file order."""
+Reader = Callable[[BinaryIO, str, str, Columns, Limits], Iterator[Item]]
+"""(stream, its compression, name of the file, columns, limits) -> items in file order."""
 
 
 def json_type(value: Any) -> str:

@@ -17,15 +17,18 @@ from tasks.bytestreams import DamagedStream, read_blocks
 from tasks.readers.items import Columns, Fault, Item, Record, damaged, json_type
 from tasks.readers.jsonlines import may_be_rounded, read_lines, read_odd_line
 from tasks.readers.jsonvalues import BOM, Value, Values, opens_values
+from tasks.recordlimits import Limits
 
 BEGINNING_BYTES = 1 << 16
+MAX_BEGINNING_BYTES = 1 << 21
+"""Where only white space follows the first line."""
 MAX_FIRST_FAULTS = 100
 """Lines without a record at the beginning of a file count one by one, up to so many; more are one fault."""
 
 
-def read_json(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+def read_json(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
     """Records at the byte offset of their line, or of the object where the file is not one of lines."""
-    blocks = read_blocks(stream, compression)
+    blocks = read_blocks(stream, compression, limits.window_bytes)
     start, is_all, damage = b"", False, None
     try:
         while not (is_all or _is_enough(start)):
@@ -35,12 +38,14 @@ def read_json(stream: BinaryIO, compression: str, name: str, columns: Columns) -
         is_all, damage = True, error
     again = _again(start, blocks, damage)
     if opens_values(start, is_all):
-        return _as_one_without_records(_read_values(again, start.startswith(BOM)), columns, "value")
-    return _as_one_without_records(read_lines(again), columns, "line")
+        return _as_one_without_records(_read_values(again, start.startswith(BOM), limits), columns, "value")
+    return _as_one_without_records(read_lines(again, limits), columns, "line")
 
 
 def _is_enough(start: bytes) -> bool:
     """Whether the beginning of a file shows what follows its first line, or that the line is long."""
+    if len(start) > MAX_BEGINNING_BYTES:
+        return True
     _, found, rest = start.removeprefix(BOM).lstrip().partition(b"\n")
     return len(start) >= BEGINNING_BYTES and (not found or bool(rest.strip()))
 
@@ -92,9 +97,13 @@ def _describe(record: Record, columns: Columns) -> Item:
     )
 
 
-def _read_values(blocks: Iterator[bytes], has_bom: bool) -> Iterator[Item]:
-    values, in_damage = Values(blocks), False
+def _read_values(blocks: Iterator[bytes], has_bom: bool, limits: Limits) -> Iterator[Item]:
+    values, in_damage = Values(blocks, limits.record_bytes), False
     for value in values:
+        if value.is_long and (value.is_whole or values.damage is None):
+            yield Fault(value.line, value.offset, limits.over("a JSON value"), ends=not value.is_whole)
+            in_damage = True
+            continue
         if values.damage is not None and not value.is_whole:
             yield Fault(value.line, value.offset, damaged(values.damage), True, values.damage.stopped_at)
             return

@@ -13,12 +13,14 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from itertools import groupby
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
 from tasks.bytestreams import DamagedStream, read_blocks
 from tasks.readers.items import MAX_NESTING, TOO_DEEP, Fault, Item, Record, damaged, json_type
+from tasks.recordlimits import Limits
 
 BOM = b"\xef\xbb\xbf"
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
@@ -26,14 +28,26 @@ BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', re.DOTALL)
 """Texts, which may hold brackets, and brackets."""
 
 
-def read_lines(blocks: Iterator[bytes]) -> Iterator[Item]:
+class LongLine(NamedTuple):
+    """A line over the limit, of which nothing was kept."""
+
+    num_bytes: int
+    num_marks: int
+    """How often the sign that was asked for occurs in it."""
+
+
+def read_lines(blocks: Iterator[bytes], limits: Limits) -> Iterator[Item]:
     """Records at the byte offset of their line."""
     loads, number, offset = orjson.loads, 1, 0
     # One loop over the lines of a block: a generator for each line would cost as much as parsing a short one.
-    for lines in line_blocks(blocks):
+    for lines in line_blocks(blocks, limits.record_bytes):
         if isinstance(lines, DamagedStream):
             yield Fault(number, offset, damaged(lines), True, lines.stopped_at)
             return
+        if isinstance(lines, LongLine):
+            yield Fault(number, offset, limits.over("a line"))
+            number, offset = number + 1, offset + lines.num_bytes + 1
+            continue
         for line in lines:
             try:
                 values = loads(line)
@@ -56,31 +70,66 @@ def read_lines(blocks: Iterator[bytes]) -> Iterator[Item]:
             number, offset = number + 1, offset + len(line) + 1
 
 
-def line_blocks(blocks: Iterator[bytes]) -> Iterator[list[bytes] | DamagedStream]:
-    """Lists of whole lines without their ends; at last the damage, where the stream has some."""
+def line_blocks(
+    blocks: Iterator[bytes], max_line_bytes: int, mark: bytes = b"\0"
+) -> Iterator[list[bytes] | LongLine | DamagedStream]:
+    """Lists of whole lines without their ends, and longer lines between them; at last the damage, where the stream has some.
+
+    mark: a sign that is counted in longer lines.
+    """
     held: list[bytes] = []  # the beginning of a line that goes on in the next block
+    held_bytes = num_marks = 0
     try:
         for block in blocks:
             lines = block.split(b"\n")
             held.append(lines[0])
+            held_bytes += len(lines[0])
+            if held_bytes > max_line_bytes:
+                num_marks += sum(part.count(mark) for part in held)
+                held = []
             if len(lines) > 1:
-                lines[0] = b"".join(held)
-                held = [lines.pop()]
-                yield lines
+                last = lines.pop()
+                if held_bytes > max_line_bytes:
+                    yield LongLine(held_bytes, num_marks)
+                    del lines[0]
+                else:
+                    lines[0] = b"".join(held)
+                held, held_bytes, num_marks = [last], len(last), 0
+                if len(block) <= max_line_bytes:
+                    yield lines
+                else:
+                    yield from _without_long(lines, max_line_bytes, mark)
     except DamagedStream as error:
         yield error
         return
-    if any(held):
+    if held_bytes > max_line_bytes:
+        yield LongLine(held_bytes, num_marks + sum(part.count(mark) for part in held))
+    elif any(held):
         yield [b"".join(held)]
 
 
-def split_lines(stream: BinaryIO, compression: str) -> Iterator[tuple[int, int, bytes | DamagedStream]]:
+def _without_long(lines: list[bytes], max_line_bytes: int, mark: bytes) -> Iterator[list[bytes] | LongLine]:
+    """Lines that are within the limit in lists, and the others between them."""
+    for is_long, some in groupby(lines, lambda line: len(line) > max_line_bytes):
+        if is_long:
+            yield from (LongLine(len(line), line.count(mark)) for line in some)
+        else:
+            yield list(some)
+
+
+def split_lines(
+    stream: BinaryIO, compression: str, limits: Limits, mark: bytes
+) -> Iterator[tuple[int, int, bytes | LongLine | DamagedStream]]:
     """(line number from 1, byte offset, line); the last one is the damage, where a stream has some."""
     number, offset = 1, 0
-    for lines in line_blocks(read_blocks(stream, compression)):
+    for lines in line_blocks(read_blocks(stream, compression, limits.window_bytes), limits.record_bytes, mark):
         if isinstance(lines, DamagedStream):
             yield number, offset, lines
             return
+        if isinstance(lines, LongLine):
+            yield number, offset, lines
+            number, offset = number + 1, offset + lines.num_bytes + 1
+            continue
         for line in lines:
             yield number, offset, line
             number, offset = number + 1, offset + len(line) + 1

@@ -23,6 +23,8 @@ BOM = b"\xef\xbb\xbf"
 QUOTE, OPENING, CLOSING = b'"'[0], b"[{", b"]}"
 MAX_HELD_BYTES = 1 << 26
 """Of a record without an end so far, before the next one is looked for within it."""
+MAX_BEGINNING_BYTES = 256
+"""Of a record, by which the next one is known."""
 
 
 class Value(NamedTuple):
@@ -32,6 +34,8 @@ class Value(NamedTuple):
     offset: int
     data: bytes
     is_whole: bool
+    is_long: bool = False
+    """Whether it is over the limit: it has no bytes then, and is whole where the next one was found."""
 
 
 def opens_values(start: bytes, is_all: bool) -> bool:
@@ -68,8 +72,8 @@ def _is_open(token: bytes) -> bool:
 class Values:
     """The values of a file in order, those of arrays one by one. `damage` and `in_array` say, at the end, how it ended."""
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks = blocks
+    def __init__(self, blocks: Iterator[bytes], max_value_bytes: int) -> None:
+        self._blocks, self._max_value_bytes = blocks, max_value_bytes
         self._data = b""
         self._place = 0
         self._dropped_bytes = 0
@@ -99,6 +103,13 @@ class Values:
                 self._learn(blank)
             line, offset = self.position
             stop, is_whole = self._find_end()
+            if stop - self._place > self._max_value_bytes:
+                if not is_whole:
+                    is_whole = self._go_to_next()
+                else:
+                    self._go_to(stop)
+                yield Value(line, offset, b"", is_whole, True)
+                continue
             value = Value(line, offset, self._data[self._place : stop], is_whole)
             self._go_to(stop)
             yield value
@@ -118,7 +129,7 @@ class Values:
         while True:
             found = BETWEEN.match(self._data, self._place)
             assert found is not None, "it matches nothing, too"
-            blank = (blank + found.group())[-256:]
+            blank = (blank + found.group()[-MAX_BEGINNING_BYTES:])[-MAX_BEGINNING_BYTES:]
             self._go_to(found.end())
             if self._place < len(self._data):
                 return blank
@@ -130,9 +141,9 @@ class Values:
         self._place = place
 
     def _more(self) -> bool:
-        """Have more bytes, about as many again as are held; false at the end."""
+        """Have more bytes, about as many again as are held, to the limit of a value; false at the end."""
         held = self._data[self._place :]
-        blocks, wanted = [held], len(held)
+        blocks, wanted = [held], max(0, min(len(held), self._max_value_bytes - len(held)))
         try:
             while wanted >= 0 and (block := next(self._blocks, b"")):
                 blocks.append(block)
@@ -145,7 +156,8 @@ class Values:
 
     def _learn(self, blank: bytes) -> None:
         """How a record begins, to know one again within a broken one. White space before the first may be unlike the rest."""
-        if found := BEGINNING.match(self._data, self._place):
+        found = BEGINNING.match(self._data, self._place, self._place + MAX_BEGINNING_BYTES)
+        if found:
             line_end = blank.rfind(b"\n")
             before = re.escape(blank[line_end:]) if line_end >= 0 else rb"\s*"
             between = rb"(?<=,)" + before if self.in_array else rb"(?<=\n)"
@@ -173,8 +185,20 @@ class Values:
             scan, held = scan - self._place, len(self._data) - self._place
             if held > MAX_HELD_BYTES and self._next and (found := self._next.search(self._data, self._place + 1)):
                 return found.start(), False
-            if not self._more():
+            if held > self._max_value_bytes or not self._more():
                 return len(self._data), False
+
+    def _go_to_next(self) -> bool:
+        """Go to the next record that is known by its beginning, keeping nothing on the way; false where there is none."""
+        while True:
+            if self._next and (found := self._next.search(self._data, self._place + 1)):
+                self._go_to(found.start())
+                return True
+            # What a record begins with may be cut; the look behind is one byte.
+            self._go_to(max(self._place, len(self._data) - 2 * MAX_BEGINNING_BYTES))
+            if not self._more():
+                self._go_to(len(self._data))
+                return False
 
     def _end_of_scalar(self) -> tuple[int, bool]:
         while True:
@@ -182,5 +206,7 @@ class Values:
             assert found is not None, "there is a sign"
             if found.end() < len(self._data):
                 return found.end(), True
+            if len(self._data) - self._place > self._max_value_bytes:
+                return len(self._data), False
             if not self._more():
                 return len(self._data), True

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from tasks.pages import Encoded
 from tasks.readers.items import Columns, Dropped, Fault, Item, Record, Skipped
+from tasks.recordlimits import Limits
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 PLAIN_TYPES = ("text/plain", "text/markdown")
@@ -23,13 +24,14 @@ DOCUMENTS = ("response", "resource", "conversion")
 OTHERS = ("warcinfo", "request", "metadata", "revisit", "continuation")
 MAX_CODINGS = 4
 """More layers than this are no page, but a trap."""
+MAX_HTTP_HEADER_BYTES = 1 << 20
 
 
-def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+def read_warc(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
     """Records at the byte offset of their WARC record; `line` counts the records of the archive, damaged ones too."""
     from tasks.readers.warcframes import Broken, read_frames
 
-    for number, frame in enumerate(read_frames(stream, compression), 1):
+    for number, frame in enumerate(read_frames(stream, compression, limits), 1):
         if isinstance(frame, Broken):
             yield Fault(number, frame.offset, frame.error, frame.ends, frame.stopped_at, frame.resumed_at)
         else:
@@ -44,7 +46,7 @@ def _split_http(body: bytes) -> tuple[Any, bytes]:
 
     end = header_end(body, len(body))
     headers = HeaderMap("latin1")
-    headers.parse(io.BytesIO(with_carriage_returns(body[:end])), True)
+    headers.parse(io.BytesIO(with_carriage_returns(body[:end][:MAX_HTTP_HEADER_BYTES])), True)
     return headers, b"" if end is None else body[end:]
 
 

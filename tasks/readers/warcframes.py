@@ -8,7 +8,7 @@ that is too long is noticed there. After a damaged member reading resumes at the
 
 Offsets count uncompressed bytes. A damaged member counts with the length it states, so that offsets behind it are those of the
 undamaged archive; where it states none that is possible, it counts with what could be decompressed of it.
-Memory is one record, at most `MAX_RECORD_BYTES`, and one block.
+A record that says it is longer than the limit is taken for damaged. Memory is one record and one block.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fastwarc.warc import HeaderMap
 
 from tasks.bytestreams import DamagedStream, Gap, MemberStart, read_pieces
 from tasks.readers.items import damaged
+from tasks.recordlimits import Limits
 
 MAGIC = b"WARC/"
 HEADER = re.compile(rb"WARC/\d+\.\d+\r\n[A-Za-z][A-Za-z-]*:")
@@ -31,8 +32,6 @@ HEADER_BYTES = 64
 BARE_LINE_END = re.compile(rb"(?<!\r)\n")
 LINE_ENDS = re.compile(rb"[\r\n]*")
 MAX_HEADER_BYTES = 1 << 16
-MAX_RECORD_BYTES = 1 << 30
-"""A record that says it is longer is taken for damaged. No table of documents holds a text of that size."""
 STEP_BYTES = 1 << 20
 """Taken of a record at once, between looks for the next member."""
 
@@ -56,13 +55,13 @@ class Broken(NamedTuple):
     resumed_at: int | None = None
 
 
-def read_frames(stream: BinaryIO, compression: str) -> Iterator[Frame | Broken]:
+def read_frames(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Frame | Broken]:
     """The records of an archive in order, a damaged one in its place."""
-    window = _Window(stream, compression)
+    window = _Window(stream, compression, limits)
     while True:
         window.skip_line_ends()
         if window.data:
-            yield _read_frame(window)
+            yield _read_frame(window, limits)
         elif window.stop is not None:
             yield window.cross_stop(window.offset)
         else:
@@ -72,8 +71,8 @@ def read_frames(stream: BinaryIO, compression: str) -> Iterator[Frame | Broken]:
 class _Window:
     """The bytes of an archive from `offset` on, as many as were asked for, up to the next damage."""
 
-    def __init__(self, stream: BinaryIO, compression: str) -> None:
-        self._pieces = read_pieces(stream, compression, MAGIC)
+    def __init__(self, stream: BinaryIO, compression: str, limits: Limits) -> None:
+        self._pieces = read_pieces(stream, compression, MAGIC, limits.window_bytes)
         self.data = bytearray()
         self.offset = 0
         self.starts: list[int] = []
@@ -96,7 +95,8 @@ class _Window:
                 break
             if isinstance(piece, MemberStart):
                 self._member = (piece.offset, self.offset + len(self.data))
-                self.starts.append(self._member[1])
+                if self.starts[-1:] != [self._member[1]]:
+                    self.starts.append(self._member[1])
             elif isinstance(piece, Gap):
                 self.stop = piece
             else:
@@ -166,7 +166,7 @@ class _Window:
         return Broken(offset, damaged(f"{stop.error}, {where}"), False, stopped_at, stop.resumed_at)
 
 
-def _read_frame(window: _Window) -> Frame | Broken:
+def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
     """The record at the beginning of the window, which is then after it, or where reading resumes."""
     if not window.fill(len(MAGIC)) and MAGIC.startswith(window.data):
         return _cut_off(window)
@@ -185,8 +185,8 @@ def _read_frame(window: _Window) -> Frame | Broken:
     if not (length.isdecimal() and len(length) < 19):
         missing = "a record without Content-Length" if not length else "the Content-Length is no length"
         return _resume(window, begin, trouble or missing)
-    if int(length) > MAX_RECORD_BYTES:
-        return _resume(window, begin, f"the Content-Length is above {MAX_RECORD_BYTES:,} bytes")
+    if int(length) > limits.record_bytes:
+        return _resume(window, begin, limits.over("a record"), "")
     stop = begin + int(length)
     while not window.next_member(stop) and len(window.data) < stop:
         if not window.fill(min(stop, len(window.data) + STEP_BYTES)):
@@ -239,18 +239,18 @@ def _after_end(window: _Window, stop: int) -> int | None:
     if window.data.startswith(b"\r\n\r\n", stop):
         return stop + 4
     while (after := LINE_ENDS.match(window.data, stop).end()) == len(window.data):  # type: ignore[union-attr]
-        if not window.fill(after + 1):
+        if after - stop > MAX_HEADER_BYTES or not window.fill(after + 1):
             return after
     window.fill(after + len(MAGIC))
     return after if MAGIC.startswith(window.data[after : after + len(MAGIC)]) else None
 
 
-def _resume(window: _Window, start: int, error: str) -> Broken:
+def _resume(window: _Window, start: int, error: str, kind: str = "broken WARC: ") -> Broken:
     """Go to the next header, looked for from `start` on."""
     offset = window.offset
     if window.explains(offset) or (not window.seek_header(start) and window.is_damaged(offset)):
         return window.cross_stop(offset)
-    return Broken(offset, f"broken WARC: {error}")
+    return Broken(offset, kind + error)
 
 
 def _cut_off(window: _Window, begin: int = 0) -> Broken:

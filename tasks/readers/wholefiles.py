@@ -9,11 +9,12 @@ from tasks.bytestreams import DamagedStream, read_blocks
 from tasks.pages import Encoded
 from tasks.readers.items import Columns, Fault, Item, Record, damaged
 from tasks.readers.jsonlines import BOM
+from tasks.recordlimits import Limits
 
 
-def read_text(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+def read_text(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
     """The whole file as one text in UTF-8."""
-    data = _read_whole(stream, compression)
+    data = _read_whole(stream, compression, limits)
     if isinstance(data, Fault):
         yield data
         return
@@ -27,19 +28,24 @@ def read_text(stream: BinaryIO, compression: str, name: str, columns: Columns) -
         yield Record(0, 1, 0, columns.values(text, id=name), repaired)
 
 
-def read_html(stream: BinaryIO, compression: str, name: str, columns: Columns) -> Iterator[Item]:
+def read_html(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
     """The whole file as one page in whatever encoding."""
-    data = _read_whole(stream, compression)
+    data = _read_whole(stream, compression, limits)
     if isinstance(data, Fault):
         yield data
     else:
         yield Record(0, 1, 0, columns.values(Encoded(data, None, True), id=name))
 
 
-def _read_whole(stream: BinaryIO, compression: str) -> bytes | Fault:
+def _read_whole(stream: BinaryIO, compression: str, limits: Limits) -> bytes | Fault:
     blocks: list[bytes] = []
+    num_bytes = 0
     try:
-        blocks.extend(read_blocks(stream, compression))
+        for block in read_blocks(stream, compression, limits.window_bytes):
+            num_bytes += len(block)
+            if num_bytes > limits.record_bytes:
+                return Fault(1, 0, limits.over("a file that is one document"))
+            blocks.append(block)
     except DamagedStream as error:
         return Fault(1, 0, damaged(error))
     return b"".join(blocks)

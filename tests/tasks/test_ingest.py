@@ -399,7 +399,21 @@ def test_source_without_documents_fails_with_the_reasons(tmp_path) -> None:
         ingest_files(tmp_path, "o3", [tmp_path / "bad.jsonl"])
 
 
+def test_records_over_the_limit_are_quarantined_and_the_run_goes_on(tmp_path: Path) -> None:
+    texts = ["short", "x" * 3000, "also short"]
+    write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    for i, text in enumerate(texts):
+        (tmp_path / f"{i}.txt").write_text(text)
+    pq.write_table(pa.table({"text": texts}), tmp_path / "b.parquet")
+    config = SourceConfig(name="s", paths=(str(tmp_path),), max_record_bytes=2000)
+    artifact = ingest(empty_dir(tmp_path / "out"), config)
+    assert artifact.counters["kept"] == 6 and artifact.counters["quarantined_by"] == {"over the limit": 3}
+    assert {row["text"] for row in read_documents(artifact)} == {"short", "also short"}
+
+
 def test_config_says_what_is_wrong() -> None:
+    with pytest.raises(ConfigError, match="max_record_bytes"):
+        build(SourceConfig, {"name": "s", "max_record_bytes": 0})
     with pytest.raises(ConfigError, match="max_text_bytes_per_file"):
         build(SourceConfig, {"name": "s", "max_text_bytes_per_file": 0})
     with pytest.raises(ConfigError, match="mapped twice"):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import pytest
 import zstandard
+from fastwarc.stream_io import BrotliWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.keys import ROOT
 from tasks.pages import READ_PAGE, BrokenPage, Encoded, extract
 from tasks.pagetext import Encoding, decode, read_page
+from tasks.recordlimits import Limits
 from tasks.sandbox import Sandbox
 
 
@@ -112,6 +117,37 @@ def test_what_the_transport_did_is_undone(data: bytes, codings: tuple[str, ...])
 def test_body_that_is_not_what_it_says_is_a_fault(data: bytes, codings: tuple[str, ...], error: str) -> None:
     with pytest.raises(BrokenPage, match=error):
         text_of(data, None, True, codings)
+
+
+def in_brotli(data: bytes) -> bytes:
+    out = io.BytesIO()
+    writer = BrotliWriter(out)
+    writer.write(data)
+    writer.close()
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("compress", "coding"),
+    [
+        (lambda data: gzip.compress(data, mtime=0), "gzip"),
+        (zlib.compress, "deflate"),
+        (lambda data: zlib.compress(data)[2:-4], "deflate"),
+        (in_brotli, "br"),
+        (zstandard.compress, "zstd"),
+    ],
+)
+def test_a_body_over_the_limit_is_refused_while_it_is_decompressed(compress: Callable[[bytes], bytes], coding: str) -> None:
+    page, limits = Encoded(compress(b"x" * 50_000_000), None, True, (coding,)), Limits(1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BrokenPage, match=f"over the limit: a body in {coding} of more than 1,048,576 bytes"):
+            extract(page, HERE, True, limits)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    small = Encoded(compress(b"<p>" + b"x" * 1_000_000), None, True, (coding,))
+    assert extract(small, HERE, True, limits).text == "x" * 1_000_000
 
 
 def test_main_content_leaves_navigation_out() -> None:
