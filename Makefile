@@ -14,7 +14,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ style: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes
 	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
+
+fuzz: $(VENV)/.installed-dev ## Give changed files to all that reads files of others, 20 minutes; ARGS="--inputs N --seconds S TARGET"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
 	@$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -1,0 +1,266 @@
+"""What is fuzzed: for each target sound files, and the code that reads them with the errors by which it may refuse them."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from llm_core.config import ConfigError
+from tests.tasks.readers.input_files import COLUMNS, COMPRESS, every_format, http_response, warc_record
+
+Read = Callable[[bytes, Path], object]
+RECORDS = [{"id": f"r{i}", "text": f'text {i} "größere" 数据\n', "url": f"u{i}"} for i in range(6)]
+PAGE = http_response(b"<html><body><p>words</p></body></html>", "Content-Type: text/html", "Transfer-Encoding: chunked")
+
+
+class Target(NamedTuple):
+    seeds: Sequence[bytes]
+    read: Read
+    refusals: tuple[type[Exception], ...] = ()
+
+
+def _reader(name: str, finish: Callable[[bytes], bytes] = bytes) -> Read:
+    def read(data: bytes, folder: Path) -> None:
+        from tasks.readers import read_streams
+        from tasks.recordlimits import Limits
+
+        for _, items in read_streams(io.BytesIO(finish(data)), name, COLUMNS, limits=Limits(1 << 22)):
+            for _ in items:
+                pass
+
+    return read
+
+
+def _page(coding: str, compress: Callable[[bytes], bytes]) -> Read:
+    def read(data: bytes, folder: Path) -> None:
+        from tasks.pages import join_frame
+        from tasks.pagetext import read_page
+
+        order = {"charset": None, "html": True, "codings": [coding], "main_content": True, "max_bytes": 1 << 22}
+        read_page(join_frame(order, compress(data)))
+
+    return read
+
+
+def _with_checksums(data: bytes) -> bytes:
+    """A tar archive whose headers have the checksums of what is in them."""
+    blocks = bytearray(data)
+    for begin in range(0, len(blocks) - 511, 512):
+        if blocks[begin + 257 : begin + 262] == b"ustar":
+            blocks[begin + 148 : begin + 156] = b" " * 8
+            blocks[begin + 148 : begin + 156] = b"%06o\0 " % sum(blocks[begin : begin + 512])
+    return bytes(blocks)
+
+
+def _readers() -> dict[str, Target]:
+    files = every_format(RECORDS) | {
+        "page.html": b"<!doctype html><title>a</title><p>words",
+        "page.txt": "größere 数据\n".encode(),
+        "r.warc": warc_record("response", PAGE, Content_Type="application/http", WARC_Target_URI="http://a.example/"),
+        "array.json": json.dumps(RECORDS, indent=1).encode(),
+    }
+    targets = {f"reader {name}": Target([data], _reader(name)) for name, data in files.items()}
+    # Changes of what is compressed, and of headers whose checksums hold, go deeper than those of a file.
+    for name, compress in (("r.jsonl.gz", COMPRESS[".gz"]), ("r.warc.wet.gz", COMPRESS[".gz"]), ("r.csv.zst", COMPRESS[".zst"])):
+        targets[f"within {name}"] = Target([files[name.rpartition(".")[0]]], _reader(name, compress))
+    html, gz = files["page.html"], COMPRESS[".gz"](files["page.html"])
+    targets["page"] = Target([html], _page("chunked", bytes))
+    targets["page in gzip"] = Target([gz], _page("gzip", bytes))
+    targets["page in zstd"] = Target([COMPRESS[".zst"](html)], _page("zstd", bytes))
+    targets["within page"] = Target([html], _page("gzip", COMPRESS[".gz"]))
+    targets["within r.tar"] = Target([files["r.tar"]], _reader("r.tar", _with_checksums))
+    return targets
+
+
+def _fasttext(data: bytes, folder: Path) -> None:
+    from tasks.fasttext_loading import load_fasttext
+
+    (folder / "model.bin").write_bytes(data)
+    try:
+        load_fasttext(folder / "model.bin").f.predict("abc de fgh\n", 1, 0.0, "strict")
+    except RuntimeError as error:  # fastText's own word for NaN
+        if "NaN" not in str(error):
+            raise
+
+
+def _fasttext_models(folder: Path) -> list[bytes]:
+    from tests.tasks.fasttext_models import write_model
+
+    return [
+        write_model(folder / f"seed{loss}.bin", loss=loss, buckets=50, quantised=loss > 2).read_bytes() for loss in (1, 2, 3, 4)
+    ]
+
+
+def _tokenizer(data: bytes, folder: Path) -> None:
+    from tasks.tokenizer_files import read_tokenizer
+
+    (folder / "tokenizer.json").write_bytes(data)
+    read_tokenizer(folder / "tokenizer.json").encode("some words, größere 数据 12345")
+
+
+def _tokenizers() -> list[bytes]:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    seeds = []
+    for model in (models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]), models.WordPiece({"[UNK]": 0, "a": 1})):
+        made = Tokenizer(model)
+        made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+        made.pre_tokenizer = pre_tokenizers.ByteLevel()
+        seeds.append(made.to_str().encode())
+    return seeds
+
+
+def _megatron(data: bytes, folder: Path) -> None:
+    from tasks.exchange import read_megatron
+
+    (folder / "train.idx").write_bytes(data)
+    (folder / "train.bin").write_bytes(bytes(64))
+    for document in read_megatron(folder, "train"):
+        document.tokens.sum()
+
+
+def _megatron_index() -> bytes:
+    lengths, pointers, borders = np.array([3, 4, 5], "<i4"), np.array([0, 12, 28], "<i8"), np.array([0, 1, 3], "<i8")
+    head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 4, len(lengths), len(borders))
+    return head + lengths.tobytes() + pointers.tobytes() + borders.tobytes()
+
+
+def _dataset(data: bytes, folder: Path) -> None:
+    from tasks.exchange import read_datasets
+
+    (folder / "train").mkdir(exist_ok=True)
+    (folder / "train" / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
+    (folder / "train" / "a.arrow").write_bytes(data)
+    for document in read_datasets(folder, "train"):
+        document.tokens.sum()
+
+
+def _dataset_rows() -> bytes:
+    import pyarrow as pa
+
+    table, out = pa.table({"input_ids": [[1, 2], [], [3]], "id": ["ab", "cd", None], "source": ["x", "y", "z"]}), io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+def _dataset_state(data: bytes, folder: Path) -> None:
+    from tasks.exchange import read_datasets
+
+    (folder / "train").mkdir(exist_ok=True)
+    (folder / "train" / "state.json").write_bytes(data)
+    list(read_datasets(folder, "train"))
+
+
+def _model_config(data: bytes, folder: Path) -> None:
+    from llm_core.export import read_config
+
+    (folder / "config.json").write_bytes(data)
+    read_config(folder)
+
+
+MODEL_CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "head_dim": 8,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+
+
+def _weights(data: bytes, folder: Path) -> None:
+    from llm_core.export import load_model
+
+    (folder / "config.json").write_text(json.dumps(MODEL_CONFIG))
+    (folder / "model.safetensors").write_bytes(data)
+    load_model(folder)
+
+
+def _weights_file() -> bytes:
+    from safetensors.numpy import save
+
+    return save({"model.embed_tokens.weight": np.zeros((64, 16), np.float32), "model.norm.weight": np.ones(16, np.float32)})
+
+
+def _checkpoint_index(data: bytes, folder: Path) -> None:
+    import pickle
+
+    from llm_core.checkpoint.reader import IndexUnpickler
+
+    try:
+        IndexUnpickler(io.BytesIO(data)).load()
+    except Exception as error:
+        # What the trainer takes for damage (llm_core.checkpoint.checkpoints); sizes and digests come before.
+        if not isinstance(error, (pickle.UnpicklingError, ValueError, EOFError, LookupError, TypeError, AttributeError)):
+            raise
+
+
+def _checkpoint_indexes() -> list[bytes]:
+    import pickle
+
+    import torch
+    from torch.distributed.checkpoint import metadata as kept
+
+    chunk = kept.ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
+    entry = kept.TensorStorageMetadata(kept.TensorProperties(), torch.Size([4]), [chunk])
+    return [pickle.dumps(kept.Metadata({"weight": entry}), protocol) for protocol in (2, 4)]
+
+
+def _progress(data: bytes, folder: Path) -> None:
+    from llm_core.checkpoint.folders import PROGRESS_FILE, folder_of, read_progress
+
+    folder_of(folder, 7).mkdir(exist_ok=True)
+    (folder_of(folder, 7) / PROGRESS_FILE).write_bytes(data)
+    read_progress(folder, 7)
+
+
+def _artifact(data: bytes, folder: Path) -> None:
+    from tasks.artifact import load_artifact
+
+    (folder / "artifact.json").write_bytes(data)
+    load_artifact(folder)
+
+
+def _artifact_record() -> bytes:
+    from tasks.artifact import SCHEMA_VERSION
+
+    record = {"schema_version": SCHEMA_VERSION, "stage": "ingest", "key": "ab", "config": {}, "counters": {}, "metrics": {}}
+    return json.dumps(record | {"files": [{"path": "documents/part-0.parquet", "bytes": 3, "digest": "cd"}]}).encode()
+
+
+def targets(folder: Path) -> Mapping[str, Target]:
+    """{name: target}; folder: a place for the making of sound files."""
+    from tasks.artifact import ArtifactMismatch
+    from tasks.exchange import ExchangeError
+
+    progress = {"step": 7, "val_loss": 1.5, "files": {"a": [3, "digest"]}, "made_with": {"seed": 1}}
+    state = {"_data_files": [{"filename": "b.arrow"}]}
+    return _readers() | {
+        "fasttext": Target(_fasttext_models(folder), _fasttext, (ConfigError, ValueError)),
+        "tokenizer": Target(_tokenizers(), _tokenizer, (ConfigError,)),
+        "import megatron": Target([_megatron_index()], _megatron, (ExchangeError,)),
+        "import datasets": Target([_dataset_rows()], _dataset, (ExchangeError,)),
+        "import datasets state": Target([json.dumps(state).encode()], _dataset_state, (ExchangeError,)),
+        "model config": Target([json.dumps(MODEL_CONFIG).encode()], _model_config, (ConfigError,)),
+        "model weights": Target([_weights_file()], _weights, (ConfigError,)),
+        "checkpoint index": Target(_checkpoint_indexes(), _checkpoint_index),
+        "checkpoint progress": Target([json.dumps(progress).encode()], _progress),
+        "artifact": Target([_artifact_record()], _artifact, (ArtifactMismatch,)),
+    }
