@@ -62,9 +62,9 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
     dedup = replace(config.dedup, chain=None)
     if before is not None:
         key = before.stages["dedup"]
-        if store.find("dedup", key) is None:
+        if state := store.damage("dedup", key):
             raise ConfigError(
-                f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is not in the store; "
+                f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is not in the store ({state}); "
                 "make it again with the input of that run and only=dedup, or begin a chain of another name"
             )
         dedup = replace(dedup, index=store.root / "dedup" / key)

@@ -1,15 +1,17 @@
 """The command line: `textmill <flow> [hydra overrides]`.
 
 What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143, or 75 (try again)
-where training was asked to stop and saved; a defect is a traceback and 1. The configuration is composed, checked and
-found good before Hydra's own application is entered, which serves `-m`, `--cfg`, `--info`, `--help` and tab completion
-only. The last line of a run on stdout is one JSON object.
+where training was asked to stop and saved; damage that `verify` found and left is 1; a defect is a traceback and 1. A sweep has
+the highest code of its runs. The configuration is composed, checked and found good before Hydra's own application is entered,
+which serves `--cfg`, `--info`, `--help` and tab completion only. The last line of a run on stdout is one JSON object.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
+import io
 import json
 import os
 import sys
@@ -17,12 +19,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flows.commands import COMMANDS, FLOWS
-from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, sweep_points
+from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, split_hydra, sweep_points
 from flows.console import say, set_up_console
+from flows.parameters import withhold
 from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
 from flows.services import ServiceError, ensure_server, use_environment
-from flows.sweeps import open_sweep
+from flows.sweeps import run_sweep
 from llm_core.config import ConfigError, nearest
+from llm_core.printing import note, show
+from llm_core.secrets import mask_secrets
 from tasks.artifact import ArtifactMismatch
 from tasks.keys import digest
 from tasks.stage import StageFailure, StageInterrupted
@@ -36,12 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _speak_utf8()
     set_up_console()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    return exit_code(lambda: _checked(list(sys.argv[1:] if argv is None else argv)))
+
+
+def exit_code(action: Callable[[], int]) -> int:
+    """What `action` gives; what it raises is said in one line, and has a code. A defect raises."""
     try:
-        _check_utf8(arguments)
-        code = _dispatch(arguments)
-        sys.stdout.flush()
-        return code
+        return action()
     except (ConfigError, StageFailure, ArtifactMismatch, ServiceError) as error:
         return _complain(error)
     except BrokenPipeError:
@@ -61,9 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain_of_stop(error)
 
 
+def _checked(arguments: list[str]) -> int:
+    _check_utf8(arguments)
+    code = _dispatch(arguments)
+    sys.stdout.flush()
+    return code
+
+
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help())
+        show(_help())
         return 0
     name, rest = arguments[0], arguments[1:]
     if name in ("-sc", "--shell-completion"):  # what the installed completion calls
@@ -72,7 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
         return _flow(name, rest)
     if name in COMMANDS:
         if rest and rest[0] in ("-h", "--help"):
-            print(f"textmill {name}: {COMMANDS[name][1]}\n\n{_help()}")
+            show(f"textmill {name}: {COMMANDS[name][1]}\n\n{_help()}")
             return 0
         return COMMANDS[name][0](rest)
     raise ConfigError(f"{name} is not a flow or command; {nearest(name, [*FLOWS, *COMMANDS])}")
@@ -82,30 +95,24 @@ def _flow(name: str, arguments: list[str]) -> int:
     switches, overrides = _split(arguments)
     sweep = [s for s in switches if s in ("-m", "--multirun")]
     if len(switches) > len(sweep):  # --cfg, --info, --help: Hydra shows something and runs nothing
+        if sweep:
+            raise ConfigError(
+                f"{sweep[0]} runs a sweep and {switches[switches[0] == sweep[0]]} shows something; give one of them"
+            )
         if not {"-h", "--help", "--hydra-help", "-sc", "--shell-completion"} & set(switches):
             compose(overrides)
         shown = [argument for argument in arguments if argument not in overrides]
-        return _hydra_application([*shown, *settable(overrides)], lambda overrides: None)
+        return _hydra_application([*shown, *settable(overrides)])
     if not sweep:
         return _run(name, overrides, compose(overrides))
     # Every point is checked before the first one runs.
-    configs = [compose(point) for point in sweep_points(overrides)]
-    codes: list[int] = []
-
-    def job(point: Sequence[str]) -> None:
-        point = [override.removeprefix("++") for override in point]
-        say(f"run {len(codes) + 1} of {len(configs)}: {' '.join(point) or 'no overrides'}")
-        try:
-            codes.append(_run(name, point, compose(point)))
-        except (ConfigError, StageFailure, ArtifactMismatch) as error:
-            codes.append(_complain(error))
-
-    with open_sweep(configs[0].tracking, configs[0].state, overrides) as link:
-        _hydra_application(["-m", *settable(overrides)], job)
-        say(f"sweep: {len(codes)} runs, {sum(map(bool, codes))} failed; MLflow: {link()}")
+    overrides, hydra_overrides = split_hydra(overrides)
+    points = sweep_points(overrides)
+    configs = [compose([*point, *hydra_overrides]) for point in points]
+    result = run_sweep(name, points, hydra_overrides, configs[0])
     if name == "tokenizer":
-        _compare_tokenizers([config for config, code in zip(configs, codes, strict=True) if code == 0])
-    return max(codes, default=0)
+        _compare_tokenizers([config for config, code in zip(configs, result.codes, strict=True) if code == 0])
+    return result.exit_code
 
 
 def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
@@ -127,7 +134,12 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
     file = configs[0].state / "sweeps" / f"tokenizers-{digest([c.key for c in found])}.html"
     page = write_sweep(found, model, seq_len, file)
     say(f"tokenizers: {best.name} takes the least compute per byte, or nearly; page {page}")
-    print(json.dumps({"recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}, "page": str(page)}))
+    show(json.dumps({"recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}, "page": str(page)}))
+
+
+def run_point(name: str, overrides: Sequence[str]) -> int:
+    """One point of a sweep, in whatever process it is launched."""
+    return _run(name, overrides, compose(overrides))
 
 
 def _run(name: str, overrides: Sequence[str], config: RunConfig) -> int:
@@ -136,8 +148,8 @@ def _run(name: str, overrides: Sequence[str], config: RunConfig) -> int:
         summary, description = _run_here(name, overrides, config)
     else:
         summary, description = _run_under_prefect(name, overrides, config)
-    print(description)
-    print(json.dumps(summary), flush=True)
+    show(description)
+    show(json.dumps(summary), flush=True)
     return 0
 
 
@@ -158,7 +170,6 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
     decide(config, entry.target)  # a plan that cannot be, before a server is started for it
     use_environment(config.state)
     url = ensure_server(config.state, say)
-    os.environ["PREFECT_API_URL"] = url
     # Prefect's own lines go to its UI; here they would bury ours.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     import httpx
@@ -168,7 +179,7 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
     # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in the foreground.
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            state = flow(overrides=list(overrides), return_state=True)
+            state = flow(overrides=withhold(overrides), return_state=True)
     except httpx.TransportError as error:
         raise ServiceError(f"the Prefect server at {url} went away ({error}); what is made is kept, run again") from error
     result = state.result(raise_on_failure=False)
@@ -216,20 +227,18 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return switches, overrides
 
 
-def _hydra_application(arguments: Sequence[str], job: Callable[[Sequence[str]], None]) -> int:
-    """Enter Hydra's own application, which calls `job` with the overrides of each run."""
+def _hydra_application(arguments: Sequence[str]) -> int:
+    """Enter Hydra's own application, which shows something."""
     import hydra
-    from hydra.core.hydra_config import HydraConfig
 
-    def application(_: Any) -> None:
-        job(list(HydraConfig.get().overrides.task))
-
-    before = sys.argv
+    before, shown = sys.argv, io.StringIO()
     sys.argv = ["textmill", *arguments]
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(application)()
+        with contextlib.redirect_stdout(shown):
+            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(lambda _: None)()
     finally:
         sys.argv = before
+        show(mask_secrets(shown.getvalue()), end="")
     return 0
 
 
@@ -237,10 +246,10 @@ def _complete(arguments: Sequence[str]) -> int:
     """Words after `textmill`: flows and commands for the first one, Hydra's choices for the others."""
     words = os.environ.get("COMP_LINE", "").split(" ")
     if "query" in arguments[-1] and len(words) == 2:
-        print(" ".join(name for name in [*FLOWS, *COMMANDS] if name.startswith(words[1])))
+        show(" ".join(name for name in [*FLOWS, *COMMANDS] if name.startswith(words[1])))
         return 0
     os.environ["COMP_LINE"] = " ".join(["textmill", *words[2:]])
-    return _hydra_application(arguments, lambda overrides: None)
+    return _hydra_application(arguments)
 
 
 _ELSEWHERE = "allow it, or set store, state or source.paths to another place"
@@ -298,13 +307,13 @@ def _stop_speaking() -> int:
 
 
 def _complain(error: object) -> int:
-    print(f"textmill: {one_line(error)}", file=sys.stderr)
+    note(f"textmill: {one_line(error)}")
     return 2
 
 
 def _complain_of_stop(error: BaseException) -> int:
     said = one_line(error)
-    print(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}", file=sys.stderr)
+    note(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}")
     if isinstance(error, StageInterrupted):  # what queues and launchers take for: start it again
         return os.EX_TEMPFAIL
     return 130 if isinstance(error, KeyboardInterrupt) else 143

@@ -11,16 +11,28 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+from flows.access import auth_file
 from flows.config import RunConfig, compose, groups
 from flows.console import say, table
 from flows.mlflow_log import MlflowLog
 from flows.questions import explain, hits, replay
 from flows.run import decide
-from flows.services import down, environment, mlflow_ui, server_url, up, use_environment
+from flows.services import (
+    client_environment,
+    configured_server,
+    down,
+    environment,
+    mlflow_ui,
+    server_url,
+    up,
+    use_environment,
+)
 from flows.unused import remove, unused
-from llm_core.config import ConfigError, nearest
+from flows.verify import verify
+from llm_core.config import ConfigError, local_path, nearest
+from llm_core.printing import printable_line, show
+from llm_core.secrets import mask_secrets
 from tasks.graph import ancestors
 from tasks.plan import plan_rows
 from tasks.store import Store
@@ -57,13 +69,13 @@ def show_plan(arguments: list[str]) -> int:
         known = [file.size_bytes for file in unfetched if file.size_bytes is not None]
         size = f"{sum(known) / 1e6:,.1f} MB" if len(known) == len(unfetched) else "size not told"
         rows = [(stage, "?", "not read" if stage == "ingest" else "follows ingest") for stage in ancestors(FLOWS[name].target)]
-        print(table(("stage", "key", "why"), rows))
+        show(table(("stage", "key", "why"), rows))
         first = f"first {unfetched[0].address}"
-        print(f"\nnot read: {len(unfetched):,} file(s), {size}, {first}; a run fetches them to {config.source.cache}")
+        show(f"\nnot read: {len(unfetched):,} file(s), {size}, {first}; a run fetches them to {config.source.cache}")
         return 0
     store, plan = decide(config, FLOWS[name].target)
-    print(table(("stage", "key", "why"), plan_rows(plan)))
-    print(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
+    show(table(("stage", "key", "why"), plan_rows(plan)))
+    show(f"\n{sum(step.runs for step in plan.steps)} of {len(plan.steps)} stages would run; store {store.root}/<stage>/<key>")
     return 0
 
 
@@ -71,7 +83,7 @@ def start_services(arguments: list[str]) -> int:
     state = compose(arguments).state
     use_environment(state)
     url = up(state, say)
-    print(url.removesuffix("/api"))
+    show(url.removesuffix("/api"))
     return 0
 
 
@@ -84,12 +96,22 @@ def stop_services(arguments: list[str]) -> int:
 def show_environment(arguments: list[str]) -> int:
     """`export` lines for a shell in which plain `prefect` and `mlflow` commands should work."""
     state = compose(arguments).state
-    url = server_url(state)
-    for name, value in {**environment(state), **({"PREFECT_API_URL": url} if url else {})}.items():
-        print(f"export {name}={shlex.quote(value)}")
-    if not url:
+    url, configured = server_url(state), configured_server(state)
+    for name, value in (client_environment(state, url) if url and not configured else environment(state)).items():
+        show(f"export {name}={_quote(value)}")
+    if configured:
+        say(f"# the Prefect server at {configured} stays the one to talk to; unset PREFECT_API_URL for a local one")
+    elif not url:
         say("# no local Prefect server is running; `textmill up` starts one")
     return 0
+
+
+def _quote(value: str) -> str:
+    """`value` as one word of a shell."""
+    if printable_line(value) == value:
+        return shlex.quote(value)
+    # Escaped for the terminal, and read again by the shell.
+    return "$'" + printable_line(value.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def show_interfaces(arguments: list[str]) -> int:
@@ -98,9 +120,11 @@ def show_interfaces(arguments: list[str]) -> int:
     address, uri = mlflow_ui(state), tracking.resolve_uri(state)
     if tracking.enabled and tracking.uri is None and not uri.startswith("http"):  # else the server is not ours to ask
         address = MlflowLog(uri, tracking.experiment, state).runs_page(address)
-    print(f"mlflow   {address}")
-    url = os.environ.get("PREFECT_API_URL") or server_url(state)
-    print(f"prefect  {url.removesuffix('/api') if url else 'not running; textmill up starts it'}")
+    show(f"mlflow   {mask_secrets(address)}")
+    url, local = os.environ.get("PREFECT_API_URL"), server_url(state)
+    show(f"prefect  {(url or local or '').removesuffix('/api') or 'not running; textmill up starts it'}")
+    if local and (not url or url == local):
+        show(f"         the password to sign in with is the line in {auth_file(state)}")
     return 0
 
 
@@ -120,14 +144,14 @@ def collect(arguments: list[str]) -> int:
     total = sum(item.size_bytes for item in items) / 1e6
     if items:
         rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
-        print(table(("kind", "size", "path"), rows) + "\n")
+        show(table(("kind", "size", "path"), rows) + "\n")
     if not yes:
-        print(
+        show(
             f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
             + ("; --yes removes them" * bool(items))
         )
         return 0
-    print(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
+    show(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
     return 0
 
 
@@ -138,17 +162,17 @@ def generate(arguments: list[str]) -> int:
     store, plan = decide(config, "train")
     model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
     if model is None or tokenizer is None:
-        why = plan["train"].why
+        why = next(plan[name].why for name in ("train", "tokenizer") if plan[name].why != "cached")
         raise ConfigError(f"no model is trained for this configuration ({why}); run `textmill train` with the same overrides")
     from tasks.generate import generate_text
 
-    def show(piece: str) -> None:
-        print(piece, end="", flush=True)
+    def show_piece(piece: str) -> None:
+        show(piece, end="", flush=True)
 
     settings = config.evaluate
     sampling, limit = settings.sampling(), settings.max_new_tokens
-    answer = generate_text(model.path / "model", tokenizer.path, prompt, sampling, limit, show, settings.device)
-    print()
+    answer = generate_text(model.path / "model", tokenizer.path, prompt, sampling, limit, show_piece, settings.device)
+    show()
     if answer.reached_max_seq_len:
         say(
             f"the answer stops after {answer.num_tokens} of evaluate.max_new_tokens ({limit}) tokens: "
@@ -197,14 +221,14 @@ def export(arguments: list[str]) -> int:
 
     if len(arguments) < 2 or "=" in "".join(arguments[:2]):
         raise ConfigError(f"export-shards needs a form and a folder; write textmill export-shards {next(iter(EXPORTS))} DIR")
-    form, folder = arguments[0], Path(arguments[1])
+    form, folder = arguments[0], local_path(arguments[1], "DIR")
     store, plan = decide(compose(arguments[2:]), "shards")
     shards = store.find("shards", plan["shards"].node.key)
     if shards is None:
         why = plan["shards"].why
         raise ConfigError(f"no shards are made for this configuration ({why}); run `textmill refresh` with the same overrides")
     counts = export_shards(shards, form, folder)
-    print(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
+    show(json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts}))
     return 0
 
 
@@ -219,5 +243,6 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "down": (stop_services, "stop what up and ui started"),
     "env": (show_environment, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
     "ui": (show_interfaces, "start the MLflow UI; show where both UIs are"),
+    "verify": (verify, "read every artifact and name damaged files; --repair rebuilds what the overrides name: textmill verify"),
     "gc": (collect, "list what no recent run refers to; --yes removes it, keep=10 runs"),
 }

@@ -1,4 +1,4 @@
-"""From command-line overrides to one checked configuration: the only module that meets Hydra and OmegaConf.
+"""From command-line overrides to one checked configuration: the only module beside `flows.launch` that meets Hydra and OmegaConf.
 
 Hydra composes `conf/`, the result becomes plain values, and `llm_core.config.build` makes frozen dataclasses
 of them; nothing behind this module sees an OmegaConf object. Hydra's own messages span lines and name its
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +63,11 @@ _COMPOSE_LOCK = threading.Lock()
 class RunConfig:
     """Everything a run is told: the config of each stage, and the controls, which are in no key."""
 
+    # Before the groups, whose paths may lie below them: a mistake is named where it was made.
+    store: Path
+    """Where artifacts live."""
+    state: Path
+    """Where services keep their databases, logs and process ids."""
     source: SourceConfig
     language: LanguageConfig
     scores: ScoresConfig
@@ -82,10 +88,6 @@ class RunConfig:
     bench: BenchConfig
     report: ReportConfig
     tracking: TrackingConfig
-    store: Path
-    """Where artifacts live."""
-    state: Path
-    """Where services keep their databases, logs and process ids."""
     start: str | None = None
     """Nothing before this stage may run."""
     only: str | None = None
@@ -163,12 +165,49 @@ def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConf
         raise ConfigError(one_line(error)) from error
 
 
-def sweep_points(overrides: Sequence[str]) -> list[list[str]]:
-    """Every combination of `a=1,2 b=x,y`, in the order in which Hydra's sweeper runs them."""
+def sweep_points(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[list[str]]:
+    """Every combination of `a=1,2 b=x,y`, the last one changing fastest. Raises ConfigError for what cannot be listed."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra._internal.utils import create_config_search_path
 
     parsed = [_parse(override) for override in overrides]
+    for override in parsed:
+        override.config_loader = ConfigLoaderImpl(create_config_search_path(str(conf_dir)))  # lists choices for glob
+        name, text = override.key_or_group, override.input_line
+        if override.is_interval_sweep():
+            raise ConfigError(f"{text} needs a sweeper that searches, which is not supported; give values: {name}=1e-3,3e-3")
+        if override.is_sweep_override():
+            with in_one_line([str(text)]):
+                if not list(override.sweep_string_iterator()):
+                    raise ConfigError(f"{text} gives no value; write values or choices of {name}, e.g. {name}=a,b")
     return [list(point) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for point in batch]
+
+
+def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Overrides of the run, and those of Hydra itself, which hold for a whole sweep. Raises ConfigError for other sweepers."""
+    ours: list[str] = []
+    of_hydra: list[str] = []
+    for text in overrides:
+        override = _parse(text)
+        (of_hydra if override.is_hydra_override() else ours).append(text)
+        name = override.key_or_group
+        if name == "hydra/sweeper" and override.value() != "basic":
+            raise ConfigError(f"{text} is not supported: points of a sweep are given, not searched; write optim.lr=1e-3,3e-3")
+        if name.startswith("hydra.sweeper") and name != "hydra.sweeper.max_batch_size":
+            raise ConfigError(f"{text} is not supported; give the points of a sweep as overrides: optim.lr=1e-3,3e-3")
+        if override.is_hydra_override() and override.is_sweep_override():
+            raise ConfigError(f"{text} gives several values, but it holds for the whole sweep; give one")
+    return ours, of_hydra
+
+
+@contextmanager
+def in_one_line(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> Iterator[None]:
+    """What Hydra raises about `overrides`, as one ConfigError of one line."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise _explain(error, [_parse(override) for override in overrides], conf_dir) from error
 
 
 def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
@@ -198,11 +237,10 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
         outer = GlobalHydra.instance().hydra  # inside a multirun job Hydra's own application is alive
         GlobalHydra.instance().clear()
         try:
-            with initialize_config_dir(str(conf_dir), version_base="1.3"):
-                config = hydra_compose("config", overrides=settable(overrides, conf_dir))
-            return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
-        except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise _explain(error, parsed, conf_dir) from error
+            with in_one_line(overrides, conf_dir):
+                with initialize_config_dir(str(conf_dir), version_base="1.3"):
+                    config = hydra_compose("config", overrides=settable(overrides, conf_dir))
+                return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
         finally:
             GlobalHydra.instance().clear()
             if outer is not None:

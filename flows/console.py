@@ -10,18 +10,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from llm_core.printing import escape_defects, escape_record, get_logger, printable_line
 from tasks.artifact import Artifact
 
-logger = logging.getLogger("flows")
+logger = get_logger("flows")
 
 
 def say(message: str) -> None:
     """One line for the user; under a Prefect worker it becomes a log line of the flow run."""
-    logger.info(message)
+    logger.info("%s", message)
 
 
 def warn(message: str) -> None:
-    logger.warning(message)
+    logger.warning("%s", message)
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
@@ -40,11 +41,12 @@ def set_up_console() -> None:
     for speaker in (logger, logging.getLogger("tasks")):
         if not any(isinstance(handler, _Console) for handler in speaker.handlers):
             handler = _Console()
-            handler.setFormatter(logging.Formatter("%(message)s"))
+            handler.addFilter(escape_record)
             speaker.addHandler(handler)
         speaker.setLevel(logging.INFO)
         # Prefect's log handler takes over what is propagated; the console has been served.
         speaker.propagate = False
+    escape_defects()
 
 
 class Progress:
@@ -111,7 +113,7 @@ class Progress:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned by spaces; numbers to the right."""
-    lines = [list(header), *[list(row) for row in rows]]
+    lines = [[printable_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     numeric = [all(row[i][:1].isdigit() or not row[i] for row in rows) and bool(rows) for i in range(len(header))]
     shown = []
@@ -128,7 +130,7 @@ def in_and_out(artifact: Artifact) -> tuple[str, str]:
         case "tokenizer" if "vocab_size" in metrics:
             return "", f"{metrics['vocab_size']:,} token ids"
         case "shards" if "splits" in metrics:
-            splits, empty = metrics["splits"].values(), counters["dropped"].get("EMPTY", 0)
+            splits, empty = metrics["splits"].values(), counters.get("dropped", {}).get("EMPTY", 0)
             dropped = f" ({empty:,} without tokens dropped)" if empty else ""
             return f"{sum(s['documents'] for s in splits):,} documents{dropped}", f"{sum(s['tokens'] for s in splits):,} tokens"
         case "train" if "final_train_loss" in metrics:

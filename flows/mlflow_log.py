@@ -1,7 +1,7 @@
 """How is something written to MLflow? The few calls that are needed, in batches and with explicit run ids.
 
 Client API only: the fluent API's active run belongs to a thread, not to a run. This is the only module that meets MLflow; what
-is told, and what happens where MLflow does not answer, is in `flows.tracking` and `flows.sweeps`.
+is told, and what happens where MLflow does not answer, is in `flows.tracking` and `flows.shipping`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import fcntl
 import functools
 import json
 import logging
-import math
 import os
-import re
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows.access import private_file
+from flows.journal import unsent_dir
+from flows.mlflow_names import MAX_NAME_CHARS, MAX_TEXT_CHARS, cut, numbers, params
 from llm_core.locks import open_lock
-from tasks.artifact import Artifact
+from llm_core.printing import printable
+from llm_core.secrets import mask_secrets
 
-# Server limits of one log_batch call.
-MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 1000, 100, 6000
+# Server limits of one log_batch call; of its bytes, half of what is allowed.
+MAX_METRICS, MAX_PARAMS, MAX_BATCH_BYTES = 1000, 100, 500_000
 
 PARENT_TAG = "mlflow.parentRunId"
+RUN_TAG, SWEEP_TAG = "textmill.run_id", "textmill.sweep_id"
+"""Our own ids: by them a run is found again whose creation was not confirmed, and a sweep by its runs."""
 KEY_TAG = "store.key"
 VIEW = "?workflowType=machine_learning"
 """Until it is told, MLflow 3.17 shows traces of chat applications, which we have none of, whatever the experiment is of."""
@@ -48,6 +51,9 @@ class MlflowLog:
 
     def __init__(self, uri: str, experiment: str, state: Path) -> None:
         self.uri = uri
+        self.name = mask_secrets(uri)
+        """The address as it may be shown."""
+        self.unsent = unsent_dir(state, uri, experiment)
         self._experiment = experiment
         self._directory = state.resolve() / "mlflow"
 
@@ -55,12 +61,15 @@ class MlflowLog:
     def _client(self) -> Any:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        _require_listener(self.uri)
+        self.require_listener()
         for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
         from mlflow import MlflowClient
 
+        database = self._directory / "mlflow.db"
         self._directory.mkdir(parents=True, exist_ok=True)
+        if self.uri == f"sqlite:///{database}":
+            private_file(database)
         with self._alone():
             return MlflowClient(tracking_uri=self.uri)
 
@@ -84,8 +93,17 @@ class MlflowLog:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
+    def require_listener(self) -> None:
+        """Raise OSError at once where nothing listens, rather than after the client's retries."""
+        parts = urlsplit(self.uri)
+        if parts.scheme.startswith("http") and parts.hostname:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            with contextlib.closing(socket.create_connection((parts.hostname, port), timeout=5)):
+                pass
+
     def start(self, name: str, tags: Mapping[str, str], started_at: str) -> str:
-        tags = {**tags, "mlflow.runName": name}
+        name = cut(name, MAX_NAME_CHARS)
+        tags = {key: cut(value, MAX_TEXT_CHARS) for key, value in tags.items()} | {"mlflow.runName": name}
         run = self._client.create_run(self.experiment_id, start_time=_milliseconds(started_at), tags=tags, run_name=name)
         return str(run.info.run_id)
 
@@ -93,43 +111,44 @@ class MlflowLog:
         self._client.set_terminated(run_id, status, end_time=_milliseconds(finished_at) if finished_at else None)
 
     def params(self, run_id: str, values: Mapping[str, Any]) -> None:
+        """The leaves of a configuration, as parameters with dotted names."""
         from mlflow.entities import Param
 
-        params = [Param(name, str(value)[:MAX_PARAM_CHARS]) for name, value in values.items()]
-        for batch in _batches(params, MAX_PARAMS):
+        for batch in _batches([Param(*item) for item in params(values).items()], MAX_PARAMS):
             self._client.log_batch(run_id, params=batch)
 
     def tags(self, run_id: str, values: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in values.items()])
+        self._client.log_batch(run_id, tags=[RunTag(name, cut(value, MAX_TEXT_CHARS)) for name, value in values.items()])
 
-    def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
+    def metrics(self, run_id: str, values: Mapping[str, float], at: str) -> None:
         from mlflow.entities import Metric
 
-        at = int(time.time() * 1000)
-        for batch in _batches([Metric(name, value, at, 0) for name, value in values.items()], MAX_METRICS):
+        instant = _milliseconds(at)
+        for batch in _batches([Metric(name, value, instant, 0) for name, value in values.items()], MAX_METRICS):
             self._client.log_batch(run_id, metrics=batch)
 
-    def series(self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, prefix: str = "") -> None:
-        """Numbers of rows that have a `step`, as series over steps; at: the moment that all are given."""
+    def series(self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, group: str = "") -> None:
+        """Numbers of rows that have a `step`, as series over steps, named below `group`; at: the moment that all are given."""
         from mlflow.entities import Metric
 
         instant = _milliseconds(at)
         series = []
         for row in rows:
             values = {name: value for name, value in row.items() if name != "step"}
-            series += [Metric(prefix + name, value, instant, row["step"]) for name, value in numbers(values).items()]
+            named = numbers({group: values} if group else values)
+            series += [Metric(name, value, instant, row["step"]) for name, value in named.items()]
         for batch in _batches(series, MAX_METRICS):
             self._client.log_batch(run_id, metrics=batch)
 
-    def datasets(self, run_id: str, parents: Mapping[str, Artifact]) -> None:
-        """Parent artifacts as data sets: the store key is the digest, the record's place the source."""
+    def datasets(self, run_id: str, parents: Mapping[str, Mapping[str, str]]) -> None:
+        """Parent artifacts {stage: {key, path}} as data sets: the store key is the digest, the record's place the source."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         inputs = [
             DatasetInput(
-                Dataset(stage, parent.key, "local", json.dumps({"uri": parent.path.as_uri()})),
+                Dataset(stage, parent["key"], "local", json.dumps({"uri": Path(parent["path"]).as_uri()})),
                 [InputTag("mlflow.data.context", stage)],
             )
             for stage, parent in parents.items()
@@ -138,7 +157,7 @@ class MlflowLog:
             self._client.log_inputs(run_id, inputs)
 
     def text(self, run_id: str, name: str, text: str) -> None:
-        self._client.log_text(run_id, text, name)
+        self._client.log_text(run_id, printable(text), name)
 
     def file(self, run_id: str, path: Path) -> None:
         self._client.log_artifact(run_id, str(path))
@@ -147,14 +166,15 @@ class MlflowLog:
         """All files below a folder, under its name."""
         self._client.log_artifacts(run_id, str(path), path.name)
 
-    def maker_of(self, key: str) -> str | None:
-        """The finished run that made the artifact of a key, as far as this server knows."""
-        query = f"tags.`{KEY_TAG}` = '{key}' and attributes.status = 'FINISHED'"
-        runs = self._client.search_runs([self.experiment_id], query, max_results=1)
-        return str(runs[0].info.run_id) if runs else None
+    def runs(self, tags: Mapping[str, str]) -> list[Any]:
+        """The runs that have these tags, newest first."""
+        query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        return list(self._client.search_runs([self.experiment_id], query))
 
-    def children(self, run_id: str) -> list[Any]:
-        return list(self._client.search_runs([self.experiment_id], f"tags.`{PARENT_TAG}` = '{run_id}'"))
+    def find(self, tags: Mapping[str, str], status: str | None = None) -> str | None:
+        """The newest run that has these tags, as far as this server knows."""
+        found = [run for run in self.runs(tags) if status in (None, run.info.status)]
+        return str(found[0].info.run_id) if found else None
 
     def runs_page(self, address: str) -> str:
         """Where the UI at an address lists the runs of this experiment."""
@@ -162,47 +182,24 @@ class MlflowLog:
 
     def link(self, run_id: str) -> str:
         if urlsplit(self.uri).scheme.startswith("http"):
-            return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}{VIEW}"
-        return f"run {run_id} in {self.uri}; `textmill ui` shows it"
+            return f"{self.name.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}{VIEW}"
+        return f"run {run_id} in {self.name}; `textmill ui` shows it"
 
 
-def refusals() -> tuple[type[Exception], ...]:
-    """What is raised where MLflow cannot be told something: by its client, its database, the network or the disk."""
+def is_refusal(error: BaseException) -> bool:
+    """Whether the server answers, and will not take this however often it is told."""
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, OSError
+    for_good = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
+    return isinstance(error, MlflowException) and error.error_code in for_good
 
 
 def reason_of(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{dotted name: leaf}."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        where = f"{prefix}.{name}" if prefix else name
-        flat |= flatten(value, where) if isinstance(value, Mapping) else {where: value}
-    return flat
-
-
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Finite numbers among nested values, by names that MLflow takes; tables and texts are in `artifact.json`."""
-    found = {}
-    for name, value in flatten(values).items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found[re.sub(r"[^\w\-. /]", "_", name.replace(".", "/"))[:250]] = float(value)
-    return found
-
-
-def _require_listener(uri: str) -> None:
-    """Raise OSError at once where nothing listens, rather than after the client's retries."""
-    parts = urlsplit(uri)
-    if parts.scheme.startswith("http") and parts.hostname:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        with contextlib.closing(socket.create_connection((parts.hostname, port), timeout=5)):
-            pass
+    """One line, without secrets, that names what is missing where a driver is."""
+    said = (str(error).splitlines() or [""])[0][:200]
+    if isinstance(error, ImportError):
+        said += "; install the driver of this database"
+    return mask_secrets(said) or type(error).__name__
 
 
 def _milliseconds(instant: str) -> int:
@@ -210,5 +207,15 @@ def _milliseconds(instant: str) -> int:
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+    """`items` in calls that the server takes: not too many at once, and not too many bytes of JSON."""
+    batch: list[Any] = []
+    num_bytes = 0
+    for item in items:
+        weight = len(json.dumps(dict(item)))
+        if batch and (len(batch) == size or num_bytes + weight > MAX_BATCH_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(item)
+        num_bytes += weight
+    if batch:
+        yield batch

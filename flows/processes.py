@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 
 def start_time(pid: int) -> str | None:
@@ -35,10 +36,17 @@ def is_running(pid: int, started: str | None) -> bool:
     return started is not None and start_time(pid) == started
 
 
-def start_detached(command: Sequence[str], env: Mapping[str, str], cwd: Path, log_file: Path) -> subprocess.Popen[bytes]:
-    """Start a process that leads its own session and writes to `log_file`."""
+def open_private(path: Path) -> IO[bytes]:
+    """A file to append to, which only its owner reads where it is new."""
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def start_detached(
+    command: Sequence[str], env: Mapping[str, str], cwd: Path, log_file: Path, umask: int = -1
+) -> subprocess.Popen[bytes]:
+    """Start a process that leads its own session and writes to `log_file`. umask: of the files it makes; -1 leaves it."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    with log_file.open("ab") as log:
+    with open_private(log_file) as log:
         return subprocess.Popen(
             list(command),
             env=dict(env),
@@ -47,6 +55,7 @@ def start_detached(command: Sequence[str], env: Mapping[str, str], cwd: Path, lo
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=umask,
             preexec_fn=_default_signals,
         )
 

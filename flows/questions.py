@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from textwrap import indent
 from typing import Any
 
 from flows.config import RunConfig, choices, compose
 from flows.console import table
 from flows.records import RunRecord, read_records
 from llm_core.config import ConfigError
+from llm_core.printing import printable, printable_line, show
 from tasks.artifact import Artifact
 from tasks.store import Store
 
@@ -57,7 +59,7 @@ def explain(arguments: list[str]) -> int:
             "explain needs one id, of textmill or of its source, or a URL; write textmill explain ID [run=RUN] [store=DIR], "
             "and an id that begins with - after --"
         )
-    run = _past_run(question, NEEDED)
+    run = _past_run(question, NEEDED, ("scores", "contamination"))
     ingest, asked = run.artifacts["ingest"], question.words[0]
     places, records = find_documents(ingest, asked), find_records(ingest, asked)
     if not places and not records:
@@ -66,9 +68,9 @@ def explain(arguments: list[str]) -> int:
     found: dict[str, Any] = {"run": run.record.run_id, "other_matches": len(places) + len(records) - 1}
     found |= explain_document(run.artifacts, places[0]) if places else {"record": records[0]}
     if question.as_json:
-        print(json.dumps(found, ensure_ascii=False, default=bytes.hex))
+        show(json.dumps(found, ensure_ascii=False, default=bytes.hex))
     else:
-        print(describe_document(found) if places else describe_record(found))
+        show(describe_document(found) if places else describe_record(found))
     return 0
 
 
@@ -83,9 +85,9 @@ def hits(arguments: list[str]) -> int:
     num_hits = 0
     for hit in list_hits(run.artifacts["ingest"], run.artifacts["contamination"]):
         num_hits += 1
-        print(json.dumps(hit, ensure_ascii=False) if question.as_json else "\n".join(_describe_hit(hit, None)) + "\n")
+        show(json.dumps(hit, ensure_ascii=False) if question.as_json else _page(_describe_hit(hit, None)) + "\n")
     if not question.as_json:
-        print(f"{num_hits:,} hit(s) of evaluation items in documents of run {run.record.run_id}")
+        show(f"{num_hits:,} hit(s) of evaluation items in documents of run {run.record.run_id}")
     return 0
 
 
@@ -104,9 +106,9 @@ def replay(arguments: list[str]) -> int:
     ingest, language, scores, quality = (run.artifacts[name] for name in ("ingest", "language", "scores", "quality"))
     found = replay_quality(ingest, language, scores, quality, compose([*kept, *question.overrides]).quality)
     if question.as_json:
-        print(json.dumps({"run": run.record.run_id} | asdict(found), ensure_ascii=False))
+        show(json.dumps({"run": run.record.run_id} | asdict(found), ensure_ascii=False))
     else:
-        print(describe_replay(run.record.run_id, asdict(found)))
+        show(describe_replay(run.record.run_id, asdict(found)))
     return 0
 
 
@@ -133,13 +135,25 @@ def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
     return Question(words, overrides, run_id, "--json" in arguments)
 
 
-def _past_run(question: Question, needed: Sequence[str]) -> PastRun:
-    """The run asked for. Raises ConfigError where there is none, or its data is gone."""
+def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = ()) -> PastRun:
+    """The run asked for, with the stages that are needed, and `also` some where it has them.
+
+    Raises ConfigError where there is none, or its data is gone or damaged.
+    """
     places = [o for o in question.overrides if o.split("=")[0] in ("store", "state")]
     store = Store(compose(places).store)
     records = [r for r in read_records(store) if question.run_id in (None, r.run_id)]
     for record in records:
-        artifacts = {stage: found for stage, key in record.stages.items() if (found := store.find(stage, key))}
+        artifacts = {}
+        for stage in (stage for stage in (*needed, *also) if stage in record.stages):
+            key = record.stages[stage]
+            if found := store.find(stage, key):
+                artifacts[stage] = found
+            elif (state := store.damage(stage, key)) != "missing":
+                raise ConfigError(
+                    f"{stage} {key} of run {record.run_id} is {state}; run it again, which rebuilds that, or name another run "
+                    "with run=ID"
+                )
         if set(needed) <= set(artifacts):
             return PastRun(record, artifacts)
     if not records:
@@ -196,8 +210,8 @@ def describe_document(found: Mapping[str, Any]) -> str:
     lines.append(_line("pii", f"{len(spans)} span(s)", "" if found["pii"]["kept"] else "dropped"))
     lines += [f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]]
     lines += _other_matches(found)
-    lines += ["", "  text begins", f"    {_on_a_line(found['excerpt'])}"]
-    return "\n".join(line.rstrip() for line in lines)
+    lines += ["", "  text begins"]
+    return f"{_page(lines)}\n{indent(printable(found['excerpt']), ' ' * 4)}"
 
 
 def describe_record(found: Mapping[str, Any]) -> str:
@@ -211,12 +225,17 @@ def describe_record(found: Mapping[str, Any]) -> str:
         _line("place", record["file"], f"line {_number(record['line'])}", f"byte {_number(record['byte_offset'])}"),
         *_other_matches(found),
     ]
-    return "\n".join(_printable(line).rstrip() for line in lines)
+    return _page(lines)
+
+
+def _page(lines: Sequence[str]) -> str:
+    """A page whose lines are these, whatever the data in them holds."""
+    return "\n".join(printable_line(line.rstrip()) for line in lines)
 
 
 def _other_matches(found: Mapping[str, Any]) -> list[str]:
     others = found["other_matches"]
-    return [f"\n  {others} more document(s) or record(s) have this source_id; name one by its own id"] if others else []
+    return ["", f"  {others} more document(s) or record(s) have this source_id; name one by its own id"] if others else []
 
 
 def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
@@ -256,12 +275,8 @@ def _describe_hit(hit: Mapping[str, Any], max_chars: int | None) -> list[str]:
 
 def _on_a_line(text: str, max_chars: int | None = None) -> str:
     """Text of the data as a terminal may show it."""
-    line = _printable(" ".join(text.split()))
+    line = printable_line(" ".join(text.split()))
     return line if max_chars is None or len(line) <= max_chars else line[:max_chars] + " …"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
@@ -295,10 +310,7 @@ def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
 
 def _sample(row: Mapping[str, Any]) -> list[str]:
     measured = f"{row['feature']} {_number(row['value'])}, wanted {_wanted(row)}"
-    return [
-        _printable(str(cell))
-        for cell in (row["id"], row["source_id"] or "–", row["source"], row["language"], row["rule"], measured)
-    ]
+    return [row["id"], row["source_id"] or "–", row["source"], row["language"], row["rule"], measured]
 
 
 def _wanted(rule: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from flows.processes import is_running, start_time
 from llm_core.config import ConfigError
 from llm_core.json_files import read_json
+from llm_core.secrets import mask_values
 from tasks.artifact import ArtifactMismatch, write_json
 from tasks.graph import STAGES
 from tasks.plan import Plan
@@ -106,7 +107,7 @@ def write_record(store: Store, record: RunRecord) -> Path:
     directory = runs_dir(store)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.run_id}.json"
-    write_json(path, asdict(record))
+    write_json(path, mask_values(asdict(record)))
     return path
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -25,11 +25,12 @@ from flows.records import RunRecord, new_record, write_record
 from flows.tracking import Tracker, make_tracker
 from llm_core.config import ConfigError
 from llm_core.fingerprint import device_fingerprint
-from tasks.artifact import Artifact
+from tasks.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
 from tasks.graph import STAGES
 from tasks.inputs import InputDigests
 from tasks.parts import PartRunner
 from tasks.plan import Plan, Step, make_nodes, make_plan
+from tasks.reporting.earlier_runs import earlier_documents
 from tasks.runners import make_runner
 from tasks.stage import StageInterrupted
 from tasks.store import Store, now
@@ -92,7 +93,7 @@ class Run:
         if step is None or (not step.needed and step.why != "cached"):
             return Output(name, None)
         if step.runs:
-            say(f"{name} {step.node.key}: {step.why}")
+            say(f"{name} {step.node.key}: {step.why}{self._rebuilding(step) if step.is_damaged else ''}")
         given = {p.stage: p.artifact for p in parents if p.artifact is not None}
         progress, started = Progress(name, with_clock=step.runs and not STAGES[name].shows_progress), time.perf_counter()
         runner = make_runner(self.config.runner, self.config.workers, progress, self.cluster)
@@ -109,6 +110,13 @@ class Run:
             say(f"{name} {step.node.key}: done in {artifact.record['elapsed_s']:.1f} s")
         self.tracker.stage_done(step.node, artifact, given, made)
         return Output(name, artifact)
+
+    def _rebuilding(self, step: Step) -> str:
+        """What a damaged artifact costs, as far as its record can still tell."""
+        with suppress(ArtifactMismatch):
+            if lost := load_artifact(self.store.path(step.node.stage, step.node.key)):
+                return f"; rebuilding, which took {lost.record['elapsed_s']:,.1f} s"
+        return "; rebuilding"
 
     @property
     def artifacts(self) -> dict[str, Artifact]:
@@ -127,12 +135,25 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
     """The plan of a run. Imports neither torch nor an orchestrator, reads no document that it has seen before."""
     store = Store(config.store)
     config, _ = follow_chain(config)
+    _require_sound_index(store, config, to_be_read=False)
     try:
         digests = InputDigests(store.digests_file)
         nodes = make_nodes(target, config.stages, digests, device_fingerprint())
     except FileNotFoundError as error:
         raise ConfigError(f"{error.filename} does not exist; name files that are there (a relative path starts here)") from error
-    return store, make_plan(store, nodes, target, config.start, config.only, config.force)
+    plan = make_plan(store, nodes, target, config.start, config.only, config.force)
+    if any(step.runs for step in plan.steps if step.node.stage == "dedup"):
+        _require_sound_index(store, config, to_be_read=True)
+    return store, plan
+
+
+def _require_sound_index(store: Store, config: RunConfig, to_be_read: bool) -> None:
+    """Raise ConfigError for an index that is damaged: as those of any other input, its bytes would just be another key."""
+    index = config.stages["dedup"].index
+    if index is None or not (index / ARTIFACT_FILE).exists():
+        return
+    if state := store.damage_of(index.resolve(), check_digests=to_be_read):
+        raise ConfigError(f"dedup.index ({index}) is {state}; make it again with the input and the settings it was made of")
 
 
 @contextmanager
@@ -166,7 +187,10 @@ def open_run(
     finally:
         record.outcome, record.finished_at = outcome, now()
         write_record(store, record)
-        tracker.finish(outcome, headline(run.artifacts), run.report)
+        tracker.finish(outcome, headline(run.artifacts), run.report, record.error)
+        if tracker.run_id != record.mlflow_run_id:
+            record.mlflow_run_id = tracker.run_id
+            write_record(store, record)
 
 
 def is_interruption(error: BaseException) -> bool:
@@ -225,6 +249,8 @@ def describe(run: Run) -> str:
     if run.quarantined:
         file = run.artifacts["ingest"].path / "quarantine.jsonl"
         lines.append(f"completed with quarantine: {run.quarantined:,} records could not be read, see {file}")
+    if said := earlier_documents(run.artifacts):
+        lines.append(said)
     if run.report:
         lines.append(f"report  {run.report}")
     if run.tracker.run_id:

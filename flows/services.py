@@ -1,7 +1,9 @@
 """A Prefect server, a worker and the MLflow UI on this machine: start, find, stop.
 
 Everything listens on 127.0.0.1, keeps its files under `state`, sends no telemetry, and is known by process id and
-start time in `<state>/services.json`. Prefect's ephemeral server is never used: it loses task records. One lock makes
+start time in `<state>/services.json`. Whoever may create a flow run may run any command as this user, so the server wants a
+password (`flows.access`) and refuses pages of other sites (`flows.prefect_server`); `state` is closed to other users.
+Prefect's ephemeral server is never used: it loses task records. One lock makes
 two commands at once start one server. Started services are left running; `down` stops what `up` started, and the flow
 runs of its worker, which get SIGTERM first so that they can save their state.
 """
@@ -16,23 +18,24 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from flows import mlflow_log, tracking
-from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
+from flows.access import answers, auth_string, is_guarded, make_auth_string, make_private, own_origins
+from flows.processes import descendants, free_port, is_running, open_private, start_detached, start_time, stop
 from llm_core.locks import open_lock
+from llm_core.train_config import GRACE_S
 from tasks.artifact import write_json
+from tasks.environment import without_secrets
 from tasks.keys import ROOT
 
 POOL = "textmill"
 
 START_LIMIT_S = 300.0
-FLOW_GRACE_S = 30.0
-"""Time a flow run has to save its state; Prefect itself allows no more."""
+FLOW_GRACE_S = GRACE_S + 30.0
+"""Time a flow run has to save its state before `down` kills it: what a training has by default, and some for the flow itself."""
 
 
 class ServiceError(RuntimeError):
@@ -58,8 +61,14 @@ def environment(state: Path) -> dict[str, str]:
     }
 
 
+def client_environment(state: Path, url: str) -> dict[str, str]:
+    """The same for the local server, with its address and password."""
+    return {**environment(state), "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": auth_string(state)}
+
+
 def use_environment(state: Path) -> None:
     """Put `environment` into this process, where the user has not said otherwise. Before Prefect is imported."""
+    make_private(state)
     (state / "prefect").mkdir(parents=True, exist_ok=True)
     for name, value in environment(state).items():
         if name != "MLFLOW_TRACKING_URI":  # read from the config, which may name another state
@@ -67,23 +76,41 @@ def use_environment(state: Path) -> None:
 
 
 def ensure_server(state: Path, say: Callable[[str], None]) -> str:
-    """The API of a server that answers: the configured one, else the local one, started where it is not running."""
-    configured = os.environ.get("PREFECT_API_URL")
-    if configured and answers(f"{configured.rstrip('/')}/health"):
+    """Let this process talk to a server that answers: the configured one, else the local one, started where it is not running.
+
+    Gives the address of its API.
+    """
+    if configured := configured_server(state):
         return configured
-    if configured:
+    if (configured := os.environ.get("PREFECT_API_URL")) and not _is_local(configured, state):
         say(f"no Prefect server answers at {configured}; using a local one")
-    return up(state, say)
+    url = up(state, say)
+    access = client_environment(state, url)
+    os.environ |= {name: access[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")}
+    return url
+
+
+def configured_server(state: Path) -> str | None:
+    """The API of the server that the user has configured, where it answers and is not the local one."""
+    configured = os.environ.get("PREFECT_API_URL")
+    if not configured or _is_local(configured, state) or not answers(f"{configured.rstrip('/')}/health"):
+        return None
+    return configured
+
+
+def _is_local(url: str, state: Path) -> bool:
+    return url.rstrip("/") == server_url(state)
 
 
 def up(state: Path, say: Callable[[str], None]) -> str:
     """Start server, pool, deployments and worker where they are not there yet; the address of the API."""
-    state.mkdir(parents=True, exist_ok=True)
+    make_private(state)
     with _Registry.open(state) as services:
         url = _server(services, say)
-        env = {**os.environ, **environment(state), "PREFECT_API_URL": url}
-        if services.get("deployed") != _deployment_digest(url) or not answers(f"{url}/deployments/name/pipeline/local"):
-            _deploy(state, env)
+        env = {**os.environ, **client_environment(state, url)}
+        made = answers(f"{url}/deployments/name/pipeline/local", auth_string(state))
+        if services.get("deployed") != _deployment_digest(url) or not made:
+            _deploy(state, env, say)
             services.set("deployed", _deployment_digest(url))
         if not services.alive("worker"):
             command = ["worker", "start", "--pool", POOL, "--type", "process", "--name", "local", "--install-policy", "never"]
@@ -121,26 +148,17 @@ def mlflow_ui(state: Path) -> str:
     configured = environment(state)["MLFLOW_TRACKING_URI"]
     if configured.startswith("http"):
         return configured
-    state.mkdir(parents=True, exist_ok=True)
+    make_private(state)
     with _Registry.open(state) as services:
         if not services.alive("mlflow"):
             port = free_port(services.port("mlflow"))
             (state.resolve() / "mlflow").mkdir(exist_ok=True)
-            command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", configured, "--workers", "1"]
-            env = {**os.environ, **environment(state)}
+            command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
+            # Not in the command line, which everybody on this machine can read.
+            env = {**os.environ, **environment(state), "MLFLOW_BACKEND_STORE_URI": configured}
             services.start("mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port)
             services.wait("mlflow", f"http://127.0.0.1:{port}/health")
         return f"http://127.0.0.1:{services.get('mlflow')['port']}"
-
-
-def answers(url: str) -> bool:
-    # A proxy is for other hosts; these are ours.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=3) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError, ValueError):
-        return False
 
 
 class _Registry:
@@ -170,6 +188,7 @@ class _Registry:
     def set(self, name: str, value: Any) -> None:
         self._known[name] = value
         write_json(self._file, self._known)
+        self._file.chmod(0o600)
 
     def drop(self, name: str) -> None:
         """Forget the process; its port is used again if it is free."""
@@ -187,7 +206,9 @@ class _Registry:
         return self.state / "logs" / f"{name}.log"
 
     def start(self, name: str, command: list[str], env: dict[str, str], port: int | None = None) -> None:
-        process = start_detached(command, env, ROOT, self.log(name))
+        # Flow runs of the worker write into the store, which others may be meant to read.
+        umask = -1 if name == "worker" else 0o077
+        process = start_detached(command, env, ROOT, self.log(name), umask)
         self.set(name, {"pid": process.pid, "started": start_time(process.pid), "port": port})
 
     def wait(self, name: str, url: str) -> None:
@@ -202,34 +223,67 @@ class _Registry:
 
 def _server(services: _Registry, say: Callable[[str], None]) -> str:
     port = services.port("server")
-    if services.alive("server") and answers(f"http://127.0.0.1:{port}/api/health"):
-        return f"http://127.0.0.1:{port}/api"
+    url = f"http://127.0.0.1:{port}/api"
+    made = make_auth_string(services.state)
+    if services.alive("server") and answers(f"{url}/health"):
+        if is_guarded(url, auth_string(services.state)):
+            return url
+        made = True
+    if made:
+        _stop_without_password(services, say)
     if services.alive("server"):
         stop(descendants([services.get("server")["pid"]]), 10.0)
     port = free_port(port)
     url = f"http://127.0.0.1:{port}/api"
     say(f"starting a Prefect server at {url.removesuffix('/api')}; it is left running, `textmill down` stops it")
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    env = {**os.environ, **environment(services.state), "PREFECT_API_URL": url}
-    services.start("server", command, env, port)
+    services.start("server", [sys.executable, "-m", "flows.prefect_server", str(port)], _server_environment(services, port), port)
     services.wait("server", f"{url}/health")
     return url
 
 
-def _deploy(state: Path, env: dict[str, str]) -> None:
-    """Create the work pool and the deployments of prefect.yaml; both commands change what is there already."""
-    for command in (
-        ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
-        ["--no-prompt", "deploy", "--all"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "prefect", *command], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+def _server_environment(services: _Registry, port: int) -> dict[str, str]:
+    """What a server needs: settings of Prefect, and no secret of anything else."""
+    settings = {**os.environ, **client_environment(services.state, f"http://127.0.0.1:{port}/api")}
+    return {
+        **without_secrets(),
+        **{name: value for name, value in settings.items() if name.startswith("PREFECT_")},
+        "DO_NOT_TRACK": settings["DO_NOT_TRACK"],
+        "PREFECT_SERVER_API_AUTH_STRING": auth_string(services.state),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+
+
+def _stop_without_password(services: _Registry, say: Callable[[str], None]) -> None:
+    """Stop a server that asks for no password, as earlier versions started it, and a worker that does not know it."""
+    running = [name for name in ("worker", "server") if services.alive(name)]
+    if not running:
+        return
+    what = f"the Prefect {' and '.join(running)} of {services.state} were started without the password that stands there now"
+    if "worker" in running and len(descendants([services.get("worker")["pid"]])) > 1:
+        raise ServiceError(
+            f"{what}, and flow runs are in progress; `textmill down` stops them and lets them save, then run again"
         )
-        with (state / "logs" / "deploy.log").open("a") as log:
-            log.write(done.stdout + done.stderr)
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            raise ServiceError(f"prefect {' '.join(command)} failed: {' '.join(said)}; see {state / 'logs' / 'deploy.log'}")
+    say(f"{what}; starting them anew")
+    for name in running:
+        stop(descendants([services.get(name)["pid"]]), 10.0)
+        services.drop(name)
+
+
+def _deploy(state: Path, env: dict[str, str], say: Callable[[str], None]) -> None:
+    """Bring work pool and deployments to what prefect.yaml says, and say what changed (`flows.deployments`)."""
+    log_file = state / "logs" / "deploy.log"
+    command = [sys.executable, "-m", "flows.deployments", POOL, str(state.resolve() / "deployments.json")]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with open_private(log_file) as log:
+        done = subprocess.run(
+            command, env={**env, "PYTHONPATH": paths}, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, check=False
+        )
+    if done.returncode:
+        tail = log_file.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+        raise ServiceError(f"the deployments of prefect.yaml cannot be made: {' '.join(tail)[:200]}; see {log_file}")
+    for line in done.stdout.splitlines():
+        say(line)
 
 
 def _deployment_digest(url: str) -> str:

@@ -1,51 +1,158 @@
-"""Which run of a sweep was best? MLflow groups the runs of `-m` under one run of their own, which carries the best number."""
+"""Runs the points of a sweep, and says how it went from what its jobs left.
+
+A job may run in any process, so it leaves how it ended in a file; a job without one has died. Counts, exit code and the status in
+MLflow are those of these files. A job that fails costs its own point; one that is stopped stops the sweep.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flows.console import warn
-from flows.mlflow_log import MlflowLog, reason_of, refusals
-from flows.tracking import SWEEP_VARIABLE, TrackingConfig
+from flows.config import RunConfig, one_line
+from flows.console import say, set_up_console, warn
+from flows.launch import job_number, launch
+from flows.mlflow_log import SWEEP_TAG
+from flows.run import Terminated, is_interruption, sigterm_raises
+from flows.tracking import SWEEP_VARIABLE, MlflowTracker, TrackingConfig
+from llm_core.config import ConfigError
+from llm_core.printing import print_defect
+from tasks.artifact import write_json
 from tasks.store import now
+
+FAILED = 1
+"""Code of a job that left none: a defect, or a death."""
+STOPPED = (os.EX_TEMPFAIL, 130, 143)
+"""Codes of jobs that somebody stopped."""
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """Runs one point and leaves how that ended in `folder`. Whoever launches it may pickle it."""
+
+    flow: str
+    points: Sequence[Sequence[str]]
+    folder: Path
+    sweep_id: str
+
+    def __call__(self, _: Any) -> int:
+        # Not at the top, for two reasons: it imports this module, and in another process it is not the main one.
+        from flows.cli import exit_code, run_point
+
+        set_up_console()
+        # A launcher's own way to start processes (joblib's is called loky) is unknown to the processes that a stage starts.
+        if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+            multiprocessing.set_start_method("spawn", force=True)
+        number = job_number()
+        point, file = self.points[number], self.folder / f"{number}.json"
+        say(f"run {number + 1} of {len(self.points)}: {' '.join(point) or 'no overrides'}")
+        write_json(file, {"code": None})
+        os.environ[SWEEP_VARIABLE] = self.sweep_id
+        code = FAILED
+        try:
+            code = exit_code(lambda: run_point(self.flow, point))
+        except Exception as error:  # noqa: BLE001 - a defect costs its own point
+            print_defect(error)
+        finally:
+            os.environ.pop(SWEEP_VARIABLE, None)
+            write_json(file, {"code": code})
+        if code in STOPPED:
+            raise Terminated(f"run {number + 1} was stopped")
+        return code
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How the points ended: an exit code each, None for one that left none."""
+
+    codes: list[int | None]
+    num_begun: int
+
+    @property
+    def stopped(self) -> int | None:
+        """The exit code of a job that was stopped."""
+        return next((code for code in self.codes if code in STOPPED), None)
+
+    @property
+    def exit_code(self) -> int:
+        return self.stopped or max(FAILED if code is None else code for code in self.codes)
+
+    @property
+    def status(self) -> str:
+        """As MLflow calls it."""
+        return "KILLED" if self.stopped else "FAILED" if self.exit_code else "FINISHED"
+
+    def describe(self) -> str:
+        silent = self.num_begun - sum(code is not None for code in self.codes)
+        notes = [f"{silent} of them died without a word"] * bool(silent)
+        notes += [f"{len(self.codes) - self.num_begun} not begun"] * (self.num_begun < len(self.codes))
+        failed = sum(code != 0 for code in self.codes)
+        return f"{len(self.codes)} runs, {failed} failed" + "".join(f", {note}" for note in notes)
+
+
+def run_sweep(flow: str, points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], config: RunConfig) -> SweepResult:
+    """Run each point of a sweep. config: of the first one, which says where the sweep is kept and tracked."""
+    sweep_id = f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
+    folder = config.state.resolve() / "sweeps" / sweep_id
+    folder.mkdir(parents=True)
+    title = " ".join(dict.fromkeys(override for point in points for override in point))
+    with open_sweep(config.tracking, config.state, sweep_id, title) as sweep, sigterm_raises():
+        try:
+            launch(points, hydra_overrides, SweepJob(flow, points, folder, sweep.id))
+        except BaseException as error:
+            result = _read_result(folder, len(points))
+            if is_interruption(error):
+                sweep.status = "KILLED"
+                if not result.stopped:
+                    raise  # it was the sweep that was stopped, not one of its jobs
+            elif not isinstance(error, Exception):
+                raise
+            elif not result.num_begun:
+                if isinstance(error, ConfigError):
+                    raise
+                raise ConfigError(f"the launcher cannot run this sweep ({one_line(error)}); correct its settings") from error
+            else:
+                warn(f"the launcher gave up: {one_line(error)[:300]}")
+        result = _read_result(folder, len(points))
+        sweep.status = result.status
+        say(f"sweep: {result.describe()}; MLflow: {sweep.link()}")
+    return result
+
+
+def _read_result(folder: Path, num_points: int) -> SweepResult:
+    files = [folder / f"{number}.json" for number in range(num_points)]
+    left = [json.loads(file.read_text("utf-8"))["code"] if file.exists() else None for file in files]
+    return SweepResult(left, sum(file.exists() for file in files))
+
+
+class Sweep:
+    """A sweep as MLflow is told of it, under an id of ours by which its runs find it. `status` is how it ends."""
+
+    def __init__(self, sweep_id: str, tracker: MlflowTracker | None) -> None:
+        self.id, self._tracker = sweep_id, tracker
+        self.status = "FAILED"
+
+    def link(self) -> str:
+        return (self._tracker.describe() if self._tracker else "") or "not tracked"
 
 
 @contextlib.contextmanager
-def open_sweep(config: TrackingConfig, state: Path, overrides: Sequence[str]) -> Iterator[Callable[[], str]]:
-    """Group the runs of a sweep under one MLflow run; yields a function that says where it is.
-
-    The runs find their parent by an environment variable, so launchers that start processes work as well.
-    """
-    if not config.enabled:
-        yield lambda: "not tracked"
-        return
-    log = MlflowLog(config.resolve_uri(state), config.experiment, state)
-    run_id, status = None, "FAILED"
+def open_sweep(config: TrackingConfig, state: Path, sweep_id: str, title: str) -> Iterator[Sweep]:
+    """Group the runs of a sweep under one MLflow run."""
+    tracker = MlflowTracker(config, state, sweep_id) if config.enabled else None
+    sweep = Sweep(sweep_id, tracker)
+    if tracker is not None:
+        tags = {"overrides": title, SWEEP_TAG: sweep_id}
+        tracker.begin(f"sweep {title}", tags, now(), {}, {}, is_run=False)
     try:
-        run_id = log.start("sweep " + " ".join(overrides), {"overrides": " ".join(overrides)}, now())
-        os.environ[SWEEP_VARIABLE] = run_id
-    except refusals() as error:
-        warn(f"MLflow at {log.uri} does not take this sweep, it goes on untracked: {reason_of(error)}")
-    try:
-        yield lambda: log.link(run_id) if run_id else "not tracked"
-        status = "FINISHED"
+        yield sweep
     finally:
-        os.environ.pop(SWEEP_VARIABLE, None)
-        if run_id:
-            try:
-                _end_sweep(log, run_id, status)
-            except refusals() as error:
-                warn(f"MLflow at {log.uri} was not told that the sweep has ended: {reason_of(error)}")
-
-
-def _end_sweep(log: MlflowLog, run_id: str, status: str) -> None:
-    """The sweep carries the best of its runs, so that sweeps can be compared among themselves."""
-    measured = [run for run in log.children(run_id) if "val_bpb" in run.data.metrics]
-    if measured:
-        best = min(measured, key=lambda run: run.data.metrics["val_bpb"])
-        log.metrics(run_id, {"val_bpb": best.data.metrics["val_bpb"]})
-        log.tags(run_id, {"best_run": best.info.run_id})
-    log.end(run_id, status)
+        if tracker is not None:
+            tracker.end(sweep.status)

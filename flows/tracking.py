@@ -3,8 +3,8 @@
 One parent per pipeline run with the full configuration and the headline numbers, cached or not; one child per
 stage that was executed, with that stage's settings, counters, input artifacts as data sets, its
 `artifact.json` and, of analysis, its tables. A cached stage is a tag on the parent that names the child which
-made it. Files are the truth (`artifact.json`, `metrics.jsonl`); this module reads them when a stage has ended, so nothing
-here slows a step, and a tracker that fails costs one warning line, never the run.
+made it. Events are written to a journal (`flows.journal`) and shipped from there (`flows.shipping`): nothing here slows a step,
+and a tracker that fails costs one warning line, never the run.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.console import warn
-from flows.mlflow_log import KEY_TAG, MAX_PARAM_CHARS, PARENT_TAG, MlflowLog, flatten, numbers, reason_of, refusals
+from flows.journal import Journal
+from flows.mlflow_log import SWEEP_TAG, MlflowLog, reason_of
+from flows.mlflow_names import MAX_EXPERIMENT_CHARS
 from flows.records import RunRecord
+from flows.shipping import Shipper
 from llm_core.config import ConfigError
-from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, read_rows
-from tasks.artifact import ARTIFACT_FILE, Artifact
+from llm_core.secrets import mask_secrets, mask_values
+from tasks.artifact import Artifact
 from tasks.keys import ROOT
 from tasks.stage import StageInterrupted
-from tasks.store import Node
+from tasks.store import Node, now
 
-SWEEP_VARIABLE = "TEXTMILL_SWEEP_RUN_ID"
-"""Environment variable that names the MLflow run under which the runs of a sweep are grouped."""
-
-STAGES_WITH_TABLES = ("analysis",)
-"""Stages whose tables MLflow is given beside their `artifact.json`: small ones, of counts by label, without a text."""
+SWEEP_VARIABLE = "TEXTMILL_SWEEP_ID"
+"""Environment variable that names the sweep to which the runs of this process belong."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,12 @@ class TrackingConfig:
     def __post_init__(self) -> None:
         if not self.experiment.strip():
             raise ConfigError("experiment (empty) must be a name; set tracking.experiment or tracking.enabled=false")
+        if len(self.experiment) > MAX_EXPERIMENT_CHARS:
+            shown = f"{self.experiment[:20]}…, {len(self.experiment)} characters"
+            raise ConfigError(f"experiment ({shown}) must have at most {MAX_EXPERIMENT_CHARS}; set a shorter tracking.experiment")
         if self.uri is not None and "://" not in self.uri:
-            raise ConfigError(f"uri ({self.uri}) must be a URI; write sqlite:////absolute/path.db or http://host:port")
+            shown = mask_secrets(self.uri.rpartition("@")[2])  # what is before it may be a password
+            raise ConfigError(f"uri ({shown}) must be a URI; write sqlite:////absolute/path.db or http://host:port")
 
     def resolve_uri(self, state: Path) -> str:
         return self.uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(state)
@@ -61,8 +65,12 @@ def default_uri(state: Path) -> str:
 class Tracker:
     """Tells nobody: what a run gets when tracking is off."""
 
-    run_id: str | None = None
     uri: str | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run in MLflow, as soon as it is known."""
+        return None
 
     def stage_done(self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool) -> None:
         """A stage gave its artifact: `made` by this run, or found."""
@@ -70,7 +78,7 @@ class Tracker:
     def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
         """A stage raised, or was stopped."""
 
-    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None) -> None:
+    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None, error: str | None = None) -> None:
         """The run has ended."""
 
     def describe(self) -> str:
@@ -79,112 +87,105 @@ class Tracker:
 
 
 def make_tracker(config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]) -> Tracker:
-    """The tracker of a run; one that tells nobody where tracking is off or cannot be reached."""
+    """The tracker of a run; one that tells nobody where tracking is off."""
     if not config.enabled:
         return Tracker()
-    return MlflowTracker(config, state, record, resolved)
+    sweep = os.environ.get(SWEEP_VARIABLE)
+    tags = {
+        "flow": record.flow,
+        "target": record.target,
+        "host": str(record.process.get("host")),
+        **_git_tags(),
+        **({SWEEP_TAG: sweep} if sweep else {}),
+    }
+    texts = {
+        "config/resolved.yaml": _yaml(mask_values(resolved)),
+        "config/overrides.txt": "\n".join(map(mask_secrets, record.overrides)) + "\n",
+    }
+    tracker = MlflowTracker(config, state, record.run_id)
+    tracker.begin(f"{record.flow} {record.run_id}", tags, record.started_at, resolved, texts)
+    return tracker
 
 
 class MlflowTracker(Tracker):
-    """Tells MLflow, as long as MLflow answers."""
+    """Writes what happens to a journal, from which MLflow is told as long as it answers. Nothing here raises."""
 
-    def __init__(self, config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]) -> None:
-        self.uri = config.resolve_uri(state)
-        self._record = record
-        self._log: MlflowLog | None = MlflowLog(self.uri, config.experiment, state)
-        self._link = ""
+    def __init__(self, config: TrackingConfig, state: Path, run_id: str) -> None:
+        self._log = MlflowLog(config.resolve_uri(state), config.experiment, state)
+        self.uri = self._log.name
+        self._id = run_id
+        self._shipper: Shipper | None = None
 
-        def begin(log: MlflowLog) -> None:
-            sweep = os.environ.get(SWEEP_VARIABLE)
-            tags = {
-                "textmill.run_id": record.run_id,
-                "flow": record.flow,
-                "target": record.target,
-                "host": str(record.process.get("host")),
-                **_git_tags(),
-                **({PARENT_TAG: sweep} if sweep else {}),
-            }
-            self.run_id = log.start(f"{record.flow} {record.run_id}", tags, record.started_at)
-            self._link = log.link(self.run_id)
-            log.params(self.run_id, flatten(resolved))
-            log.text(self.run_id, "config/resolved.yaml", _yaml(resolved))
-            log.text(self.run_id, "config/overrides.txt", "\n".join(record.overrides) + "\n")
+    def begin(
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        started_at: str,
+        params: Mapping[str, Any],
+        texts: Mapping[str, str],
+        is_run: bool = True,
+    ) -> None:
+        event = {"kind": "begin", "id": self._id, "name": name, "tags": tags, "at": started_at, "params": params, "texts": texts}
+        try:
+            journal = Journal.create(self._log.unsent, self._id)
+            self._shipper = Shipper(self._log, journal)
+        except OSError as error:
+            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); the run goes on untracked")
+        self._tell({**event, "is_run": is_run})
+        if self._shipper is not None:
+            self._shipper.start()
 
-        self._tell(begin)
+    @property
+    def run_id(self) -> str | None:
+        return self._shipper.run_id if self._shipper else None
 
     def stage_done(self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool) -> None:
-        def tell(log: MlflowLog) -> None:
-            tags = {f"stage.{node.stage}": node.key}
-            if made:
-                child = self._start_child(log, node, artifact.record["started_at"])
-                log.metrics(child, numbers({**artifact.counters, **artifact.metrics}))
-                _tell_series(log, child, artifact)
-                log.datasets(child, parents)
-                log.file(child, artifact.path / ARTIFACT_FILE)
-                for table in artifact.files("*.parquet") if node.stage in STAGES_WITH_TABLES else ():
-                    log.file(child, table)
-                if (artifact.path / PROFILE_FOLDER).exists():
-                    log.folder(child, artifact.path / PROFILE_FOLDER)
-                log.end(child, "FINISHED", artifact.record["finished_at"])
-            elif maker := log.maker_of(node.key):
-                tags[f"reused.{node.stage}"] = maker
-            log.tags(str(self.run_id), tags)
-
-        self._tell(tell)
+        given = {stage: {"key": parent.key, "path": str(parent.path)} for stage, parent in parents.items()}
+        times = {"started_at": artifact.record["started_at"], "at": artifact.record["finished_at"]}
+        self._tell({**_stage_event("stage", node), **times, "path": str(artifact.path), "parents": given, "made": made})
 
     def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
-        def tell(log: MlflowLog) -> None:
-            # Ctrl-C and SIGTERM are no Exceptions, whoever turns them into Python.
-            stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
-            child = self._start_child(log, node, started_at)
-            log.tags(child, {"error": f"{type(error).__name__}: {error}"[:MAX_PARAM_CHARS]})
-            log.end(child, "KILLED" if stopped else "FAILED")
+        # Ctrl-C and SIGTERM are no Exceptions, whoever turns them into Python.
+        stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
+        how = {"status": "KILLED" if stopped else "FAILED", "error": f"{type(error).__name__}: {error}"}
+        self._tell({**_stage_event("failure", node), **how, "started_at": started_at, "at": now()})
 
-        self._tell(tell)
+    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None, error: str | None = None) -> None:
+        status = {"completed": "FINISHED", "interrupted": "KILLED"}.get(outcome, "FAILED")
+        self.end(status, headline, report, error)
 
-    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None) -> None:
-        def tell(log: MlflowLog) -> None:
-            run_id = str(self.run_id)
-            log.metrics(run_id, numbers(headline))
-            if report is not None and report.exists():
-                log.file(run_id, report)
-            if self._record.error:
-                log.tags(run_id, {"error": self._record.error[:MAX_PARAM_CHARS]})
-            log.end(run_id, {"completed": "FINISHED", "interrupted": "KILLED"}.get(outcome, "FAILED"))
-
-        self._tell(tell)
+    def end(
+        self, status: str, headline: Mapping[str, Any] | None = None, report: Path | None = None, error: str | None = None
+    ) -> None:
+        self._tell(
+            {
+                "kind": "end",
+                "status": status,
+                "at": now(),
+                "headline": headline or {},
+                "report": str(report) if report else None,
+                "error": error,
+            }
+        )
+        if self._shipper is not None:
+            self._shipper.finish()
 
     def describe(self) -> str:
-        return self._link
+        return self._shipper.link if self._shipper else ""
 
-    def _start_child(self, log: MlflowLog, node: Node, started_at: str) -> str:
-        tags = {
-            "stage": node.stage,
-            KEY_TAG: node.key,
-            "code.digest": str(node.identity.get("code")),
-            "textmill.run_id": self._record.run_id,
-            PARENT_TAG: str(self.run_id),
-        }
-        child = log.start(f"{node.stage} {node.key}", tags, started_at)
-        log.params(child, flatten(node.config))
-        return child
-
-    def _tell(self, action: Callable[[MlflowLog], None]) -> None:
-        """Tell MLflow something; after the first failure say so once and tell it nothing more."""
-        if self._log is None:
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        if self._shipper is None:
             return
         try:
-            action(self._log)
-        except refusals() as error:
-            warn(f"MLflow at {self.uri} does not take this run, it goes on untracked: {reason_of(error)}")
-            self._log, self.run_id = None, None
+            self._shipper.tell(event)
+        except OSError as error:  # a full disk
+            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); MLflow is not told how this run ends")
+            self._shipper = None
 
 
-def _tell_series(log: MlflowLog, run_id: str, artifact: Artifact) -> None:
-    """The lines of `metrics.jsonl`, which holds each step once and nothing of the clock, and under `timing/` how fast it went."""
-    finished_at = artifact.record["finished_at"]
-    log.series(run_id, read_rows(artifact.path / METRICS_FILE), finished_at)
-    log.series(run_id, artifact.metrics.get("timing", []), finished_at, prefix="timing/")
+def _stage_event(kind: str, node: Node) -> dict[str, Any]:
+    code = str(node.identity.get("code"))
+    return {"kind": kind, "stage": node.stage, "key": node.key, "code": code, "params": node.config}
 
 
 def _git_tags() -> dict[str, str]:

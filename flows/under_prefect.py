@@ -10,8 +10,10 @@ from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.config import compose
+from flows.parameters import reveal
 from flows.run import Run, describe, open_run, summarize
 from llm_core.config import ConfigError
+from llm_core.printing import get_logger, publishable
 from tasks.prefect_tasks import ClusterExecutor, make_artifact_in_task
 from tasks.stage import StageFailure, StageInterrupted
 
@@ -22,7 +24,10 @@ def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[
     What a user can mend becomes Failed, a stop becomes Cancelled, each with its one line and the exception as
     data; anything else is a defect and raises. A completed run carries `summarize` of itself and its description.
     """
+    for prefect_logger in ("prefect.flow_runs", "prefect.task_runs"):
+        get_logger(prefect_logger)
     try:
+        overrides = reveal(overrides)
         config = compose(overrides)
         cluster = None
         if config.runner in ("ray", "dask"):
@@ -31,9 +36,9 @@ def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[
             run.record.process |= {"prefect_flow_run_id": str(_flow_run_id())}
             stages(run)
     except (ConfigError, StageFailure) as error:
-        return Failed(message=str(error), data=error)
+        return Failed(message=publishable(error), data=error)
     except (StageInterrupted, TerminationSignal, KeyboardInterrupt) as error:
-        return Cancelled(message=str(error) or "interrupted; the next run goes on from here", data=error)
+        return Cancelled(message=publishable(error) or "interrupted; the next run goes on from here", data=error)
     description = describe(run)
     # To Prefect's own log: a command line shows the description itself.
     get_run_logger().info(description)

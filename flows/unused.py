@@ -23,7 +23,7 @@ from typing import Any
 from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.locks import open_lock
-from tasks.artifact import ARTIFACT_FILE
+from tasks.artifact import ARTIFACT_FILE, ArtifactMismatch, load_artifact
 from tasks.graph import STAGES
 from tasks.inputs import InputDigests
 from tasks.parts import PART_FILE
@@ -140,7 +140,13 @@ def _unused_remote_files(store: Store, keys: Collection[tuple[str, str]]) -> Ite
     """
     used: set[str] = set()
     for stage, key in keys:
-        artifact = store.find(stage, key) if stage == "ingest" else None
+        if stage != "ingest":
+            continue
+        try:
+            artifact = load_artifact(store.path(stage, key))
+        except ArtifactMismatch:
+            # It is rebuilt from files that only its record names.
+            return
         used |= set(artifact.record["identity"]["inputs"].values()) if artifact else set()
     digests = InputDigests(store.digests_file)
     for name in _names(store.root, Path(".remote")):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import re
 import sys
 import types
 import typing
@@ -25,6 +26,10 @@ NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
 
 NOT_IN_PART_KEY: Mapping[str, Any] = {"in_part_key": False}
 """Dataclass field metadata for settings that every part carries in its own digest as far as they concern it."""
+
+
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
+"""A scheme and what follows it; `pathlib` makes `s3:/bucket` of `s3://bucket`. One letter is a drive."""
 
 
 class ConfigError(ValueError):
@@ -82,6 +87,16 @@ def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
         if field.metadata.get("in_key", True) and not (of_parts and not field.metadata.get("in_part_key", True)):
             values[field.name] = _key_value(getattr(config, field.name))
     return values
+
+
+def local_path(value: str | Path, where: str) -> Path:
+    """A path of this machine. Raises ConfigError for an address, which would become a local folder named after its scheme."""
+    if ADDRESS.match(str(value)):
+        raise ConfigError(
+            f"{where} ({value}) is an address, and must be a path of this machine; only source.paths reads from elsewhere: "
+            "name a local file or folder, or one on a disk that is mounted here"
+        )
+    return Path(value)
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -160,7 +175,7 @@ def _convert_sequence(origin: type, args: tuple[Any, ...], value: Any, where: st
 
 def _convert_scalar(hint: type, value: Any, where: str) -> Any:
     if hint is Path and isinstance(value, (str, Path)) and str(value).strip():
-        return Path(value)
+        return local_path(value, where)
     if hint is bool and isinstance(value, bool):
         return value
     if hint is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:

@@ -1,7 +1,8 @@
-"""A trained model as a Hugging Face folder, and back: `config.json` and `model.safetensors`, or its numbered parts.
+"""Writes a trained model as a Hugging Face folder, and reads one: `config.json` and `model.safetensors`, or its numbered parts.
 
 Which names and settings stand for which is said in `llm_core.huggingface` and `llm_core.huggingface_config`. The bytes written
-depend on the weights and the config alone. Only safetensors are read: pickled weights would run code.
+depend on the weights and the config alone. Only safetensors are read: pickled weights would run code. `config.json` is written
+last, by renaming, when all else is synced: a folder without it is no model.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llm_core.config import ConfigError
+from llm_core.durable import sync_file, sync_folder, write_durably
 from llm_core.huggingface import from_hugging_face, to_hugging_face
 from llm_core.huggingface_config import hugging_face_config, model_config
 from llm_core.json_files import UnreadableJson, is_plain_name, read_json
@@ -39,6 +41,8 @@ def export_model(
     part_bytes: what a file holds at most, but for a tensor that is larger; several files have an index.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for name in (CONFIG_FILE, INDEX_FILE):  # of an earlier model; without the first the folder is none
+        (folder / name).unlink(missing_ok=True)
     weights = to_hugging_face(config, state)
     parts: list[list[str]] = []
     room = 0
@@ -54,11 +58,14 @@ def export_model(
         places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
         index = {"metadata": {"total_size": sum(weight.nbytes for weight in weights.values())}, "weight_map": places}
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
+        sync_file(folder / INDEX_FILE)
     for file, names in zip(files, parts, strict=True):
         save_file({name: weights[name].contiguous().cpu() for name in names}, folder / file, {"format": "pt"})
+        sync_file(folder / file)
     dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
     text = json.dumps(hugging_face_config(config, dtype, eos_id), indent=2, sort_keys=True)
-    (folder / CONFIG_FILE).write_text(text + "\n", "utf-8")
+    sync_folder(folder)
+    write_durably(folder / CONFIG_FILE, text + "\n")
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:

@@ -1,4 +1,4 @@
-"""What a run writes while it goes: `metrics.jsonl`, `timing.jsonl`, `status.json`.
+"""Keeps what a run writes while it goes: `metrics.jsonl` and `timing.jsonl`.
 
 `metrics.jsonl` has one row per step and one per validation. They hold nothing of the clock, so that a run that was killed and
 resumed leaves the same bytes of them as one that was not; those past the checkpoint a run resumes from are cut off.
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.config import ConfigError
+from llm_core.durable import write_durably
 
 METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
-STATUS_FILE = "status.json"
 PROFILE_FOLDER = "profile"
 
 
@@ -37,9 +37,7 @@ class MetricLog:
     def _open(self, step: int | None) -> None:
         kept = [row for row in read_rows(self._path) if step is None or row["step"] <= step or is_of_run(row)]
         self.rows = training_rows(kept)
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        temporary.write_text("".join(_line(row) for row in kept), "utf-8")
-        os.replace(temporary, self._path)
+        write_durably(self._path, "".join(_line(row) for row in kept))
         self._stream = self._path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
@@ -90,18 +88,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"line {number} of {path} is damaged ({error}); delete that line, checkpoints stay good") from error
     return rows
-
-
-def write_status(path: Path, outcome: str, step: int, **facts: Any) -> None:
-    """Say how the run stands: running, finished, preempted or failed. Readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"outcome": outcome, "step": step} | facts, sort_keys=True) + "\n", "utf-8")
-    os.replace(temporary, path)
-
-
-def read_status(path: Path) -> dict[str, Any]:
-    """The last status, or an empty one where no run has begun."""
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
 def _line(row: dict[str, Any]) -> str:

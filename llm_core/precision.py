@@ -45,10 +45,10 @@ class LossScaler:
     def can_fall(self) -> Tensor:
         return self.scale > self._config.floor
 
-    def observe(self, overflow: Tensor) -> None:
-        """Set the scale of the next step. overflow: whether the gradient of this one was out of bounds."""
+    def observe(self, overflow: Tensor, idle: Tensor) -> None:
+        """Set the scale of the next step. overflow: whether the gradient of this one was out of bounds; idle: it had none."""
         config, (scale, good_steps, patience) = self._config, self.state.values()
-        good_steps.copy_(torch.where(overflow, 0, good_steps + 1))
+        good_steps.copy_(torch.where(overflow, 0, good_steps + ~idle))
         patience.copy_(torch.where(overflow, patience - 1, patience))
         falls, grows = overflow & (patience <= 0), good_steps >= config.growth_interval_steps
         lower = (scale / 2).clamp(min=config.floor)

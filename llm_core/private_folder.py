@@ -12,12 +12,12 @@ import functools
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from llm_core.config import ConfigError
+from llm_core.printing import note
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -37,9 +37,7 @@ def cache_folder(subject: str) -> Path:
             why = why or found
     folder = Path(tempfile.mkdtemp(prefix=f"textmill-{subject}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    print(
-        f"{subject} are compiled again by every process: no cache of your own ({why or 'no home'})", file=sys.stderr, flush=True
-    )
+    note(f"{subject} are compiled again by every process: no cache of your own ({why or 'no home'})")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Ties between a process and the one that started it."""
+"""Ties a process to the one that started it, and says in words how one ended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+LIKELY_CAUSES = {
+    "SIGKILL": "the kernel does so when memory runs out, a queue when time is up",
+    "SIGBUS": "a mapped file or shared memory got no room, as on a full disk or in a small /dev/shm",
+    "SIGTERM": "it was asked to stop before it could save",
+}
 
 
 def terminate_with_parent(parent: int | None = None, number: int = signal.SIGTERM) -> None:
@@ -20,3 +25,11 @@ def terminate_with_parent(parent: int | None = None, number: int = signal.SIGTER
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def describe_end(code: int) -> str:
+    """How a process ended that said nothing itself, by its return code, which is negative for a signal."""
+    if code >= 0:
+        return f"ended with code {code} and without a word"
+    name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
+    return f"was ended by {name}{f' ({LIKELY_CAUSES[name]})' if name in LIKELY_CAUSES else ''}"

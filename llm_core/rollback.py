@@ -1,4 +1,4 @@
-"""Where does a run go on that skipped too many steps? At the last point before, past the batches that led it astray.
+"""Takes a run that skipped too many steps back to the last point before, past the batches that led it astray.
 
 Points are checkpoints of their own at multiples of `optim.guard.rollback_every_steps`, so that where a run goes back to depends
 on nothing that only says how it is run: how often it saves, logs, or was stopped. What it went back from and to is saved with the
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.checkpoint.folders import steps_in
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import StepReport, TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
@@ -43,13 +42,15 @@ class Rollback:
                 f"step {step}: {self.config.rollback_skips} skipped steps within {self.config.rollback_window_steps}, and the "
                 f"run has gone back {len(taken)} times (optim.guard.max_rollbacks); lower optim.lr or raise optim.warmup_steps"
             )
-        point = self.points.load(layout, optimizer, newest=step - 1)
-        if point not in steps_in(self.points.root):
+        point = self.points.newest_sound(newest=step - 1)
+        if point is None:
             raise TrainingDiverged(f"step {step}: too many skipped steps, and no sound point to go back to in {self.points.root}")
-        checkpoints.load(layout, optimizer, newest=point)  # removes the later ones, which a killed run must not find
-        self.points.load(layout, optimizer, newest=point)
+        self.points.read(point, layout, optimizer)
         optimizer.guard.note_rollbacks([*taken, (step, point)])
+        # Later checkpoints go last: a run that is killed before resumes from one of them, and goes back again.
         checkpoints.save(point, layout, optimizer)
+        checkpoints.forget_after(point)
+        self.points.forget_after(point)
         return point
 
 

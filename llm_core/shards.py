@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from llm_core.config import ConfigError
+
 COLUMNS = {
     "tokens": (pa.large_list(pa.uint16()), pa.large_list(pa.uint32())),
     "id": (pa.binary(16),),
@@ -59,6 +61,12 @@ class Shard:
     tokens: np.ndarray
     metadata: dict[str, str]
 
+    @property
+    def largest_id(self) -> int:
+        """Of its tokens: what the writer noted, else all are read."""
+        noted = self.metadata.get("largest_id", "")
+        return int(noted) if noted.isdecimal() else int(self.tokens.max(initial=0))
+
 
 @dataclass(frozen=True)
 class TokenShards:
@@ -84,6 +92,16 @@ class TokenShards:
     @property
     def tokenizer_digest(self) -> str:
         return self.shards[0].metadata["tokenizer_digest"]
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Raises ConfigError where an id is none of a model with so many."""
+        for shard in self.shards:
+            largest = max(shard.largest_id, self.eos_id)
+            if largest >= vocab_size:
+                raise ConfigError(
+                    f"shard {shard.path} has id {largest}, the model has ids 0 to {vocab_size - 1}; set model.vocab_size to "
+                    f"{largest + 1} or more, or give shards of the tokenizer that the model was made for"
+                )
 
     def verify(self) -> None:
         """Read everything once and raise ShardError where tokens are not those that were written."""

@@ -49,15 +49,15 @@ def train_step(
     by_source = None
     if num_sources and (sources_BK := Batch(*batch).sources_BT) is not None:  # type: ignore[arg-type]
         by_source = SourceSums(own_columns(sources_BK, layout, ranks), num_sources)
-    count = ranks.sum_targets(count_targets(targets_BT)).clamp(min=1)
-    scale = optimizer.loss_scale
+    num_targets = ranks.sum_targets(count_targets(targets_BT))
+    count, scale = num_targets.clamp(min=1), optimizer.loss_scale
     divisor = count if scale is None else count / scale
     loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, divisor, config, ranks, by_source)
     loss, norm, sums = agree(loss, gradient_norm(layout), ranks, None if by_source is None else by_source.sums_S2)
     if scale is not None:
         loss, norm = loss / scale, norm / scale
     with record_function(OPTIMIZER_MARK):
-        report = optimizer.step(lr, loss, norm)
+        report = optimizer.step(lr, loss, norm, num_targets)
     optimizer.zero_grad()
     return torch.cat([report, sums])
 

@@ -16,30 +16,30 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
+from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.made_with import made_with
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.config import ConfigError, build
 from llm_core.device import device_name, set_threads
+from llm_core.durable import sync_folder
 from llm_core.export import export_model, read_weights
 from llm_core.loader import Loader
 from llm_core.locks import open_lock
 from llm_core.metric_log import (
     METRICS_FILE,
     PROFILE_FOLDER,
-    STATUS_FILE,
     TIMING_FILE,
     MetricLog,
     read_rows,
     training_rows,
-    write_status,
 )
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
@@ -47,20 +47,23 @@ from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.prefetch import Prefetch
+from llm_core.printing import escape_defects, note, show
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.rollback import Rollback
 from llm_core.roofline import training_peak
 from llm_core.run_config import RunConfig
 from llm_core.shards import ShardError, TokenShards, open_shards
+from llm_core.status import LOCK_FILE, STATUS_FILE, Heartbeat
 from llm_core.trainer import Batches, Preempted, Trainer
 from llm_core.validate import read_validation_set
 
-LOCK_FILE = "trainer.lock"
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a run that was asked to stop and has saved: launchers and queues that start it again go on from there."""
 REFUSED = 2
 """Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so again."""
+USER_ERRORS = (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError)
+"""What ends with that code and one line, which names the way out; anything else is a defect."""
 MODEL_FOLDER = "model"
 
 
@@ -69,10 +72,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True, help="resolved run config, JSON")
     parser.add_argument("--workdir", type=Path, required=True, help="where checkpoints and metrics are kept")
     arguments = parser.parse_args(argv)
+    escape_defects()
     try:
         outcome = run_in(arguments.workdir, read_run_config(arguments.config))
-    except (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError) as error:
-        print(f"llm_core.train: {error}", file=sys.stderr, flush=True)
+    except USER_ERRORS as error:
+        note(f"llm_core.train: {error}")
         sys.exit(REFUSED)
     if outcome == "preempted":
         sys.exit(TRY_AGAIN)
@@ -93,35 +97,41 @@ def run_in(workdir: Path, config: RunConfig) -> str:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # a killed torchrun would leave its ranks behind
         terminate_with_parent()
     with hold_workdir(workdir):
-        if is_first_rank():
-            write_status(workdir / STATUS_FILE, "running", last_step(workdir))
-        try:
+        if not is_first_rank():
             return run(config, workdir)
-        except BaseException as error:
-            if is_first_rank():
+        with Heartbeat(workdir, last_step(workdir)) as status:
+            try:
+                return run(config, workdir, status)
+            except BaseException as error:
                 try:
-                    write_status(workdir / STATUS_FILE, "failed", last_step(workdir), error=str(error))
+                    status.end("failed", error=str(error), refused=isinstance(error, USER_ERRORS))
                 except OSError as no_room:  # often what went wrong in the first place, which must be told
-                    print(f"{workdir / STATUS_FILE} was not written: {no_room}", file=sys.stderr, flush=True)
-            raise
+                    note(f"{workdir / STATUS_FILE} was not written: {no_room}")
+                raise
 
 
-def run(config: RunConfig, workdir: Path) -> str:
+def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> str:
     """Train to the end, or until asked to stop: finished or preempted, as `status.json` says too."""
     stop = StopFlag()
+    status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel)
     with open_ranks(config.parallel) as ranks:
         shards = open_shards(config.shards, "train")
         if config.train.data.verify_shards and ranks.is_first:
             shards.verify()
         validation_shards = open_shards(config.shards, "validation")
+        for split in (shards, validation_shards):
+            split.check_ids(config.model.vocab_size)
         loader = build_loader(config, shards, ranks)
         facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
         peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
         facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
-        report, identity = metrics.tell if metrics else None, made_with(config, shards, validation_shards)
+        if metrics and status.earlier.get("outcome") in ("running", "died"):
+            died = status.earlier.get("cause", f"process {status.earlier.get('pid')} ended without a word")
+            metrics.tell("died", int(status.earlier["step"]), died)
+        report, identity = reporter(metrics), made_with(config, shards, validation_shards)
         with (
             Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
             Checkpoints(workdir / "checkpoints", ranks, *checkpointing(config, ranks), report, identity) as saved,
@@ -135,7 +145,9 @@ def run(config: RunConfig, workdir: Path) -> str:
                 first, last = config.train.profile_steps
                 trainer.recorder = Recorder(first, last, workdir / PROFILE_FOLDER, ranks)
             if ranks.is_first:
-                write_status(workdir / STATUS_FILE, "running", start, **facts)
+                status.note_step(start)
+                status.tell(**facts)
+                trainer.on_step = status.note_step
             try:
                 trainer.run(start)
             except Preempted:
@@ -145,12 +157,34 @@ def run(config: RunConfig, workdir: Path) -> str:
         if outcome == "finished":
             weights = whole_weights(trainer.layout, ranks)
             if ranks.is_first:
-                shutil.rmtree(workdir / MODEL_FOLDER, ignore_errors=True)
-                export_model(config.model, weights, workdir / MODEL_FOLDER, shards.eos_id)
+                publish_model(config, weights, workdir, shards.eos_id)
         if ranks.is_first:
-            write_status(workdir / STATUS_FILE, outcome, last_step(workdir), **facts)
+            status.end(outcome)
         ranks.barrier()
     return outcome
+
+
+def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | None:
+    """Tells what happened to checkpoints in the metrics and on stderr, on the first rank."""
+    if metrics is None:
+        return None
+
+    def report(event: str, step: int, what: str) -> None:
+        metrics.tell(event, step, what)
+        note(f"llm_core.train: {event} (step {step}): {what}")
+
+    return report
+
+
+def publish_model(config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None) -> None:
+    """Export to `model/`, which is the whole model or is not there."""
+    final, unpublished = workdir / MODEL_FOLDER, workdir / f".{MODEL_FOLDER}.tmp"
+    for path in (unpublished, final):
+        if path.exists():
+            shutil.rmtree(path)
+    export_model(config.model, weights, unpublished, eos_id)
+    os.rename(unpublished, final)
+    sync_folder(workdir)
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
@@ -186,7 +220,7 @@ def build_trainer(
     validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
-    start = checkpoints.load(layout, optimizer)
+    start = checkpoints.load(layout, optimizer, train.restart)
     if start > train.num_steps:
         raise ConfigError(
             f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step {start} in {workdir}; "
@@ -254,7 +288,7 @@ def hold_workdir(workdir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("an earlier trainer is still saving; waiting for it to end", flush=True)
+            show("an earlier trainer is still saving; waiting for it to end", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

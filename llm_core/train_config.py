@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,6 +10,9 @@ from typing import Literal
 from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data_config import DataConfig
 from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, TensorOverlap
+
+GRACE_S = 120.0
+"""Enough for the state of seven billion weights, 84 GB with that of AdamW, at 1 GB/s."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class TrainConfig:
     """Newest checkpoints that stay while training goes on."""
     keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)
     """Also keep that of the lowest validation loss: a validation that finds one saves a checkpoint."""
+    restart: bool = field(default=False, metadata=NOT_IN_KEY)
+    """Begin at step 0 where there are checkpoints and none is sound, which is refused without; sound ones are gone on from."""
+    grace_s: float = field(default=GRACE_S, metadata=NOT_IN_KEY)
+    """How long the processes may take to save after SIGTERM before they are killed; longer than one checkpoint takes. What runs
+    the command must wait longer still (Slurm: `--signal=B:TERM@180`; Kubernetes: terminationGracePeriodSeconds)."""
     log_every: int = field(default=1, metadata=NOT_IN_KEY)
     """Steps between fetches of metrics from the device; every step is logged all the same."""
     attention: Literal["auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"] = field(
@@ -79,6 +88,8 @@ class TrainConfig:
             )
         if self.profile_steps and self.profile_steps[1] > self.num_steps:
             raise ConfigError(f"profile_steps ({list(self.profile_steps)}) must not go beyond num_steps ({self.num_steps})")
+        if not 0 < self.grace_s < math.inf:
+            raise ConfigError(f"grace_s ({self.grace_s}) must be seconds above 0; try 120")
         if self.validate_every < 0:
             raise ConfigError(
                 f"validate_every ({self.validate_every}) must not be negative; 0 validates after the last step only"

@@ -46,6 +46,7 @@ class Trainer:
     recorder: of a profile of some steps; None: there is none.
     sources: names of the sources that batches tell of, for losses by source.
     should_stop: asked after each step; one rank's yes stops all, several ranks after the step that follows.
+    on_step: told each step that ended on the host.
     peak_flops: of one device, per second; 0 where it is not known.
     """
 
@@ -63,6 +64,7 @@ class Trainer:
     rollback: Rollback | None = None
     recorder: Recorder | None = None
     sources: tuple[str, ...] = ()
+    on_step: Callable[[int], None] = lambda step: None
     clock: StepClock = field(init=False)
     _stops: Vote = field(init=False)
     _passed_batches: int = 0
@@ -88,6 +90,7 @@ class Trainer:
                 self.recorder.begin(step)
             lr = learning_rate(step, train.num_steps, self.config.optim)
             self._unlogged.append((step, lr, self.train_step(step - 1 + self._passed_batches, lr)))
+            self.on_step(step)
             self.checkpoints.poll()
             stop = self._stops.ask(self.should_stop())
             is_last = step == train.num_steps
@@ -119,6 +122,7 @@ class Trainer:
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`: a report, as `llm_core.step.train_step` gives it."""
         batch = self.clock.wait_for(lambda: self.batches(index))
+        self.clock.see(batch, self.layout.bare.pattern)
         return train_step(self.layout, self.optimizer, batch, lr, self.config, self.ranks, len(self.sources))
 
     def _log_steps(self) -> int | None:

@@ -16,13 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.json_files import UnreadableJson, is_inside, read_json
+from llm_core.printing import printable
 
 SCHEMA_VERSION = 1
 ARTIFACT_FILE = "artifact.json"
+SEAL = "record_digest"
+"""Name in a record of the digest of all its other content."""
 
 
 class ArtifactMismatch(ValueError):
     """An artifact that is not what its reader needs: older schema, other stage, missing file."""
+
+
+class DamagedRecord(ValueError):
+    """A JSON record that cannot be read, or is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,12 @@ class Artifact:
         return self.record.get("config", {})
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of this artifact that match a glob, in name order."""
-        return sorted(self.path.glob(pattern))
+        """Files of this artifact that match a glob, in name order; a published one has those of its record and no others."""
+        found = sorted(self.path.glob(pattern))
+        if not self.record:
+            return found
+        own = {self.path / entry["path"] for entry in self.record["files"]}
+        return [path for path in found if path in own]
 
     def file(self, name: str) -> Path:
         path = self.path / name
@@ -69,16 +80,17 @@ class Artifact:
 def load_artifact(path: Path) -> Artifact | None:
     """The finished artifact in `path`, or None where none is finished. Raises ArtifactMismatch on a broken record."""
     file = path / ARTIFACT_FILE
-    if not file.exists():
-        return None
     try:
-        record = read_json(file)
-        if record["schema_version"] != SCHEMA_VERSION:
-            raise ArtifactMismatch(f"{file} has schema {record['schema_version']}, this version reads {SCHEMA_VERSION}")
-        if odd := [entry["path"] for entry in record["files"] if not is_inside(entry["path"])]:
+        sealed = _read_object(file)
+        if sealed["schema_version"] != SCHEMA_VERSION:  # before its seal, which another version may make in another way
+            raise ArtifactMismatch(f"{file} has schema {sealed['schema_version']}, this version reads {SCHEMA_VERSION}")
+        if odd := [entry["path"] for entry in sealed["files"] if not is_inside(entry["path"])]:
             raise ArtifactMismatch(f"{file} names {odd[0]!r}, which is not in its folder; remove {path}")
+        record = _unsealed(sealed)
         return Artifact(path, record["stage"], record["counters"], record["metrics"], record)
-    except (UnreadableJson, KeyError, TypeError) as error:
+    except FileNotFoundError:
+        return None
+    except (DamagedRecord, KeyError, TypeError) as error:
         raise ArtifactMismatch(f"{file} is not a readable artifact record ({error})") from error
 
 
@@ -107,11 +119,52 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
+        text = json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        stream.write(printable(text) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)
     sync_directory(path.parent)
+
+
+def write_sealed(path: Path, record: Mapping[str, Any], indent: int | None = 1) -> None:
+    """`write_json` of a record and the digest of its content. Raises ValueError for what JSON does not have.
+
+    A flipped byte in a record is often valid JSON still: another count, another key.
+    """
+    # What JSON makes of it (tuples become lists) is what a reader takes the digest of.
+    value = json.loads(json.dumps(record, allow_nan=False))
+    write_json(path, value | {SEAL: _digest_record(value)}, indent)
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """A record without its seal; one that was written without is taken as it is.
+
+    Raises DamagedRecord, or FileNotFoundError where there is none.
+    """
+    return _unsealed(_read_object(path))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = read_json(path)
+    except UnreadableJson as error:
+        raise DamagedRecord(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DamagedRecord("no JSON object")
+    return value
+
+
+def _unsealed(sealed: Mapping[str, Any]) -> dict[str, Any]:
+    record = {name: value for name, value in sealed.items() if name != SEAL}
+    if SEAL in sealed and sealed[SEAL] != _digest_record(record):
+        raise DamagedRecord("its content is not what was written")
+    return record
+
+
+def _digest_record(record: Mapping[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def sync_directory(path: Path) -> None:

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_core.config import ConfigError
+from llm_core.printing import printable
 from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.documentset import ID, SIDECAR_FILE, document_parts, link_sidecars, read_table, sum_counters, text_buffers, write_table
 from tasks.keys import digest
@@ -220,7 +221,7 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
                 "with_answer": bool(answered[which].any()),
             }
         )
-    (directory / HITS_FILE).write_text("".join(json.dumps(hit, ensure_ascii=False) + "\n" for hit in hits), "utf-8")
+    (directory / HITS_FILE).write_text("".join(printable(json.dumps(hit, ensure_ascii=False)) + "\n" for hit in hits), "utf-8")
     write_table(
         pa.table({"item": pa.array(hit_items, pa.int64()), "row": pa.array(hit_rows, pa.int64())}), directory / ITEMS_FILE
     )

@@ -9,7 +9,8 @@ banding of the same signatures finds *families*, connected by verified similarit
 occurred before, as lines, paragraphs or runs of units (`tasks.cuts`).
 
 With an index (`tasks.dedup_index`) documents are compared with those of earlier runs too, which are preferred: the outcome is the
-one of a run over all, and no earlier text is read.
+one of a run over all, and no earlier text is read. A source that holds earlier input again gives its new documents only:
+`earlier_duplicates` and `read_again` count the others.
 
 Reads id, text, source, added_at, url and the sidecar of quality; only documents that quality kept take part. Writes per
 part id, cluster_id (the id of the survivor), family_id (the id of the family's most preferred document),
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.artifact import Artifact, check_accounting
 from tasks.clustering import REASONS, Clusters, cluster_documents
@@ -86,6 +88,8 @@ def deduplicate(
     if config.keep_index:
         write_index(out_dir / "index", _grown(index, documents, clusters, get_sets, cuts, config), config)
     counters = _count(reason, cuts)
+    if config.index is not None:
+        counters |= _count_earlier(clusters, reason)
     check_accounting("dedup", counters)
     if not counters["kept"]:
         took = ", ".join(
@@ -187,6 +191,15 @@ def _count(reason: np.ndarray, cuts: Cuts) -> dict[str, Any]:
     dropped = {name: n for name, n in zip(REASONS, numbers, strict=True) if name and n}
     read = {"read": len(reason), "kept": numbers[0], "dropped": dropped, "quarantined": 0}
     return read | {"cut_bytes": cuts.num_bytes, "cut_documents": cuts.num_documents}
+
+
+def _count_earlier(clusters: Clusters, reason: np.ndarray) -> dict[str, int]:
+    """Documents that went because earlier runs have the like, and those of them which are the very documents that were read then:
+    an id says where a document is from."""
+    first = clusters.num_earlier
+    lost = np.flatnonzero((reason > 0) & (clusters.survivor[first:] < first))
+    read_again = pc.is_in(clusters.ids.slice(0, first), value_set=clusters.ids.take(pa.array(first + lost)))
+    return {"earlier_duplicates": len(lost), "read_again": pc.sum(read_again).as_py() or 0}
 
 
 def _cluster_metrics(clusters: Clusters) -> dict[str, Any]:

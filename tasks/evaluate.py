@@ -140,6 +140,8 @@ def evaluate_model(
     model = load_model(train.path / "model").to(choose_device(config.device))
     codec = load_tokenizer(tokenizer.path)
     validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
+    for split in (validation, training):
+        split.check_ids(model.config.vocab_size)
     chosen, skipped = choose_documents(validation, codec, config)
     check_round_trip(documents, codec, chosen)
     window, context = choose_window(train, model, config)

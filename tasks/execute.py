@@ -5,17 +5,20 @@ What the plan found in the store is taken from there without holding its key.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tasks.artifact import Artifact
+from llm_core.config import ConfigError
+from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
 from tasks.graph import STAGES
 from tasks.inputs import InputDigests
 from tasks.parts import PartRunner
 from tasks.plan import Step
-from tasks.stage import StageFailure, run_stage
+from tasks.soundness import damage
+from tasks.stage import StageFailure, StageInterrupted, run_stage
 from tasks.store import Node, Store, now
 
 
@@ -48,8 +51,11 @@ def _find_or_make(
     if not step.runs and (found := store.find(node.stage, node.key)):
         return found, False
     with store.hold(node, say) as out_dir:
-        if step.why != "forced" and (found := store.find(node.stage, node.key)):
+        if not step.again and (found := store.find(node.stage, node.key)):
             return found, False
+        if lost := [name for name in stage.parents if name not in parents]:
+            raise StageFailure(f"{node.stage}: {', '.join(lost)} or its own artifact went away since the run began; run again")
+        before = _recorded_digests(store, node) if step.is_damaged else {}
         parent_bytes = sum(f["size"] for p in parents.values() for f in p.record["files"])
         store.require_free_disk(stage.name, int(stage.disk_factor * parent_bytes) + 50_000_000)
         started_at, wall, cpu = now(), time.perf_counter(), time.process_time()
@@ -61,7 +67,36 @@ def _find_or_make(
             if str(error.filename) not in map(str, node.input_files.values()):
                 raise
             raise StageFailure(f"{node.stage}: {error.filename} was taken away since the run began; run again") from error
-        return store.publish(node, made, time.perf_counter() - wall, time.process_time() - cpu, started_at), True
+        except (StageFailure, StageInterrupted, ConfigError):
+            raise
+        except Exception as error:
+            _blame_parents(store, node, parents, error)
+            raise
+        artifact = store.publish(node, made, time.perf_counter() - wall, time.process_time() - cpu, started_at)
+        if not stage.measured and (other := _first_difference(before, artifact)):
+            kept = "what was made of the lost one is kept, and made again with force"
+            say(f"{node.stage} {node.key}: {other} is not the bytes it was; {kept}")
+        return artifact, True
+
+
+def _recorded_digests(store: Store, node: Node) -> dict[str, str]:
+    """What the files of an artifact should be, as far as its record can be read."""
+    with contextlib.suppress(ArtifactMismatch):
+        if artifact := load_artifact(store.path(node.stage, node.key)):
+            return {file["path"]: file["digest"] for file in artifact.record["files"]}
+    return {}
+
+
+def _first_difference(before: Mapping[str, str], rebuilt: Artifact) -> str | None:
+    after = {file["path"]: file["digest"] for file in rebuilt.record["files"]}
+    return next((name for name in sorted(before) if before[name] != after.get(name)), None)
+
+
+def _blame_parents(store: Store, node: Node, parents: Mapping[str, Artifact], error: Exception) -> None:
+    """Raise StageFailure where what a stage broke on is an artifact that was damaged after the plan looked at it."""
+    for name, parent in parents.items():
+        if found := next(damage(parent.path, parent.record["files"]), None):
+            raise StageFailure(f"{node.stage}: {name} {parent.key} is damaged: {found}; run again, it is rebuilt") from error
 
 
 def _require_unchanged(store: Store, node: Node) -> None:

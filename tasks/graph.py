@@ -80,7 +80,7 @@ STAGES: dict[str, Stage] = {
             ("tokenizer", "shards"),
             ("torch",),
             reads_inputs=True,
-            entry_points=("llm_core.train",),
+            entry_points=("llm_core.launch", "llm_core.train"),
             shows_progress=True,
         ),
         Stage("evaluate", "tasks.evaluate", "evaluate_model", ("documents", "tokenizer", "shards", "train"), ("torch",)),
@@ -105,6 +105,7 @@ STAGES: dict[str, Stage] = {
                 "evaluate",
                 "bench",
             ),
+            reads_records=True,
         ),
     )
 }

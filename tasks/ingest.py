@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from llm_core.printing import get_logger, printable
 from tasks.artifact import Artifact, check_accounting, link_file
 from tasks.damagedfiles import FileExtent, estimate_lost
 from tasks.documentrows import Row, RowReader
@@ -40,7 +40,7 @@ from tasks.sources import InputConfig, SourceConfig, input_name
 from tasks.stage import StageFailure
 from tasks.tally import Tally, add_to_tally, largest
 
-logger = logging.getLogger("tasks.ingest")
+logger = get_logger("tasks.ingest")
 
 QUARANTINE_FILE = "quarantine.jsonl"
 MAX_EXAMPLES = 10
@@ -145,7 +145,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                 place: Fault | Record | None
                 if isinstance(outcome, Fault):
                     entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
-                    quarantine.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                    quarantine.write(printable(json.dumps(entry, ensure_ascii=False)) + "\n")
                     counts.quarantined[outcome.error.partition(":")[0]] += 1
                     if outcome.ends or outcome.resumed_at is not None:
                         counts.breaks.append(outcome)

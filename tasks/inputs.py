@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.artifact import digest_file, write_json
+from tasks.artifact import DamagedRecord, digest_file, read_sealed, write_sealed
 
 T = TypeVar("T")
 
@@ -53,9 +52,9 @@ class InputDigests:
     def __init__(self, memory_file: Path) -> None:
         self._file = memory_file
         self._known: dict[str, list[object]] = {}
-        # Nothing remembered, or a torn file from a full disk: digests are computed again.
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            self._known = json.loads(memory_file.read_text("utf-8"))
+        # Nothing remembered, or a damaged file: digests are computed again. A wrong one would be a wrong key.
+        with contextlib.suppress(FileNotFoundError, DamagedRecord):
+            self._known = read_sealed(memory_file)
 
     def of(self, files: Mapping[str, Path]) -> dict[str, str]:
         """{name: content digest}. Raises FileNotFoundError that names the missing path."""
@@ -70,7 +69,7 @@ class InputDigests:
             result[name] = str(seen[2])
         if changed:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._file, self._known)
+            write_sealed(self._file, self._known)
         return result
 
     def remembered(self, path: Path) -> str | None:

@@ -21,15 +21,17 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
-from llm_core.json_files import UnreadableJson, is_inside, read_json
+from llm_core.printing import get_logger
 from llm_core.process import terminate_with_parent
-from tasks.artifact import digest_file, sync_directory, write_json
+from tasks.artifact import DamagedRecord, digest_file, read_sealed, sync_directory, write_sealed
+from tasks.soundness import damage as find_damage
 from tasks.stage import StageFailure
+from tasks.workers import WorkerContext
 
+logger = get_logger("tasks.parts")
 PART_FILE = "part.json"
 MAX_IN_FLIGHT = 256
 """Parts that wait for a worker or are worked on at once."""
@@ -79,13 +81,14 @@ class PartRunner:
     """Runs parts on an executor and reuses the finished ones.
 
     parts_dir: where finished parts live; beside `out_dir` when None.
-    make_executor: opens an executor for the missing parts; None runs them here, in order.
+    make_executor: opens an executor for the missing parts, given the names of the environment variables that they read
+        (`part_variables` of a config, where it has some); None runs them here, in order.
     start_s: seconds its workers take to start. Parts are done here until what is left would take longer.
     progress: told (finished, total) after each part.
     """
 
     parts_dir: Path | None = None
-    make_executor: Callable[[], AbstractContextManager[Executor]] | None = None
+    make_executor: Callable[..., AbstractContextManager[Executor]] | None = None
     start_s: float = 0.0
     progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
 
@@ -94,7 +97,7 @@ class PartRunner:
         parts_dir.mkdir(parents=True, exist_ok=True)
         # Parts of equal digest are the same work by definition: done once, given to both.
         directories = [parts_dir / f"{part.digest}" for part in parts]
-        results = {i: result for i, part in enumerate(parts) if (result := _finished(part, directories[i]))}
+        results = {i: result for i, part in enumerate(parts) if (result := _finished(part, directories[i], say=True))}
         missing = [i for i in range(len(parts)) if i not in results]
         first = {directories[i]: i for i in reversed(missing)}
         work = [(process_part, parts[i], directory, config) for directory, i in sorted(first.items(), key=lambda x: x[1])]
@@ -117,7 +120,7 @@ class PartRunner:
             left = len(work) - done
             needs_s = (time.perf_counter() - begun) / done * left if done else 0.0
             if self.make_executor and left > 1 and needs_s >= self.start_s:
-                with self.make_executor() as executor:
+                with self.make_executor(*getattr(item[3], "part_variables", ())) as executor:
                     yield from _completions(executor, work[done:])
                 return
             _make_part(*item)
@@ -128,13 +131,15 @@ serial = PartRunner()
 """Parts one after another in this process, kept beside the output: the default in notebooks and tests."""
 
 
-def thread_executor(num_workers: int) -> Callable[[], AbstractContextManager[Executor]]:
-    return lambda: ThreadPoolExecutor(num_workers)
+def thread_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+    return lambda *variables: ThreadPoolExecutor(num_workers)
 
 
-def process_executor(num_workers: int) -> Callable[[], AbstractContextManager[Executor]]:
-    # spawn: workers must not inherit the parent's threads, locks or lock files.
-    return lambda: ProcessPoolExecutor(num_workers, get_context("spawn"), initializer=_die_with_parent, initargs=(os.getpid(),))
+def process_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+    # Spawned: workers must not inherit the parent's threads, locks or lock files, nor its secrets.
+    return lambda *variables: ProcessPoolExecutor(
+        num_workers, WorkerContext(variables), initializer=_die_with_parent, initargs=(os.getpid(),)
+    )
 
 
 def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
@@ -172,7 +177,7 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
             os.fsync(stream.fileno())
         files.append({"path": str(file.relative_to(temporary)), "size": file.stat().st_size, "digest": digest_file(file)})
     record = {"name": part.name, "counters": dict(counters), "files": files, "elapsed_s": time.perf_counter() - started}
-    write_json(temporary / PART_FILE, record, indent=None)
+    write_sealed(temporary / PART_FILE, record, indent=None)
     _put_in_place(part, temporary, directory)
     sync_directory(directory.parent)
 
@@ -195,18 +200,20 @@ def _put_in_place(part: Part, made: Path, directory: Path) -> None:
             shutil.rmtree(damaged)
 
 
-def _finished(part: Part, directory: Path, check_digests: bool = True) -> PartResult | None:
+def _finished(part: Part, directory: Path, check_digests: bool = True, say: bool = False) -> PartResult | None:
+    """The result of a finished part; None where there is none, or a damaged one."""
     try:
-        record = read_json(directory / PART_FILE)
-        for file in record["files"]:
-            if not is_inside(file["path"]):
-                return None
-            path = directory / file["path"]
-            if path.stat().st_size != file["size"] or (check_digests and digest_file(path) != file["digest"]):
-                return None
-    except (FileNotFoundError, UnreadableJson, KeyError, TypeError):
-        return None
-    return PartResult(part.name, directory, record["counters"])
+        record = read_sealed(directory / PART_FILE)
+        damage = next(find_damage(directory, record["files"], check_digests), None)
+    except FileNotFoundError:
+        damage = f"{PART_FILE} is gone" if directory.exists() else ""
+    except (DamagedRecord, KeyError, TypeError) as error:
+        damage = f"{PART_FILE} cannot be read ({error})"
+    if damage is None:
+        return PartResult(part.name, directory, record["counters"])
+    if damage and say:
+        logger.warning("part %s of %s is damaged: %s; done again", part.name, directory.parent, damage)
+    return None
 
 
 def _die_with_parent(parent: int) -> None:

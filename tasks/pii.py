@@ -92,6 +92,11 @@ class PiiConfig:
     def action_of(self, kind: str) -> str:
         return self.actions.get(kind, self.action)
 
+    @property
+    def part_variables(self) -> tuple[str, ...]:
+        """What worker processes need of the environment."""
+        return (self.key_env,) if self.key_env else ()
+
     def read_key(self) -> bytes | None:
         return read_key(self.key_env, self.key_file)
 

@@ -1,13 +1,15 @@
 """Which stages would run, and why: a walk backwards from the target over keys alone.
 
 Keys are functions of configs, code, inputs and parent keys, never of results, so the whole plan is known
-before anything runs, and an intermediate artifact that was deleted is rebuilt only if something needs it.
+before anything runs, and an intermediate artifact that was deleted is rebuilt only if something needs it. A damaged one is
+rebuilt in any case. The bytes of artifacts that a stage of the plan will read are looked at; of others, whether anything wrote to
+them since they were last found sound (`tasks.soundness`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llm_core.config import ConfigError, nearest
@@ -15,16 +17,24 @@ from tasks.graph import STAGES, ancestors, descendants
 from tasks.inputs import InputDigests
 from tasks.keys import code_digest, digest, explain_change, key_config, library_versions
 from tasks.stage import StageConfigs
-from tasks.store import Node, Store
+from tasks.store import Node, Store, readable_identity
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of a plan. `why` is `cached` or the reason to run it; `needed` is False where nothing asks for it."""
+    """One stage of a plan. `why` is `cached` or the reason to run it; `needed` is False where nothing asks for it.
+
+    `again`: it runs although its artifact is sound.
+    """
 
     node: Node
     why: str
     needed: bool = True
+    again: bool = False
+
+    @property
+    def is_damaged(self) -> bool:
+        return self.why.startswith("damaged")
 
     @property
     def runs(self) -> bool:
@@ -87,26 +97,47 @@ def make_plan(
     may_run = {only} if only else descendants(start) if start else set(nodes)
     steps: dict[str, Step] = {}
     wanted = {target}
+    read: set[str] = set()
+    # Another measurement has the same key, so what shows the one that was lost cannot tell them apart.
+    measured_anew = {n for n, node in nodes.items() if STAGES[n].measured and _is_damaged(store, node)} & may_run
     for name in reversed(ancestors(target)):
-        why = "forced" if name in forced else _why(store, nodes[name])
-        if name in wanted and name not in may_run and why != "cached":
-            raise ConfigError(f"{name} is not in the store ({why}), and start/only leave it out; run without them first")
-        steps[name] = Step(nodes[name], why, needed=name in wanted)
-        if steps[name].runs:
-            wanted |= set(STAGES[name].parents)
+        stage, node = STAGES[name], nodes[name]
+        why, again = ("forced", True) if name in forced else (_why(store, node, to_be_read=name in read), False)
+        if why == "cached" and (lost := sorted(measured_anew & set(stage.parents))) and name in may_run:
+            why, again = f"after {', '.join(lost)}, measured again", True
+        step = Step(node, why, name in wanted, again)
+        if step.is_damaged and name in may_run:
+            step = replace(step, needed=True)
+        elif step.runs and name not in may_run:
+            state = f"{node.key} is {why}" if step.is_damaged else f"is not in the store ({why})"
+            raise ConfigError(f"{name} {state}, and start/only leave it out; run without them first")
+        steps[name] = step
+        if step.runs:
+            wanted |= set(stage.parents)
+            read |= set() if stage.reads_records else set(stage.parents)
     return Plan(target, tuple(steps[name] for name in ancestors(target)))
 
 
-def _why(store: Store, node: Node) -> str:
-    state = store.damage(node.stage, node.key)
+def _is_damaged(store: Store, node: Node) -> bool:
+    return (store.damage(node.stage, node.key) or "").startswith("damaged")
+
+
+def _why(store: Store, node: Node, to_be_read: bool) -> str:
+    state = store.damage(node.stage, node.key, check_digests=to_be_read)
     if state is None:
         return "cached"
     if state != "missing":
         return state
     earlier: list[Any] = store.artifacts(node.stage)
-    return explain_change(earlier[0].record["identity"], node.identity) if earlier else "missing"
+    return explain_change(earlier[0].record["identity"], readable_identity(node)) if earlier else "missing"
 
 
 def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """(stage, key, why it runs or cached or not needed) for each step, to be shown."""
-    return [(s.node.stage, s.node.key, s.why if s.needed else "not needed") for s in plan.steps]
+
+    def shown(step: Step) -> str:
+        if step.needed:
+            return step.why
+        return f"{step.why}; left as it is" if step.is_damaged else "not needed"
+
+    return [(s.node.stage, s.node.key, shown(s)) for s in plan.steps]

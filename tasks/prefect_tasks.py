@@ -26,6 +26,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from prefect.task_runners import TaskRunner
 
 from llm_core.config import ConfigError
+from llm_core.printing import publishable
 from tasks.artifact import Artifact
 from tasks.execute import make_artifact
 from tasks.parts import PartRunner
@@ -63,9 +64,9 @@ def _stage_task(
     try:
         artifact, made = make()
     except StageFailure as error:
-        return Failed(message=str(error), data=error)
+        return Failed(message=publishable(error), data=error)
     except StageInterrupted as error:
-        return Cancelled(message=str(error), data=error)
+        return Cancelled(message=publishable(error), data=error)
     if made:
         return artifact, made
     return Completed(name="Skipped", message=f"{stage} {key} is in the store", data=(artifact, made))
@@ -118,16 +119,24 @@ class ClusterExecutor(Executor):
             from prefect_ray import RayTaskRunner
 
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            if not self._address:  # else the cluster's owner has said who may use it
+                os.environ.setdefault("RAY_AUTH_MODE", "token")
             options = {"num_cpus": self._num_workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             return RayTaskRunner(self._address, {} if self._address else {**options, "log_to_driver": False})
+        import dask
         from prefect_dask import DaskTaskRunner
 
         if self._address:
             return DaskTaskRunner(address=self._address)
+        # A scheduler runs whatever code it is sent. Certificates of this run alone keep other users of this machine out, and what
+        # it tells over HTTP without any is whether it lives.
+        routes = ["distributed.http.health"]
+        silent = {"distributed.scheduler.http.routes": routes, "distributed.worker.http.routes": routes}
+        self._open.enter_context(dask.config.set(silent))
         # Without an address of its own the scheduler's HTTP server takes a fixed port.
         scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-        local = {"n_workers": self._num_workers, "threads_per_worker": 1, "host": "127.0.0.1", "scheduler_kwargs": scheduler}
-        return DaskTaskRunner(cluster_kwargs=local)
+        local = {"n_workers": self._num_workers, "threads_per_worker": 1, "host": "127.0.0.1", "security": True}
+        return DaskTaskRunner(cluster_kwargs={**local, "scheduler_kwargs": scheduler})
 
 
 @task(name="part", cache_policy=NO_CACHE, persist_result=False)

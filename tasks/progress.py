@@ -1,4 +1,7 @@
-"""Show how far a training is, from the metrics it writes: a bar on a terminal, a line now and then elsewhere."""
+"""Shows how far a training is, from the metrics it writes: a bar on a terminal, a line now and then elsewhere.
+
+What happens to the run meanwhile (that it resumed, that a checkpoint was damaged) is a line each.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import json
 import os
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from llm_core.metric_log import METRICS_FILE
+from llm_core.metric_log import METRICS_FILE, is_of_run
+from llm_core.printing import note
 
 TAIL_BYTES = 4096
 
@@ -19,12 +24,17 @@ TAIL_BYTES = 4096
 class TrainingProgress:
     """`show(workdir)` may be called often; it reads the end of a file and prints at most every `every_s` seconds."""
 
-    def __init__(self, num_steps: int, stream: TextIO = sys.stderr, every_s: float = 10.0) -> None:
-        self._num_steps, self._stream, self._every_s = num_steps, stream, every_s
+    def __init__(self, num_steps: int, stream: TextIO | None = None, every_s: float = 10.0) -> None:
+        self._num_steps, self._stream, self._every_s = num_steps, stream or sys.stderr, every_s
         self._bar: tqdm[Any] | None = None
         self._shown_step, self._shown_at = 0, time.monotonic()
+        self._began_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._read: tuple[int, bytes] = (0, b"")
+        """How many bytes of the metrics were looked through, and the last line of them."""
+        self._told: set[bytes] = set()
 
     def show(self, workdir: Path) -> None:
+        self._tell_events(workdir / METRICS_FILE)
         row = last_train_row(workdir / METRICS_FILE)
         if row is None or row["step"] == self._shown_step:
             return
@@ -32,8 +42,28 @@ class TrainingProgress:
             self._advance_bar(row)
             self._shown_step = row["step"]
         elif time.monotonic() - self._shown_at >= self._every_s or row["step"] == self._num_steps:
-            print(f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}", file=self._stream, flush=True)
+            note(f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}", self._stream)
             self._shown_step, self._shown_at = row["step"], time.monotonic()
+
+    def _tell_events(self, path: Path) -> None:
+        """One line for each event of the run since this began."""
+        if not path.exists():
+            return
+        with path.open("rb") as stream:
+            offset, last = self._read
+            stream.seek(offset - len(last))
+            if stream.read(len(last)) != last:  # the file was cut: it is another one
+                offset = stream.seek(0)
+            lines = stream.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if whole:
+            self._read = (offset + sum(map(len, whole)), whole[-1])
+        for line in whole:
+            if b'"at"' in line and line not in self._told:
+                row = json.loads(line)
+                if is_of_run(row) and row["at"] >= self._began_at:
+                    self._told.add(line)
+                    note(f"train: {row['event']} (step {row['step']}): {row['what']}", self._stream)
 
     def _advance_bar(self, row: dict[str, Any]) -> None:
         if self._bar is None:

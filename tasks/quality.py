@@ -15,7 +15,6 @@ the first of its rules. Deterministic and independent of parts but for shares of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_core.config import ConfigError, nearest, to_plain
+from llm_core.printing import get_logger
 from tasks.artifact import Artifact, check_accounting, digest_file
 from tasks.buckets import BucketConfig, bucket_of, count_buckets, resolve_buckets
 from tasks.c4_lines import LineCutsConfig, count_line_cuts, cut_lines
@@ -72,7 +72,7 @@ from tasks.url_rules import (
     url_rules,
 )
 
-logger = logging.getLogger("tasks.quality")
+logger = get_logger("tasks.quality")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 import os
 import shutil
 import sys
@@ -28,10 +27,11 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from llm_core.config import ConfigError
+from llm_core.printing import get_logger
 from tasks.readers.formats import COMPRESSIONS, format_of, known_formats
 from tasks.remotesystems import EndlessFolders, RefusedConnection, open_system
 
-logger = logging.getLogger("tasks.remotefiles")
+logger = get_logger("tasks.remotefiles")
 T = TypeVar("T")
 
 EXTRAS: Mapping[str, str] = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}

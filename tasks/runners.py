@@ -24,6 +24,6 @@ def make_runner(
 ) -> PartRunner:
     """A runner with `num_workers` workers, or on `cluster`; one worker of this machine needs no executor."""
     if cluster is not None:
-        return PartRunner(make_executor=lambda: nullcontext(cluster), progress=progress)
+        return PartRunner(make_executor=lambda *variables: nullcontext(cluster), progress=progress)
     make_executor = EXECUTORS[runner](num_workers) if num_workers > 1 else None
     return PartRunner(make_executor=make_executor, start_s=PROCESSES_START_S if runner == "auto" else 0.0, progress=progress)

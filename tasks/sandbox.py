@@ -10,8 +10,8 @@ something else is stopped when `PATIENCE` times as much has passed on the clock.
 it is the clock alone.
 
 The function takes bytes and gives bytes; frames are a length and the bytes, nothing is pickled. The limit of memory is one of
-address space beyond what the process needs itself; Linux holds it, macOS does not. A call costs two copies through a socket and
-no thread.
+address space beyond what the process needs itself; Linux holds it, macOS does not. The environment is a minimal one, without
+secrets. A call costs two copies through a socket and no thread.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 
 from llm_core.process import terminate_with_parent
+from tasks.environment import minimal_environment
 
 START_LIMIT_S = 60.0
 """What a process may take to start on a machine that is busy; not part of any call."""
@@ -111,7 +112,7 @@ class Sandbox:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "MALLOC_ARENA_MAX": "1"},
+                env={**minimal_environment(), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "MALLOC_ARENA_MAX": "1"},
             )
         self._socket, self._calls = ours, 0
         try:

@@ -198,6 +198,7 @@ def merge_split(
             "split": split,
             "num_tokens": str(len(flat)),
             "tokens_digest": digest_tokens(flat),
+            "largest_id": str(int(flat.max(initial=0))),
             "shard": str(number),
             "num_shards": str(len(plan)),
         }

@@ -36,6 +36,7 @@ class Stage:
     measured: results are measurements of this machine; the key holds a device fingerprint.
     disk_factor: free bytes it needs per byte of its parents.
     shows_progress: it tells how far it is by itself.
+    reads_records: it takes counters and metrics of its parents, and no file of theirs.
     accept: function of its module, (artifact, config) -> None, that raises StageFailure where an artifact, found or made, is not
         good enough to go on with. What it judges by is no part of the key, so another judgement costs no new work.
     """
@@ -51,6 +52,7 @@ class Stage:
     measured: bool = False
     disk_factor: float = 2.0
     shows_progress: bool = False
+    reads_records: bool = False
     accept: str | None = None
 
     def load(self) -> Callable[..., Artifact]:

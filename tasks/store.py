@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import platform
 import resource
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.locks import open_lock
+from llm_core.secrets import mask_values
 from tasks.artifact import (
     ARTIFACT_FILE,
     SCHEMA_VERSION,
@@ -30,9 +30,10 @@ from tasks.artifact import (
     digest_file,
     load_artifact,
     sync_directory,
-    write_json,
+    write_sealed,
 )
 from tasks.keys import python_version
+from tasks.soundness import Soundness
 from tasks.stage import StageFailure
 
 
@@ -54,6 +55,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
+        self._soundness = Soundness(self.root / ".sound.json")
 
     @property
     def digests_file(self) -> Path:
@@ -74,23 +76,34 @@ class Store:
         return None if self.damage(stage, key) is not None else load_artifact(self.path(stage, key))
 
     def damage(self, stage: str, key: str, check_digests: bool = False) -> str | None:
-        """None for a sound artifact, else what is wrong with it: `missing`, or a named file."""
-        path = self.path(stage, key)
+        """None for a sound artifact, else what is wrong with it: `missing`, or `damaged:` and a named file.
+
+        check_digests: for who is about to read it; the bytes are looked at, whatever an earlier process found.
+        """
+        return self.damage_of(self.path(stage, key), check_digests)
+
+    def damage_of(self, path: Path, check_digests: bool = False) -> str | None:
+        """`damage` of the artifact in a folder, which may be one of another store."""
         try:
             artifact = load_artifact(path)
         except ArtifactMismatch as error:
             return f"damaged: {error}"
         if artifact is None:
-            return "missing"
-        for file in artifact.record["files"]:
-            target = path / file["path"]
-            if not target.exists():
-                return f"damaged: {file['path']} is gone"
-            if target.stat().st_size != file["size"]:
-                return f"damaged: {file['path']} has {target.stat().st_size} bytes, not {file['size']}"
-            if check_digests and digest_file(target) != file["digest"]:
-                return f"damaged: {file['path']} has another content"
-        return None
+            # Artifacts come into their place whole, with their record.
+            return f"damaged: {ARTIFACT_FILE} is gone" if path.exists() else "missing"
+        found = self._soundness.damage(path, artifact.record["files"], check_digests)
+        return f"damaged: {found}" if found else None
+
+    def check(self, artifact: Artifact) -> list[str]:
+        """A phrase for every file of an artifact that is damaged; reads all of its bytes."""
+        return self._soundness.check(artifact.path, artifact.record["files"])
+
+    def set_aside(self, stage: str, key: str) -> Path:
+        """Take what has the place of a key out of it, whole; `textmill gc` lists it."""
+        aside = self.root / ".work" / f"replaced-{stage}-{key}-{time.time_ns()}"
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self.path(stage, key), aside)
+        return aside
 
     def artifacts(self, stage: str) -> list[Artifact]:
         """Finished artifacts of a stage, newest first; unreadable ones are left out (`damage` names them)."""
@@ -135,8 +148,8 @@ class Store:
             "stage": node.stage,
             "key": node.key,
             "part_key": node.part_key,
-            "identity": dict(node.identity),
-            "config": dict(node.config),
+            "identity": readable_identity(node),
+            "config": mask_values(node.config),
             "counters": dict(made.counters),
             "metrics": dict(made.metrics),
             "files": files,
@@ -147,16 +160,16 @@ class Store:
             "cpu_s": round(cpu_s, 3),
             "peak_memory_bytes": peak_memory_bytes(),
         }
-        json.dumps(record, allow_nan=False)
-        write_json(made.path / ARTIFACT_FILE, record)
+        write_sealed(made.path / ARTIFACT_FILE, record)
         final = self.path(node.stage, node.key)
         final.parent.mkdir(parents=True, exist_ok=True)
+        replaced = None
         if final.exists():  # damaged or forced: out of the way first, so that no reader sees a mixture
-            trash = self.root / ".work" / f"replaced-{node.stage}-{node.key}-{time.time_ns()}"
-            os.rename(final, trash)
-            shutil.rmtree(trash)
+            replaced = self.set_aside(node.stage, node.key)
         os.rename(made.path, final)
         sync_directory(final.parent)
+        if replaced:
+            shutil.rmtree(replaced)
         shutil.rmtree(self.work_dir(node.stage, node.key))
         artifact = load_artifact(final)
         assert artifact is not None
@@ -171,6 +184,12 @@ class Store:
                 f"{stage} needs about {needed_bytes / 1e9:.1f} GB free in {self.root}, there are {free / 1e9:.1f}; "
                 "free some (textmill gc) or set store to another disk"
             )
+
+
+def readable_identity(node: Node) -> dict[str, Any]:
+    """What the key hashes, with secrets of the config masked: for reading, the key is made of what was given."""
+    identity = dict(node.identity)
+    return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
 
 
 def now() -> str:

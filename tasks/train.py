@@ -19,32 +19,36 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
 from llm_core.memory.config import MemoryConfig
-from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, STATUS_FILE, TIMING_FILE, read_rows, read_status
+from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, TIMING_FILE, read_rows
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.process import terminate_with_parent
+from llm_core.printing import note
+from llm_core.process import describe_end, terminate_with_parent
 from llm_core.run_config import RunConfig, check_run
+from llm_core.status import STATUS_FILE, is_held, note_death, read_status, status_as_written
 from llm_core.train_config import ParallelConfig, TrainConfig
 from tasks.artifact import Artifact, digest_file, write_json
+from tasks.environment import without_secrets
 from tasks.initial_model import check_vocabulary, initial_model_files
 from tasks.keys import ROOT, digest, key_config
 from tasks.parts import RunParts, scratch_dir, serial
 from tasks.progress import TrainingProgress
 from tasks.stage import StageFailure, StageInterrupted
-from tasks.training_speed import Row, series, speed, tokens_per_s
+from tasks.training_speed import Row, attended_tokens, series, speed, tokens_per_s
 
 MODEL_FOLDER = "model"
 LOG_FILE = "trainer.log"
-GRACE_S = 20.0
-"""How long a trainer may take to save after SIGTERM; orchestrators give 30 s to the whole process."""
+LAUNCHER_S = 10.0
+"""How much longer a launcher of several processes has to end them."""
 POLL_S = 0.5
 MAX_CURVE_POINTS = 200
 
@@ -116,7 +120,7 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
 
     Call it from the main thread: the trainer is told to save and stop when the thread that started it ends.
     """
-    (workdir / STATUS_FILE).unlink(missing_ok=True)
+    earlier = status_as_written(workdir / STATUS_FILE)
     log = workdir / LOG_FILE
     # A file and not a pipe: a trainer whose parent was killed must still be able to speak while it saves.
     with log.open("ab") as stream:
@@ -133,19 +137,47 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
         while trainer.poll() is None:
             progress(workdir)
             time.sleep(POLL_S)
+        wait_for_ranks(workdir, run.train.grace_s)
     except BaseException as error:
-        stop_session(trainer)
+        stop_session(trainer, run)
         # SIGTERM, as whoever runs the stage has turned it into Python: a trainer that saved says so. Ctrl-C stays what it is.
         if not isinstance(error, (Exception, KeyboardInterrupt)):
             raise_if_preempted(run, workdir)
+        _judge(workdir, earlier, trainer.returncode)
         raise
     progress(workdir)
     raise_if_preempted(run, workdir)
-    status = read_status(workdir / STATUS_FILE)
-    if status.get("outcome") != "finished":
-        lines = log.read_text("utf-8", errors="replace").splitlines()[-15:]
-        reason = status.get("error") or f"the trainer ended with code {trainer.returncode}"
-        raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
+    status = _judge(workdir, earlier, trainer.returncode)
+    if status["outcome"] == "finished":
+        return
+    if status["outcome"] == "died":
+        reason = f"{status['cause']}, after step {status['step']}; run again to go on from the last checkpoint"
+    else:
+        reason = status["error"]
+    lines = [] if status.get("refused") else log.read_text("utf-8", errors="replace").splitlines()[-15:]
+    raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
+
+
+def _judge(workdir: Path, earlier: Mapping[str, Any], code: int) -> dict[str, Any]:
+    """How the trainer ended; a death without a word becomes `died`, with the cause."""
+    status = status_as_written(workdir / STATUS_FILE)
+    if status != earlier and status.get("outcome") in ("finished", "preempted", "failed", "died"):
+        return status
+    cause = f"the trainer {describe_end(code)}"
+    if -code == signal.SIGBUS:
+        cause += f"; {shutil.disk_usage(workdir).free / 1e9:.1f} GB are free in {workdir}"
+    try:
+        note_death(workdir / STATUS_FILE, cause)
+    except OSError as error:
+        note(f"{workdir / STATUS_FILE} was not written: {error}")
+    return {"step": status.get("step", 0)} | status | {"outcome": "died", "cause": cause}
+
+
+def wait_for_ranks(workdir: Path, limit_s: float) -> None:
+    """Let processes whose launcher was killed save: the first of them holds the work directory."""
+    deadline = time.monotonic() + limit_s
+    while is_held(workdir) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
 
 
 def raise_if_preempted(run: RunConfig, workdir: Path) -> None:
@@ -159,33 +191,31 @@ def raise_if_preempted(run: RunConfig, workdir: Path) -> None:
 
 def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
     """One process runs the module itself, several are started by torchrun on a free port."""
-    launcher = [sys.executable, "-m"]
-    if run.parallel.num_processes > 1:
-        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={run.parallel.num_processes}"]
-        launcher += [f"--max-restarts={run.parallel.max_restarts}", "-m"]
-    return [*launcher, "llm_core.train", "--config", str(workdir / "config.json"), "--workdir", str(workdir)]
+    module = "llm_core.launch" if run.parallel.num_processes > 1 else "llm_core.train"
+    return [sys.executable, "-m", module, "--config", str(workdir / "config.json"), "--workdir", str(workdir)]
 
 
 def trainer_environment() -> dict[str, str]:
-    """This environment, with the code on the path, and threads that sleep while they wait for each other.
+    """This environment without secrets, with the code on the path, and threads that sleep while they wait for each other.
 
     Spinning threads are some 12 % faster on idle cores, but on shared ones each step waits for whole time slices: two
     threads on two busy cores were measured 80 times slower. A policy that is set already is kept.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"PYTHONPATH": path}
+    return {"OMP_WAIT_POLICY": "PASSIVE"} | without_secrets() | {"PYTHONPATH": path}
 
 
-def stop_session(trainer: subprocess.Popen[bytes]) -> None:
+def stop_session(trainer: subprocess.Popen[bytes], run: RunConfig) -> None:
     """SIGTERM to the trainer's whole session, time to save, then SIGKILL to what is left."""
-    for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
+    grace_s = run.train.grace_s + (LAUNCHER_S if run.parallel.num_processes > 1 else 0)
+    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, None)):
         if trainer.poll() is None:
             os.killpg(trainer.pid, number)
         try:
             trainer.wait(patience_s)
             return
         except subprocess.TimeoutExpired:
-            print(f"the trainer did not stop within {GRACE_S:.0f} s; killing it", file=sys.stderr, flush=True)
+            note(f"the trainer did not stop within {grace_s:.0f} s (train.grace_s); killing it")
 
 
 def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
@@ -207,7 +237,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         **speed(timing),
         "timing": series(timing),
         "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
-        "training_flops_per_token": run.model.training_flops_per_token(run.train.seq_len),
+        "training_flops_per_token": run.model.training_flops_per_token(attended_tokens(timing, run.train.seq_len)),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
         "events": dict(Counter(event_name(row) for row in rows if "event" in row)),

@@ -28,6 +28,12 @@ def speed(timing: list[Row]) -> Row:
     return found | {"max_memory_bytes": max(row["max_memory_bytes"] for row in timing)}
 
 
+def attended_tokens(timing: list[Row], seq_len: int) -> float:
+    """Tokens of its document that a token attends as FLOPs count, in the mean over steps; rows of older runs do not say."""
+    num_steps = sum(row["num_steps"] for row in timing)
+    return sum(row.get("attended_tokens", seq_len) * row["num_steps"] for row in timing) / num_steps
+
+
 def series(timing: list[Row], max_stretches: int = MAX_STRETCHES) -> list[Row]:
     """The rows, of neighbours joined until they are no more than asked for.
 

@@ -15,7 +15,7 @@ hypothesis.settings.register_profile("busy machines", deadline=None)
 hypothesis.settings.load_profile("busy machines")
 
 SHARE = {
-    "whole runs": ("test_determinism", "test_kill_and_resume", "test_readme"),
+    "whole runs": ("test_determinism", "test_kill_and_resume", "test_readme", "test_damaged_runs"),
     "pii": ("test_pii", "test_scrub", "test_documents", "test_edits", "test_evaluate", "test_phone_plans", "test_hostile"),
     "features": ("test_quality", "test_replay", "test_features", "test_scan", "test_analysis"),
     "dedup": ("test_dedup", "test_cuts", "test_near_duplicates", "test_minhash", "test_datasketch", "test_planted"),

@@ -30,6 +30,7 @@ from llm_core.huggingface_config import hugging_face_config
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import open_ranks
+from llm_core.printing import show
 from llm_core.run_config import RunConfig
 from llm_core.spread import spread
 from llm_core.step import train_step
@@ -66,7 +67,7 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=5, help="pairs that are not timed")
     arguments = parser.parse_intermixed_args()
     config = read_config([*TINY, *arguments.overrides])
-    print(json.dumps(compare(config, arguments.skip)))
+    show(json.dumps(compare(config, arguments.skip)))
 
 
 def compare(config: RunConfig, skip: int) -> dict[str, object]:

@@ -1,28 +1,35 @@
 """Checkpoints that do not know the layout: save with one, load with another, bit for bit.
 
-A checkpoint is written under a temporary name, synced and renamed, so a kill while saving leaves the one before in force. One
-whose bytes have changed since is passed over for the one before. With `in_background` the state is copied first and written by a
-thread while training goes on; what is written is the same, and it is in force once all ranks have found each other done.
+A checkpoint is written under a temporary name, synced and renamed, and only then do older ones go: a kill at any moment leaves
+one in force. One whose bytes have changed since is set aside, never deleted, and the one before is used; where none is sound, a
+run does not begin anew unless it is asked to. With `in_background` the state is copied first and written by a thread while
+training goes on; what is written is the same, and it is in force once all ranks have found each other done.
 """
 
 from __future__ import annotations
 
-import os
+import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from llm_core.checkpoint.folders import (
+    LOOK_AGAIN_S,
     Progress,
+    damaged_in,
     digest_file,
+    discard,
     folder_of,
     prune,
+    publish,
     read_progress,
-    remove,
+    recover,
+    set_aside,
     steps_in,
-    sync_folder,
     temporary_of,
     write_progress,
 )
@@ -30,14 +37,22 @@ from llm_core.checkpoint.made_with import MadeWith
 from llm_core.checkpoint.reader import CheckpointError, read_into
 from llm_core.checkpoint.state import collect_state, fill_copies
 from llm_core.checkpoint.writer import Writer, Written, gather_objects
+from llm_core.durable import sync_folder
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 
+T = TypeVar("T")
+
 
 class CheckpointNotWritten(OSError):
     """A rank could not write its part, as for want of space; the checkpoint before stays in force."""
+
+
+@dataclass(frozen=True)
+class _NoAnswer:
+    why: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,8 @@ class Checkpoints:
     report: Callable[[str, int, str], None] | None = None
     made_with: MadeWith | None = None
     _pending: _Pending | None = None
+    _damages: dict[str, str] = field(default_factory=dict)
+    """Folder → why it was set aside."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="checkpoint"))
 
     def __post_init__(self) -> None:
@@ -81,8 +98,9 @@ class Checkpoints:
         self.finish()
         temporary = temporary_of(self.root, step)
         if self.ranks.is_first:
-            remove(temporary)
+            recover(self.root)
             temporary.mkdir(parents=True)
+            sync_folder(self.root.parent)
         self.ranks.barrier()
         self._writer.take(collect_state(layout, optimizer), copy=self.in_background)
         self._pending = _Pending(step, val_loss, self._thread.submit(self._writer.write, temporary))
@@ -101,46 +119,115 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         self._unwritten.settle()
         error = pending.written.exception()
-        parts = gather_objects(str(error) if error else pending.written.result(), self.ranks)
+        # torch names no reason where a disk is full, but that its file is shorter than it should be.
+        why = error and f"{error} ({shutil.disk_usage(self.root).free / 1e9:.1f} GB free)"
+        parts = gather_objects(why or pending.written.result(), self.ranks)
         if failures := [f"rank {rank}: {part}" for rank, part in enumerate(parts) if isinstance(part, str)]:
             raise CheckpointNotWritten(f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}") from error
         if self.ranks.is_first:
             self._put_in_force(pending, parts)
         self.ranks.barrier()
 
-    def load(self, layout: Layout, optimizer: Optimizer, newest: int | None = None) -> int:
+    def load(self, layout: Layout, optimizer: Optimizer, restart: bool = False) -> int:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where there is none.
 
-        newest: the last step that may be loaded. Checkpoints of later steps than the loaded one are removed.
-        Raises CheckpointError where a sound one is of another run, by its settings and data or by its tensors.
+        restart: begin at 0 also where there are checkpoints and none is sound.
+        Raises CheckpointError where that is so and not wanted, and where a sound one is of another run, by its settings and data
+        or by its tensors.
+        """
+        step = self.newest_sound()
+        if step is None:
+            if names := self._on_all(lambda: damaged_in(self.root))[0]:
+                self._begin_past(names, restart)
+            return 0
+        self.read(step, layout, optimizer)
+        return step
+
+    def _begin_past(self, names: list[str], restart: bool) -> None:
+        """Begin at step 0 in spite of damaged checkpoints, if that is wanted."""
+        whys = [f"{name}: {self._damages.get(name.split('.')[0], 'found earlier')}" for name in names]
+        what = f"{self.root} has checkpoints and none is sound ({', '.join(whys)})"
+        if not restart:
+            way_out = "restore one and drop .damaged from its name, or begin at step 0 with train.restart=true, which keeps them"
+            raise CheckpointError(f"{what}; {way_out}")
+        if self.report and self.ranks.is_first:
+            self.report("restarted", 0, f"{what}; begins at step 0, as train.restart=true asks")
+
+    def newest_sound(self, newest: int | None = None) -> int | None:
+        """The step of the newest sound checkpoint; damaged ones that are passed over for it are set aside.
+
+        newest: the last step that is asked for; None: any.
+        Raises CheckpointError, on every rank, where one cannot be read, or is not the same to all: that is no damage.
         """
         self.finish()
-        bad: list[tuple[int, str]] = []
-        steps = gather_objects(steps_in(self.root), self.ranks)[0]
-        for step in reversed(steps):
+        if self.ranks.is_first:
+            recover(self.root)
+        self.ranks.barrier()
+        for step in reversed(self._steps()):
             if newest is not None and step > newest:
                 continue
-            damage = self._damage(step)
-            if damage is None:
-                self._require_this_run(step)
-                state = collect_state(layout, optimizer)
-                read_into(state, folder_of(self.root, step), self.ranks)
-                fill_copies(layout, optimizer)
-                self._tidy(after=step, bad=bad)
+            if (damage := self._damage(step)) is None:
                 return step
-            bad.append((step, damage))
-        self._tidy(after=0, bad=bad)
-        return 0
+            self._damages[folder_of(self.root, step).name] = damage
+            if self.ranks.is_first:
+                aside = set_aside(self.root, step)
+                if self.report:
+                    self.report("damaged_checkpoint", step, f"{damage}; kept as {aside}")
+            self.ranks.barrier()
+        return None
+
+    def read(self, step: int, layout: Layout, optimizer: Optimizer) -> None:
+        """Fill model and optimizer from a sound checkpoint. Raises CheckpointError where it is of another run."""
+        self._require_this_run(step)
+        read_into(collect_state(layout, optimizer), folder_of(self.root, step), self.ranks)
+        fill_copies(layout, optimizer)
+
+    def forget_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps: those of a run that has gone back, and saved this step again."""
+        self.finish()
+        if self.ranks.is_first:
+            for later in steps_in(self.root):
+                if later > step:
+                    discard(self.root, later)
+        self.ranks.barrier()
+
+    def _steps(self) -> list[int]:
+        """Steps that have a folder, the same to every rank."""
+        for pause_s in LOOK_AGAIN_S:
+            time.sleep(pause_s)
+            found: list[list[int]] = self._on_all(lambda: steps_in(self.root))
+            if all(steps == found[0] for steps in found):
+                return found[0]
+        raise CheckpointError(f"ranks see other checkpoints in {self.root}: {found}; give them one file system, and run again")
 
     def _damage(self, step: int) -> str | None:
         """Why a checkpoint cannot be loaded, the same on every rank; each looks at some of the files."""
-        progress = read_progress(self.root, step)
-        found = progress if isinstance(progress, str) else self._changed_file(step, progress)
-        return next((one for one in gather_objects(found, self.ranks) if one), None)
+        seen = self._on_all(lambda: read_progress(self.root, step, patient=True))
+        damages = [one for one in seen if isinstance(one, str)]
+        if 0 < len(damages) < self.ranks.world:
+            folder = folder_of(self.root, step)
+            raise CheckpointError(
+                f"some ranks see {folder} whole and others do not ({damages[0]}); nothing was changed, run again"
+            )
+        if damages:
+            return damages[0]
+        return next(filter(None, self._on_all(lambda: self._changed_file(step, seen[self.ranks.rank]))), None)
+
+    def _on_all(self, look: Callable[[], T]) -> list[T]:
+        """What each rank finds. Raises CheckpointError, on every rank, where one of them gets no answer."""
+        found: T | _NoAnswer
+        try:
+            found = look()
+        except OSError as error:
+            found = _NoAnswer(f"rank {self.ranks.rank}: {error}")
+        every = gather_objects(found, self.ranks)
+        if failures := [one.why for one in every if isinstance(one, _NoAnswer)]:
+            raise CheckpointError(f"{self.root} cannot be read ({'; '.join(failures)}); it is left as it is, run again")
+        return every
 
     def _require_this_run(self, step: int) -> None:
         """Raise CheckpointError, on every rank, where a sound checkpoint was made with something else."""
-        progress = gather_objects(read_progress(self.root, step), self.ranks)[0]
+        progress = self._on_all(lambda: read_progress(self.root, step))[0]
         assert isinstance(progress, Progress), progress
         if self.made_with is None:
             return
@@ -154,32 +241,18 @@ class Checkpoints:
                 "with, or a work directory of its own"
             )
 
-    def _changed_file(self, step: int, progress: Progress) -> str | None:
+    def _changed_file(self, step: int, progress: Progress | str) -> str | None:
+        assert isinstance(progress, Progress), progress
         folder = folder_of(self.root, step)
         for name in sorted(progress.files)[self.ranks.rank :: self.ranks.world]:
             if digest_file(folder / name) != progress.files[name][1]:
                 return f"{name} does not hold what was written"
         return None
 
-    def _tidy(self, after: int, bad: list[tuple[int, str]]) -> None:
-        """Say what was passed over, and remove what later checkpoints must not be taken for or count as."""
-        if self.ranks.is_first:
-            for step, damage in bad:
-                if self.report:
-                    self.report("damaged_checkpoint", step, damage)
-            for step in steps_in(self.root):
-                if step > after:
-                    remove(folder_of(self.root, step))
-            for leftover in self.root.glob(".step-*.tmp"):
-                remove(leftover)
-        self.ranks.barrier()
-
     def _put_in_force(self, pending: _Pending, parts: list[Written]) -> None:
-        temporary, final = temporary_of(self.root, pending.step), folder_of(self.root, pending.step)
+        temporary = temporary_of(self.root, pending.step)
         files = self._writer.write_index(temporary, parts)
         settings = dict(self.made_with.settings) if self.made_with else None
         write_progress(temporary, self.root, Progress(pending.step, pending.val_loss, files, settings))
-        remove(final)  # saved before, by a run that then went back
-        os.rename(temporary, final)
-        sync_folder(self.root)
-        prune(self.root, self.keep_last, self.keep_best)
+        publish(self.root, pending.step)
+        prune(self.root, pending.step, self.keep_last, self.keep_best)

@@ -1,8 +1,18 @@
-"""Which checkpoint folders are there, which are whole, and which may go?
+"""Names checkpoint folders, publishes them, finds out which are whole, and removes those that may go.
 
 `<root>/step-00000120/` holds files and `progress.json`: the step, its validation loss where it was measured there, the best
 checkpoint that is kept, what it was made with, and size and digest of every other file. A folder appears by renaming, so one
-that is there was whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests.
+that is there was whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests. That one
+is set aside as `step-00000120.damaged` and never deleted here: what is left of it may be all there is.
+
+A folder leaves by renaming too, so that a half removed one is never taken for a damaged one. A kill between two calls leaves one
+of these beside the checkpoints, and `recover` settles it:
+
+| name | what it is | what becomes of it |
+|---|---|---|
+| `.step-N.tmp` | being written | removed |
+| `.step-N.old` | being replaced by a new `step-N` | put back if there is no `step-N`, else removed |
+| `.step-N.gone` | being removed | removed |
 
 A digest is BLAKE2b over BLAKE2b digests of pieces of `PIECE` bytes, so that several cores share a large file.
 """
@@ -11,18 +21,26 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llm_core.durable import sync_folder
+
 PROGRESS_FILE = "progress.json"
+DAMAGED = ".damaged"
+"""End of the name of a checkpoint that was set aside; a number follows where the name is taken."""
 PIECE = 64 << 20
 MAX_THREADS = 4
+LOOK_AGAIN_S = (0.0, 0.2, 0.8)
+"""Pauses before a missing file is looked for again: a network file system may answer from before it was there."""
 _READ = 1 << 20
 
 
@@ -50,13 +68,40 @@ def temporary_of(root: Path, step: int) -> Path:
 
 def steps_in(root: Path) -> list[int]:
     """Steps that have a folder, whole or not, in order. What else lies there, as a copy under a name of its own, is not ours."""
-    found = (int(name) for path in root.glob("step-*") if (name := path.name.removeprefix("step-")).isdecimal())
+    found = (int(number) for name in _names_in(root) if (number := name.removeprefix("step-")).isdecimal())
     return sorted(step for step in set(found) if folder_of(root, step).is_dir())
 
 
-def read_progress(root: Path, step: int) -> Progress | str:
-    """What a checkpoint says of itself, or why it cannot be believed; sizes are looked at, contents are not."""
-    folder = folder_of(root, step)
+def _names_in(root: Path) -> list[str]:
+    """Raises OSError where there is a folder that cannot be listed: an empty list would start the run anew."""
+    try:
+        return [name for name in os.listdir(root) if name.startswith("step-")]
+    except FileNotFoundError:
+        return []
+
+
+def damaged_in(root: Path) -> list[str]:
+    """Names of the checkpoints that were set aside."""
+    return sorted(name for name in _names_in(root) if DAMAGED in name)
+
+
+def read_progress(root: Path, step: int, patient: bool = False) -> Progress | str:
+    """What a checkpoint says of itself, or why it cannot be believed; sizes are looked at, contents are not.
+
+    patient: look again for what is missing. Raises OSError where the file system does not answer: that is no damage.
+    """
+    for pause_s in LOOK_AGAIN_S if patient else (0.0,):
+        time.sleep(pause_s)
+        try:
+            return _read_progress(folder_of(root, step), step)
+        except FileNotFoundError as error:
+            missing = f"{Path(str(error.filename)).name} is missing"
+            for folder in filter(Path.is_dir, (root, folder_of(root, step))):
+                os.listdir(folder)  # a network file system looks anew at what it lists
+    return missing
+
+
+def _read_progress(folder: Path, step: int) -> Progress | str:
     try:
         found = json.loads((folder / PROGRESS_FILE).read_text("utf-8"))
         files = {str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()}
@@ -64,19 +109,17 @@ def read_progress(root: Path, step: int) -> Progress | str:
         progress = Progress(
             int(found["step"]), None if val_loss is None else float(val_loss), files, made_with and dict(made_with)
         )
-        for name, (size, _) in files.items():
-            if (actual := (folder / name).stat().st_size) != size:
-                return f"{name} has {actual} bytes of {size}"
-    except FileNotFoundError as error:
-        return f"{Path(str(error.filename)).name} is missing"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{PROGRESS_FILE} cannot be read ({error})"
+    for name, (size, _) in files.items():
+        if (actual := (folder / name).stat().st_size) != size:
+            return f"{name} has {actual} bytes of {size}"
     return progress if progress.step == step else f"{PROGRESS_FILE} is of step {progress.step}"
 
 
 def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     """Say what a whole checkpoint holds, and sync it."""
-    best = best_step(root, {progress.step: progress.val_loss})
+    best = best_step(root, progress.step, {progress.step: progress.val_loss})
     facts: dict[str, Any] = dataclasses.asdict(progress) | {"best": best}
     with (folder / PROGRESS_FILE).open("w", encoding="utf-8") as stream:
         stream.write(json.dumps(facts, sort_keys=True, allow_nan=False))
@@ -85,35 +128,72 @@ def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     sync_folder(folder)
 
 
-def best_step(root: Path, more: dict[int, float | None] | None = None) -> int | None:
-    """The kept step of the lowest validation loss, the first of equals; None where none was measured."""
+def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None) -> int | None:
+    """The kept step of the lowest validation loss, the first of equals; None where none was measured.
+
+    upto: later steps do not count; a run that went back has not made them yet.
+    """
     losses = dict(more or {})
     for step in steps_in(root):
-        if not isinstance(progress := read_progress(root, step), str):
+        if step <= upto and not isinstance(progress := read_progress(root, step), str):
             losses.setdefault(step, progress.val_loss)
     measured = [(loss, step) for step, loss in losses.items() if loss is not None and math.isfinite(loss)]
     return min(measured)[1] if measured else None
 
 
-def prune(root: Path, keep_last: int, keep_best: bool) -> None:
-    """Remove all but the newest `keep_last`, and the best where it is wanted."""
-    kept = steps_in(root)[-keep_last:]
-    best = best_step(root) if keep_best else None
-    for step in steps_in(root):
-        if step not in kept and step != best:
-            remove(folder_of(root, step))
+def publish(root: Path, step: int) -> None:
+    """Put the synced folder `temporary_of(step)` in force; at every moment this step or one before it is there."""
+    final, old = folder_of(root, step), root / f".step-{step:08d}.old"
+    if os.path.lexists(final):  # saved before, by a run that then went back
+        os.rename(final, old)
+    os.rename(temporary_of(root, step), final)
+    sync_folder(root)
+    _delete(old)
 
 
-def remove(folder: Path) -> None:
-    """Take a checkpoint away, if there is one; its progress first, so that a half removed one is none.
+def prune(root: Path, newest: int, keep_last: int, keep_best: bool) -> None:
+    """Remove all but the last `keep_last` up to `newest`, and the best where it is wanted. Later ones stay."""
+    steps = [step for step in steps_in(root) if step <= newest]
+    kept = {*steps[-keep_last:], *([best_step(root, newest)] if keep_best else [])}
+    for step in steps:
+        if step not in kept:
+            discard(root, step)
 
-    A file or a link to a folder elsewhere in its place goes too; what a link leads to stays.
-    """
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    elif folder.exists():
-        (folder / PROGRESS_FILE).unlink(missing_ok=True)
-        shutil.rmtree(folder)
+
+def discard(root: Path, step: int) -> None:
+    """Take a checkpoint away, all at once; what a link in its place leads to stays."""
+    gone = root / f".step-{step:08d}.gone"
+    _delete(gone)
+    os.rename(folder_of(root, step), gone)
+    _delete(gone)
+
+
+def set_aside(root: Path, step: int) -> Path:
+    """Keep a damaged checkpoint under a name that no run goes on from; its new place."""
+    folder = folder_of(root, step)
+    names = (f"{folder.name}{DAMAGED}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+    aside = next(root / name for name in names if not os.path.lexists(root / name))
+    os.rename(folder, aside)
+    sync_folder(root)
+    return aside
+
+
+def recover(root: Path) -> None:
+    """Settle what a kill has left between two calls."""
+    for old in root.glob(".step-*.old"):
+        final = root / old.name.removeprefix(".").removesuffix(".old")
+        if not os.path.lexists(final):
+            os.rename(old, final)
+    for pattern in (".step-*.old", ".step-*.tmp", ".step-*.gone"):
+        for leftover in root.glob(pattern):
+            _delete(leftover)
+
+
+def _delete(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def digest_file(path: Path) -> str:
@@ -137,11 +217,3 @@ def _digest_piece(path: Path, start: int) -> bytes:
             digest.update(data)
             left -= len(data)
     return digest.digest()
-
-
-def sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -172,14 +172,16 @@ class ModelConfig:
         positions = self.max_seq_len * self.dim if self.positions == "learned" else 0
         return self.matmul_parameters() + norms + self.num_layers * biases + embedding + positions
 
-    def training_flops_per_token(self, seq_len: int, causal: bool = False) -> int:
+    def training_flops_per_token(self, attended_tokens: float, causal: bool = False) -> float:
         """FLOPs of forward and backward per token, 2 per multiply-add.
 
-        6 x matmul weights + 12 x layers x heads x head_dim x seq_len (PaLM, appendix B): attention counted as if it were
+        6 x matmul weights + 12 x layers x heads x head_dim x attended_tokens (PaLM, appendix B): attention counted as if it were
         not causal, the convention of most published MFU figures. `causal=True` counts the half that is needed, as Megatron does.
+
+        attended_tokens: of the row, or of its document where masks keep documents apart, in the mean over tokens.
         """
-        attention = 12 * self.num_layers * self.attention_dim * seq_len
-        return 6 * self.matmul_parameters() + (attention // 2 if causal else attention)
+        attention = (6 if causal else 12) * self.num_layers * self.attention_dim * attended_tokens
+        return 6 * self.matmul_parameters() + attention
 
 
 def _next_multiple(value: int, of: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import torch
 
@@ -19,8 +20,12 @@ def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype
     """Raises ConfigError where `train.kernels` are not to be had on this device for this model in `train.dtype`."""
     if kernels == "torch":
         return
-    if device.type != "cuda":
-        raise ConfigError(f"train.kernels ({kernels}) are for CUDA devices, this one is {device.type}; use torch")
+    interpreted = kernels == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not interpreted:
+        raise ConfigError(
+            f"train.kernels ({kernels}) are for CUDA devices, this one is {device.type}; use torch, or to try them slowly "
+            "train.kernels=triton with TRITON_INTERPRET=1 in the environment"
+        )
     try:
         importlib.import_module("triton")
     except ImportError as error:

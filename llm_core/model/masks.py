@@ -120,3 +120,16 @@ def segment_bounds(documents_BT: Tensor) -> Tensor:
     """int32 bounds (S + 1,) of the documents in the rows laid end to end; no document goes on in the next row."""
     first_BT = restarting_positions(documents_BT) == 0
     return F.pad(first_BT.flatten().nonzero().flatten(), (0, 1), value=documents_BT.numel()).int()
+
+
+def causal_pairs(pattern: Pattern, documents_BT: Tensor) -> Tensor:
+    """How many (query, key) pairs attend in rows of documents, a float64 scalar; padding, of negative numbers, does not.
+
+    As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the convention of FLOPs.
+    """
+    before_BT = restarting_positions(documents_BT).double() + 0.5
+    if pattern.block:
+        before_BT %= pattern.block
+    elif pattern.window:
+        before_BT = before_BT.clamp(max=pattern.window) + (before_BT - pattern.window).clamp(0, pattern.num_global)
+    return (before_BT * (documents_BT >= 0)).sum()

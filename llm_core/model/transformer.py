@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from llm_core.config import ConfigError
 from llm_core.loss import HeadLoss, whole_head_loss
 from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
@@ -121,7 +122,10 @@ class Transformer(nn.Module):
         positions_BT: place of each token in its document; 0, 1, 2 … in each when None.
         cache: keys and values of earlier tokens; without one, attention is causal over `ids_BT` alone.
         documents_BK: which document of its row each token belongs to; they do not attend each other. None: one per row.
+        Raises ConfigError for a cache where a pattern or documents narrow what a token attends.
         """
+        if cache is not None:
+            self._check_cached(documents_BK)
         if positions_BT is None:
             if documents_BK is None:
                 num_tokens = ids_BT.shape[1] * (self.stream_pieces if self.embedding is None else 1)
@@ -140,6 +144,14 @@ class Transformer(nn.Module):
             if block is not None:
                 x_BTD = block(x_BTD, rope, mask, cache)
         return self.norm(x_BTD) if self.norm is not None else x_BTD
+
+    def _check_cached(self, documents_BK: Tensor | None) -> None:
+        # A cache has keys and values of earlier tokens, and says itself who attends them.
+        narrowed = f"model.pattern is {self.pattern}" if self.pattern != Pattern() else "documents_BK keeps documents apart"
+        if self.pattern != Pattern() or documents_BK is not None:
+            raise ConfigError(
+                f"with a cache every token attends all before it, but {narrowed}; pass whole sequences without a cache"
+            )
 
     def _into_stream(self, x_BTD: Tensor) -> Tensor:
         # Each before they are added: FSDP gives both in 16 bits, and sums of other numbers would round otherwise.

@@ -1,4 +1,6 @@
-"""Which steps would do harm? Those whose loss or gradient norm is no finite number, or far from what it has been.
+"""Judges which steps would do harm: those whose loss or gradient norm is no finite number, or far from what it has been.
+
+A batch without a target is none of them: it has nothing to learn from, so it is skipped and counts for nothing.
 
 All numbers stay on the device: a bad step is skipped inside the update, and the host learns of it when it fetches metrics. Only
 accepted numbers enter the window that a spike is judged by, so one NaN does not poison it. Every process finds the same, because
@@ -14,8 +16,8 @@ from torch import Tensor
 
 from llm_core.optim.config import GuardConfig, OptimConfig
 
-UPDATED, NOT_FINITE, SPIKE, OVERFLOW = range(4)
-REASONS = {NOT_FINITE: "not_finite", SPIKE: "spike", OVERFLOW: "loss_scale_overflow"}
+UPDATED, NOT_FINITE, SPIKE, OVERFLOW, NO_TARGETS = range(5)
+REASONS = {NOT_FINITE: "not_finite", SPIKE: "spike", OVERFLOW: "loss_scale_overflow", NO_TARGETS: "no_targets"}
 
 
 class TrainingDiverged(ArithmeticError):
@@ -38,17 +40,20 @@ class Guard:
             self.state["num_accepted"] = torch.zeros((), dtype=torch.int64, device=device)
             self.state["accepted"] = torch.zeros(2, config.spike_window_steps, dtype=torch.float64, device=device)
 
-    def judge(self, loss: Tensor, norm: Tensor, may_overflow: Tensor | None = None) -> Tensor:
+    def judge(self, loss: Tensor, norm: Tensor, may_overflow: Tensor | None = None, num_targets: Tensor | None = None) -> Tensor:
         """Why to skip the step, as an integer scalar; UPDATED: do not.
 
         may_overflow: whether the loss scale can still fall, so that a gradient out of bounds is no fault of the run.
+        num_targets: of the global batch; None: it has some.
         """
+        teaches = torch.ones_like(loss, dtype=torch.bool) if num_targets is None else num_targets > 0
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         reason = torch.where(finite, UPDATED, NOT_FINITE)
         if self._config.spike_std:
-            reason = torch.where(finite & self._is_spike(loss, norm), SPIKE, reason)
+            reason = torch.where(finite & self._is_spike(loss, norm, teaches), SPIKE, reason)
         if may_overflow is not None:
             reason = torch.where(torch.isfinite(loss) & ~torch.isfinite(norm) & may_overflow, OVERFLOW, reason)
+        reason = torch.where(teaches, reason, NO_TARGETS)
         self._count(reason)
         return reason
 
@@ -61,13 +66,13 @@ class Guard:
         """Say which there have been, after older state was read."""
         self.state["rollbacks"][: len(taken)] = torch.tensor(taken, dtype=torch.int64)
 
-    def _is_spike(self, loss: Tensor, norm: Tensor) -> Tensor:
+    def _is_spike(self, loss: Tensor, norm: Tensor, teaches: Tensor) -> Tensor:
         values, accepted = torch.stack([loss.double(), norm.double()]), self.state["accepted"]
         deviation = accepted.std(dim=1)
         far = ((values - accepted.mean(dim=1)).abs() > self._config.spike_std * deviation).any()
         full = self.state["num_accepted"] >= self._config.spike_window_steps
         spike = far & full
-        takes = torch.isfinite(values).all() & ~spike
+        takes = torch.isfinite(values).all() & ~spike & teaches
         self.state["num_accepted"] += takes
         newest = torch.cat([accepted[:, 1:], values[:, None]], dim=1)
         accepted.copy_(torch.where(takes, newest, accepted))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from llm_core.optim.guard import NOT_FINITE, OVERFLOW, UPDATED, Guard
+from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
 from llm_core.optim.method import Method, State, Update
 from llm_core.parallel.zero import share_rows
 from llm_core.precision import LossScaler
@@ -47,13 +47,14 @@ class Optimizer:
         return None if self.scaler is None else self.scaler.scale
 
     @torch.no_grad()
-    def step(self, lr: float, loss: Tensor, norm: Tensor) -> Tensor:
+    def step(self, lr: float, loss: Tensor, norm: Tensor, num_targets: Tensor | None = None) -> Tensor:
         """Update from the gradients of the weights, or skip; a `StepReport` as a tensor. Every process must call it.
 
-        loss, norm: of the unscaled loss, scalars that are the same on all processes.
+        loss, norm: of the unscaled loss, scalars that are the same on all processes. num_targets: of the global batch, which
+        is skipped without one; None: it has some.
         """
         scale = self.loss_scale
-        reason = self.guard.judge(loss, norm, None if self.scaler is None else self.scaler.can_fall)
+        reason = self.guard.judge(loss, norm, None if self.scaler is None else self.scaler.can_fall, num_targets)
         bad = reason != UPDATED
         divisor = ((norm.float() + NORM_EPS) / self._clip_norm).clamp(min=1)
         report = self.guard.report(loss, norm, reason, scale)
@@ -65,7 +66,7 @@ class Optimizer:
         for method in self.methods:
             method.update(update)
         if self.scaler is not None:
-            self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE))
+            self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE), reason == NO_TARGETS)
         if self._mesh is not None:
             share_rows(self._weights, self._mesh)
         return report

@@ -6,8 +6,13 @@
 | scatter_sum | the sum of all, of which each keeps its piece | the pieces of all, joined |
 | total | the sum of all | the gradient, which is the same on all |
 | share | the tensor, which is the same on all | the sum of all |
+| exchange | chunk i of process j, as chunk j of process i | the same: it is its own inverse |
 
-These four are what tensor and sequence parallelism need (Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section 4.2.2).
+A compiler must not trace them: torch 2.11 puts exchanges of GPUs into a block's graph without the gradients that go back through
+them, and a model then learns in its embedding and its head alone. So each breaks the graph of a compiled block.
+
+The first four are what tensor and sequence parallelism need (Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section
+4.2.2), the last is for slices of tokens (`llm_core.parallel.context`).
 """
 
 from __future__ import annotations
@@ -21,10 +26,12 @@ from torch import Tensor
 from llm_core.compat import all_gather_single, reduce_scatter_single
 
 
+@torch.compiler.disable
 def gather(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     return cast(Tensor, _Gather.apply(x, dim, group))
 
 
+@torch.compiler.disable
 def scatter_sum(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     """Raises ValueError where the dim does not divide."""
     if x.shape[dim] % dist.get_world_size(group):
@@ -32,12 +39,19 @@ def scatter_sum(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     return cast(Tensor, _ScatterSum.apply(x, dim, group))
 
 
+@torch.compiler.disable
 def total(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return cast(Tensor, _Total.apply(x, group))
 
 
+@torch.compiler.disable
 def share(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return cast(Tensor, _Share.apply(x, group))
+
+
+@torch.compiler.disable
+def exchange(chunks: Tensor, group: dist.ProcessGroup) -> Tensor:
+    return cast(Tensor, _Exchange.apply(chunks, group))
 
 
 def _gather(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
@@ -101,3 +115,16 @@ class _Share(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return _total(grads[0], ctx.group), None
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, chunks: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        out = torch.empty_like(chunks, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(out, chunks.contiguous(), group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return cast(Tensor, _Exchange.apply(grads[0], ctx.group)), None

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from torch import Tensor
 from llm_core.model.attend import Backend, Mask, attend
 from llm_core.model.masks import AttentionMask
 from llm_core.model.transformer import Transformer
-from llm_core.parallel.collectives import gather
+from llm_core.parallel.collectives import exchange, gather
 from llm_core.parallel.degrees import ContextKind
 from llm_core.parallel.ring import Ring
 
@@ -91,23 +91,8 @@ class Context:
     def _heads_for_tokens(self, x_BHTD: Tensor) -> Tensor:
         """All heads of some tokens → some heads of all tokens."""
         chunks = x_BHTD.unflatten(1, (self.size, -1)).movedim(1, 0)
-        return _AllToAll.apply(chunks, self.group).movedim(0, 2).flatten(2, 3)
+        return exchange(chunks, self.group).movedim(0, 2).flatten(2, 3)
 
     def _tokens_for_heads(self, x_BHKD: Tensor) -> Tensor:
         chunks = x_BHKD.unflatten(2, (self.size, -1)).movedim(2, 0)
-        return _AllToAll.apply(chunks, self.group).movedim(0, 1).flatten(1, 2)
-
-
-class _AllToAll(torch.autograd.Function):
-    """Chunk i of process j → chunk j of process i; its own inverse."""
-
-    @staticmethod
-    def forward(ctx: Any, chunks: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        out = torch.empty_like(chunks, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(out, chunks.contiguous(), group=group)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return cast(Tensor, _AllToAll.apply(grads[0], ctx.group)), None
+        return exchange(chunks, self.group).movedim(0, 1).flatten(1, 2)

@@ -9,13 +9,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from llm_core.compat import foreach_norm
 from llm_core.model.transformer import HEAD
 from llm_core.parallel.buckets import sum_over
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local
 from llm_core.parallel.stages import has_copies
 from llm_core.parallel.tensor import cut_dim
+from llm_core.square_sums import square_sum
 
 
 def finish_gradients(layout: Layout) -> None:
@@ -45,8 +45,7 @@ def gradient_norm(layout: Layout) -> Tensor:
     # Of four kinds: squares of the pieces that are shared over (data, tensor) processes.
     squares = torch.zeros(2, 2, dtype=torch.float64, device=layout.device)
     for (over_data, over_tensor), grads in pieces.items():
-        norm = torch.linalg.vector_norm(torch.stack(list(foreach_norm(grads))))
-        squares[int(over_data), int(over_tensor)] = norm.double().square()
+        squares[int(over_data), int(over_tensor)] = square_sum(grads)
     if layout.mesh is not None and any(over_data for over_data, _ in pieces):
         dist.all_reduce(squares[1], group=layout.mesh.get_group("dp_shard"))
     by_tensor = squares.sum(dim=0)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from llm_core.printing import show
 from llm_core.profiling.kinds import (
     COMMUNICATION,
     COPIES,
@@ -225,7 +226,7 @@ def _end(event: Event) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path, help="Chrome trace of torch.profiler, .json or .json.gz")
-    print(tabulate(read_trace(parser.parse_args().trace)).markdown(), end="")
+    show(tabulate(read_trace(parser.parse_args().trace)).markdown(), end="")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError
+from llm_core.printing import note, show
 from tasks.artifact import Artifact
 from tasks.benchmarks.hostile import hostile_mb_s
 from tasks.benchmarks.stages import make_stages
@@ -250,10 +251,10 @@ def _cpu_s(work: Callable[[], object]) -> float:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or not Path(arguments[0]).exists():
-        print("textmill: name the documents: make bench-data DOCS=path", file=sys.stderr)
+        note("textmill: name the documents: make bench-data DOCS=path")
         return 2
     with tempfile.TemporaryDirectory() as work:
-        print(json.dumps(measure(Path(arguments[0]), Path(work), shlex.split(os.environ.get("PEERS", "")))))
+        show(json.dumps(measure(Path(arguments[0]), Path(work), shlex.split(os.environ.get("PEERS", "")))))
     return 0
 
 

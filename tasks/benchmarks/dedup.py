@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_core.printing import note, show
 from tasks.benchmarks.planted_texts import ALONE, CLUSTER, NUM_WORDS, kind_of, make_vocabulary, write_texts
 from tasks.dedup_config import DedupConfig
 from tasks.near_duplicates import NearDuplicates, Sketches, likely_pairs, propose_pairs, verify_pairs
@@ -183,7 +184,7 @@ def _claim(value: float, expected: float, holds: bool) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     millions = float(arguments[0]) if arguments else float(os.environ.get("DOCS_M", "5"))
     if not 0.001 <= millions <= 100:
-        print(f"documents in millions ({millions}) must be from 0.001 to 100; try 0.5", file=sys.stderr)
+        note(f"documents in millions ({millions}) must be from 0.001 to 100; try 0.5")
         return 2
     config = DedupConfig()
     measure(1000, config)  # compiles
@@ -192,7 +193,7 @@ def main(arguments: list[str]) -> int:
     for num_documents in (whole // 4, whole // 2, whole):
         results.append(result := measure(num_documents, config))
         rate, speed = result["documents_per_s"], result["signature_mb_per_s"]
-        print(
+        show(
             f"{num_documents:>9,} documents: signature {speed} MB/s, exact {result['exact_mb_per_s']} MB/s, "
             f"then {rate} documents/s; CPU s {result['cpu_s']}; peak RSS {result['peak_rss_gib']} GiB",
             flush=True,
@@ -200,7 +201,7 @@ def main(arguments: list[str]) -> int:
     last = results[-1]
     linear = round(last["cpu_us_per_document"] / results[0]["cpu_us_per_document"], 2)
     summary = {"benchmark": "dedup", "cpu": platform.processor() or platform.machine(), "linear": linear, "sizes": results}
-    print(json.dumps({k: v for k, v in last.items() if k != "checks"} | summary))
+    show(json.dumps({k: v for k, v in last.items() if k != "checks"} | summary))
     return 0 if all(check["holds"] for result in results for check in result["checks"].values()) else 1
 
 

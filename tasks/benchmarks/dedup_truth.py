@@ -24,6 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from llm_core.printing import note, show
 from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
 from tasks.benchmarks.shares import records, share, wilson_interval
 from tasks.documentset import read_table
@@ -96,13 +97,13 @@ def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 3:
-        print("give three folders: an ingest artifact, a dedup artifact made of it, and the truth", file=sys.stderr)
+        note("give three folders: an ingest artifact, a dedup artifact made of it, and the truth")
         return 2
     ingest, dedup = (load_artifact(Path(argument)) for argument in arguments[:2])
     if ingest is None or dedup is None:
-        print(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store", file=sys.stderr)
+        note(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store")
         return 2
-    print(json.dumps({"benchmark": "dedup_truth"} | check_dedup(ingest, dedup, Path(arguments[2]))))
+    show(json.dumps({"benchmark": "dedup_truth"} | check_dedup(ingest, dedup, Path(arguments[2]))))
     return 0
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_core.printing import show
 from tasks.benchmarks.pii_truth import SAMPLE
 from tasks.benchmarks.shares import records, wilson_interval
 from tasks.pii import PiiConfig
@@ -188,7 +189,7 @@ def main(arguments: list[str]) -> int:
     for kind, types in count_touched(count).items():
         for name, touched in sorted(types.items()):
             rows.append({"kind": kind, "type": name, "touched": touched, "interval": wilson_interval(touched, count)})
-    print(json.dumps({"benchmark": "pii_lookalikes", "count": count, "kinds": len(LOOKALIKES), "touched": rows}))
+    show(json.dumps({"benchmark": "pii_lookalikes", "count": count, "kinds": len(LOOKALIKES), "touched": rows}))
     return 0
 
 

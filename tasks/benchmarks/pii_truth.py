@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_core.printing import note, show
 from tasks.artifact import Artifact, ArtifactMismatch, load_artifact
 from tasks.benchmarks.shares import records, share
 from tasks.documentset import check_aligned, read_table
@@ -114,16 +115,16 @@ def _documents(pii: Artifact, ingest: Artifact) -> Iterator[tuple[str, str, list
 
 def main(arguments: list[str]) -> int:
     if len(arguments) < 2:
-        print(json.dumps({"benchmark": "pii_precision"} | labelled_precision(Path(arguments[0]) if arguments else SAMPLE)))
+        show(json.dumps({"benchmark": "pii_precision"} | labelled_precision(Path(arguments[0]) if arguments else SAMPLE)))
         return 0
     if len(arguments) != 3:
-        print("give an ingest artifact, a pii artifact made of it, and the known spans", file=sys.stderr)
+        note("give an ingest artifact, a pii artifact made of it, and the known spans")
         return 2
     ingest, pii = (load_artifact(Path(argument)) for argument in arguments[:2])
     if ingest is None or pii is None:
-        print(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store", file=sys.stderr)
+        note(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store")
         return 2
-    print(json.dumps({"benchmark": "pii_truth"} | pii_recall(pii, ingest, Path(arguments[2]))))
+    show(json.dumps({"benchmark": "pii_truth"} | pii_recall(pii, ingest, Path(arguments[2]))))
     return 0
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from llm_core.fingerprint import device_fingerprint
+from llm_core.printing import note
 from tasks.artifact import Artifact
 from tasks.execute import make_artifact
 from tasks.graph import STAGES
@@ -34,4 +34,4 @@ def make_stages(targets: tuple[str, ...], configs: StageConfigs, store_dir: Path
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    note(line)

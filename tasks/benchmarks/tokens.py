@@ -38,6 +38,7 @@ import zstandard
 
 from llm_core.config import ConfigError
 from llm_core.loader import Loader
+from llm_core.printing import note, show
 from llm_core.shards import open_shards
 from tasks.bpe import train_bpe
 from tasks.encoder import Tokenizer
@@ -199,26 +200,26 @@ def bench_loading(ids: Sequence[np.ndarray], folder: Path) -> dict[str, float]:
 
 def main(argv: Sequence[str]) -> int:
     if len(argv) != 1 or not argv[0]:
-        print("usage: make bench-tokens DOCS=PATH", file=sys.stderr)
+        note("usage: make bench-tokens DOCS=PATH")
         return 2
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     try:
         texts = read_texts(Path(argv[0]), int(float(os.environ.get("BENCH_MB", "16")) * 1e6))
     except (ConfigError, OSError) as error:
-        print(error, file=sys.stderr)
+        note(error)
         return 2
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     model: dict[str, tokenizers.Tokenizer] = {}
-    print(f"training on {megabytes:.1f} MB, {ROUNDS} times", file=sys.stderr)
+    note(f"training on {megabytes:.1f} MB, {ROUNDS} times")
     trained = take_turns({"train": lambda: model.update(bpe=train_bpe(texts, VOCAB_SIZE))})
-    print("encoding", file=sys.stderr)
+    note("encoding")
     encoding = bench_encoding(texts, model["bpe"])
-    print("loading", file=sys.stderr)
+    note("loading")
     with tempfile.TemporaryDirectory() as folder:
         loading = bench_loading(Tokenizer(model["bpe"]).encode_batch(texts), Path(folder))
     machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
-    print(json.dumps({"train_mb_s": megabytes / trained["train"], **encoding, **loading, "rounds": ROUNDS, **machine}))
+    show(json.dumps({"train_mb_s": megabytes / trained["train"], **encoding, **loading, "rounds": ROUNDS, **machine}))
     return 0
 
 

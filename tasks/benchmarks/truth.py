@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.fingerprint import num_processors
+from llm_core.printing import note, show
 from tasks.artifact import Artifact
 from tasks.benchmarks.dedup_truth import check_dedup
 from tasks.benchmarks.pii_truth import SAMPLE, labelled_precision, pii_recall
@@ -85,11 +86,11 @@ def check_languages(ingest: Artifact, language: Artifact) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or not (Path(arguments[0]) / "truth").is_dir():
-        print("textmill: name a corpus with jsonl/ and truth/: make truth CORPUS=path", file=sys.stderr)
+        note("textmill: name a corpus with jsonl/ and truth/: make truth CORPUS=path")
         return 2
     with tempfile.TemporaryDirectory() as temporary:
         store = Path(os.environ.get("CORPUS_STORE") or temporary)
-        print(json.dumps(check(Path(arguments[0]), store)))
+        show(json.dumps(check(Path(arguments[0]), store)))
     return 0
 
 

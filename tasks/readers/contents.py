@@ -54,12 +54,12 @@ def recognise(stream: BinaryIO, form: Format) -> tuple[BinaryIO, Format] | Fault
     compression = next((suffix for suffix, magic in COMPRESSED.items() if magic.match(head)), "")
     if compression == form.compression and compression:
         return stream, form
-    if form.kind in PLAIN and form.compression and PLAIN[form.kind].match(head) and _is_text(head, form.kind):
+    if form.compression and _is_plain(head, form.kind):
         return stream, Format(form.kind, "")
     if compression and form.kind not in SEEKING:
         return stream, Format(form.kind, compression)
     if form.compression:
-        if _is_text(head, form.kind) and len(head) > 8:
+        if _is_text(head) and len(head) > 8:
             what = f"plain text under a name in {form.compression}; take that off its name"
             return Fault(1, 0, f"another format: {what}", True, 0)
         return stream, form
@@ -69,7 +69,7 @@ def recognise(stream: BinaryIO, form: Format) -> tuple[BinaryIO, Format] | Fault
     other = f"a file in {compression}" if compression else _other(head, form.kind)
     if other:
         return Fault(1, 0, f"another format: {other} under the name of {form.kind}; rename or unpack it, or leave it out")
-    if form.kind in ("parquet", "zip") and len(head) > 8 and _is_text(head, form.kind):
+    if form.kind in ("parquet", "zip") and len(head) > 8 and _is_text(head):
         return Fault(1, 0, f"another format: plain text under the name of {form.kind}; rename it", True, 0)
     return stream, form
 
@@ -81,10 +81,13 @@ def _other(head: bytes, kind: str) -> str | None:
     return next((what for what, magic in OTHERS.items() if magic.match(head)), None)
 
 
-def _is_text(head: bytes, kind: str) -> bool:
+def _is_plain(head: bytes, kind: str) -> bool:
+    """Whether the first bytes are those of the format itself. One sign alone may be that of a damaged stream."""
+    return kind in PLAIN and PLAIN[kind].match(head) is not None and (kind in ("warc", "tar") or _is_text(head))
+
+
+def _is_text(head: bytes) -> bool:
     """Whether the first bytes are UTF-8 without control characters, as no compressed stream is."""
-    if kind == "tar":
-        return PLAIN["tar"].match(head) is not None
     if CONTROL.search(head):
         return False
     try:

@@ -98,31 +98,29 @@ def _describe(record: Record, columns: Columns) -> Item:
 
 
 def _read_values(blocks: Iterator[bytes], has_bom: bool, limits: Limits) -> Iterator[Item]:
-    values, in_damage = Values(blocks, limits.record_bytes), False
+    values, in_damage, cut_off = Values(blocks, limits.record_bytes), False, None
     for value in values:
         if value.is_long and (value.is_whole or values.damage is None):
             yield Fault(value.line, value.offset, limits.over("a JSON value"), ends=not value.is_whole)
             in_damage = True
             continue
-        if values.damage is not None and not value.is_whole:
-            yield Fault(value.line, value.offset, damaged(values.damage), True, values.damage.stopped_at)
-            return
         item = _read_value(value)
-        is_broken = isinstance(item, Fault) and not item.error.startswith("wrong type")
+        is_broken = not value.is_whole or (isinstance(item, Fault) and item.error.startswith("broken JSON"))
         if is_broken and in_damage and value.data[:1] not in (b"{", b"["):
             continue  # what a broken record leaves behind
         in_damage = is_broken
-        if is_broken and len(values.cut(value)) == len(value.data) and not value.is_whole:
-            yield Fault(value.line, value.offset, damaged("it ends within a JSON value"), True, 0, 0)
-            return
+        if is_broken and not values.step_back(value) and not value.is_whole:
+            cut_off = value
+            break
         if has_bom and isinstance(item, Record):
             item.repaired, has_bom = ("BOM", *item.repaired), False
         yield item
-    line, offset = values.position
+    line, offset = (cut_off.line, cut_off.offset) if cut_off else values.position
     if values.damage is not None:
         yield Fault(line, offset, damaged(values.damage), True, values.damage.stopped_at)
-    elif values.in_array and not in_damage:
-        yield Fault(line, offset, damaged("a JSON array has no end"), True, 0, 0)
+    elif cut_off or (values.in_array and not in_damage):
+        what = "it ends within a JSON value" if cut_off else "a JSON array has no end"
+        yield Fault(line, offset, damaged(what), True, 0, 0)  # nothing behind it was read over
 
 
 def _read_value(value: Value) -> Record | Fault:

@@ -114,14 +114,13 @@ class Values:
             self._go_to(stop)
             yield value
 
-    def cut(self, value: Value) -> bytes:
-        """What of the broken value, which was just given, is before another record; that one comes next."""
+    def step_back(self, value: Value) -> bool:
+        """Let what looks like another record within the broken value, which was just given, come next; whether there is one."""
         found = self._next.search(value.data, 1) if self._next is not None else None
-        if found is None:
-            return value.data
-        self._place -= len(value.data) - found.start()
-        self._line = value.line + value.data.count(b"\n", 0, found.start())
-        return value.data[: found.start()]
+        if found is not None:
+            self._place -= len(value.data) - found.start()
+            self._line = value.line + value.data.count(b"\n", 0, found.start())
+        return found is not None
 
     def _skip(self) -> bytes:
         """Go to the next sign; the white space before it, at least a space. Empty at the end."""

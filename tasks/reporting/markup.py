@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+from llm_core.printing import ACTING
+
+_UNSEEN = re.compile(f"[{ACTING}\u200e\u200f\ufffe\uffff]")
 _VOID = frozenset(("meta", "br", "hr", "col", "wbr"))
 
 

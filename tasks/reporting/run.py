@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tasks.artifact import Artifact
+from tasks.reporting.earlier_runs import earlier_documents
 from tasks.reporting.quantities import Facts, count, fixed, number, percent, plural, share, significant, span
 
 FEW_VALIDATION_DOCUMENTS = 100
@@ -110,6 +111,7 @@ class Run:
             self._warn_of_overfitting(),
             self._warn_of_events(),
             self._warn_of_quarantine(),
+            earlier_documents(self.artifacts),
             self._warn_of_accounting(),
             *self._warn_of_tokenizer(),
         )

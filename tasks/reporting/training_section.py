@@ -57,7 +57,11 @@ def _train_facts(run: Run, train: Facts) -> Markup:
         *_optimizer_facts(Facts(run.record("train").group("config", "optim"))),
         ("Tokens seen", compact(run.seen_tokens), "over all steps, without padding; text may be seen more than once"),
         ("Throughput", f"{compact(train.number('tokens_per_s'))} tokens/s", "training tokens per second, validation left out"),
-        ("Compute", f"{compact(flops)} FLOPs/token", "forward and backward; a multiply-add counts as two"),
+        (
+            "Compute",
+            f"{compact(flops)} FLOPs/token",
+            "forward and backward, attention within documents; a multiply-add counts as two",
+        ),
         ("Wall time", duration(run.record("train").number("elapsed_s")), "of the whole stage, with start-up and validation"),
         ("Hardware", hardware or NOT_MEASURED, "device and type of the arithmetic"),
         ("Layout", _layout(train), "how the work was divided; other layouts agree within rounding"),

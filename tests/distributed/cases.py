@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
-from llm_core.parallel.degrees import V_SHAPED
+from llm_core.parallel.degrees import V_SHAPED, ContextKind
 from llm_core.train_config import ParallelConfig
 
 ROWS, TOKENS = 8, 16
@@ -26,13 +26,16 @@ class Problem:
     """Sequences of a global batch."""
     tied: bool = True
     masks: str = "uneven"
-    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does."""
+    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does. empty: as
+    uneven, but for a second step in which none does."""
     packed: bool = False
     family: str = "llama"
     layers: int = 2
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
     optim: OptimizerKind = "adamw"
     state_in: Literal["device", "host", "disk"] = "device"
+    kernels: Literal["torch", "triton"] = "torch"
+    """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
     def model(self) -> ModelConfig:
         family: dict[str, Any] = {
@@ -187,6 +190,37 @@ MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZER
 SINGLES = [
     case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
 ]
+KERNELS = [
+    Case(
+        parallel,
+        Problem(dtype="fp32", kernels="triton", tied=False, packed=True, layers=parallel.pp),
+        8 // (parallel.dp * parallel.pp),
+    )
+    for parallel in (
+        layout(4, "fsdp", tp=2),
+        *(layout(4, "ddp", tp=4, sequence_parallel=sequence) for sequence in (True, False)),
+        layout(4, "ddp", tp=4, tp_overlap="ring"),
+        *(layout(4, kind) for kind in ("zero1", "fsdp")),
+        layout(4, "ddp", pp=4),
+        layout(4, "ddp", pp=2, tp=2),
+        *(layout(4, "ddp", cp=4, cp_kind=kind) for kind in get_args(ContextKind)),
+        layout(4, "fsdp", cp=2, tp=2),
+    )
+]
+"""Kernels under each axis and pairs of them; how data-parallel processes hold weights is nothing to a kernel."""
+LARGE = [
+    case
+    for parallel in (
+        *(layout(4, kind) for kind in ("zero1", "fsdp")),
+        *(layout(4, "ddp", tp=4, sequence_parallel=sequence) for sequence in (True, False)),
+        layout(4, "fsdp", tp=2),
+        layout(4, "ddp", pp=2, tp=2),
+        layout(4, "ddp", cp=2, tp=2),
+        layout(8, "zero1", pp=2, tp=2),
+    )
+    for case in cases_of(parallel, [Problem(vocab=50257, dtype="fp32")])[:1]
+]
+"""A vocabulary of people's size: a million numbers in one weight, and ids that no number of processes divides."""
 ROUGH = [
     case
     for parallel in LAYOUTS

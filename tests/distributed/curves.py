@@ -1,8 +1,9 @@
 """The loss curves of layouts over the GPUs of this machine: `python -m tests.distributed.curves FOLDER [steps [device [world]]]`.
 
-The same model, weights and batches of the embedded corpus under each layout, in bf16. Leaves `curves.json` in the folder: by
-layout, the loss of each step. `single` is one process; `noise` is one process with half the micro batch, which
-changes the order of sums and nothing else.
+The same model, weights and batches of the embedded corpus under each layout, in bf16, and on GPUs each with every way to compute
+it: eager, compiled, and compiled with kernels of our own and cuDNN's attention. Two ranks may share one GPU. Leaves
+`curves.json` in the folder: by layout, the loss of each step. `single` is one process; `noise` is one process with half the
+micro batch, which changes the order of sums and nothing else.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from llm_core.memory.config import SPLIT_BACKWARD
 from llm_core.model.config import ModelConfig
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
@@ -38,9 +41,21 @@ SMALL = replace(MODEL, dim=64, ffn_dim=176)
 TRAIN = TrainConfig(num_steps=STEPS, global_batch_sequences=32, seq_len=512, micro_batch_sequences=8, dtype="bf16")
 
 
-def layouts(world: int, device: str) -> list[ParallelConfig]:
+WAYS = {
+    "": {},
+    "compiled": {"compile": True},
+    "compiled, triton, cudnn": {"compile": True, "kernels": "triton", "attention": "cudnn"},
+}
+"""To compute a layout on GPUs."""
+
+
+def layouts(world: int, device: str, num_devices: int) -> list[ParallelConfig]:
     """What `world` processes can be, in pairs along each axis: on four, the products that people train with."""
     one = ParallelConfig(kind="fsdp", num_processes=world, device=device)  # type: ignore[arg-type]
+    if world == 1:
+        return [replace(one, kind=kind) for kind in ("none", "ddp", "fsdp")]
+    if device == "cuda" and num_devices < world:  # on one device, where exchanges are slow
+        return [replace(one, kind="ddp", tp=2), replace(one, tp=2, sequence_parallel=False), replace(one, cp=2)]
     if world == 2:
         data = [replace(one, kind=kind) for kind in ("ddp", "zero1", "zero2", "fsdp")]
         overlaps = ("none", "ring", "symmetric")[: 3 if device == "cuda" else 2]
@@ -82,6 +97,10 @@ def in_processes(config: RunConfig, file: Path) -> list[float]:
     def rank(number: int) -> None:
         os.environ |= {"RANK": str(number), "WORLD_SIZE": str(world), "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(world)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        if config.parallel.device == "cuda" and torch.cuda.device_count() < world:
+            # NCCL refuses ranks of one host on one GPU; those of two hosts meet over sockets.
+            os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NCCL_HOSTID": f"host{number}", "NCCL_NET": "Socket"}
+            os.environ |= {"NCCL_SOCKET_IFNAME": "lo"} | dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"), "1")
         curve(config, file)
 
     if not all_succeed([fork.Process(target=rank, args=(number,)) for number in range(world)]):
@@ -92,14 +111,22 @@ def in_processes(config: RunConfig, file: Path) -> list[float]:
 
 def main(folder: Path, steps: int, device: str, world: int) -> None:
     model = MODEL if device == "cuda" else SMALL
+    num_devices = torch.cuda.device_count() if device == "cuda" else world
+    ways: dict[str, dict[str, Any]] = WAYS if device == "cuda" else {"": {}}
     train, optim, nowhere = replace(TRAIN, num_steps=steps), OptimConfig(lr=LR), Path(os.devnull)
     single = RunConfig(model, optim, train, ParallelConfig(device=device), nowhere, nowhere)  # type: ignore[arg-type]
     runs = {
         "single": single,
         "noise": replace(single, train=replace(train, micro_batch_sequences=train.micro_batch_sequences // 2)),
     }
-    for parallel in layouts(world, device):
-        runs[layout_name(parallel)] = replace(single, parallel=parallel)
+    for parallel, (way, values) in itertools.product(layouts(world, device, num_devices), ways.items()):
+        compiled = values.get("compile", False) and not (parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD)
+        if values and not compiled:
+            continue
+        if parallel.cp > 1:  # cuDNN attends whole rows
+            values = {name: value for name, value in values.items() if name != "attention"}
+        named = ", ".join(part for part in (parallel.kind * (world == 1), layout_name(parallel), way) if part)
+        runs[named] = replace(single, parallel=parallel, train=replace(train, **values))
     found, numbers = {}, itertools.count()
     for name, config in runs.items():
         found[name] = in_processes(config, folder / f"losses-{next(numbers)}.json")

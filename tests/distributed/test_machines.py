@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_core.metric_log import read_rows, read_status, training_rows
+from llm_core.metric_log import read_rows, training_rows
+from llm_core.status import read_status
 from tasks.keys import ROOT
 from tests.distributed.processes import free_port
 from tests.llm_core.small_runs import run_config, write_config

@@ -75,7 +75,8 @@ def stand_in(name: str) -> Callable[..., Artifact]:
         parts = run_parts(process_part, [Part(f"p{i}", f"{name}{i}", {}) for i in range(3)], None, out_dir)
         (out_dir / "out.txt").write_text(name + "".join(p.key for p in parents) + str(len(parts)))
         if name == "train":
-            rows = [{"step": s, "train_loss": loss} for s, loss in ((1, 3.0), (2, 1.5), (3, 1.0))]
+            rows: list[dict[str, object]] = [{"step": s, "train_loss": loss} for s, loss in ((1, 3.0), (2, 1.5), (3, 1.0))]
+            rows.append({"at": "2026-01-01T00:00:00", "event": "damaged_checkpoint", "step": 2, "what": "kept as x.damaged"})
             lines = [json.dumps(row) for row in (*rows, {"step": 3, "val_loss": 1.25})]
             (out_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
             (out_dir / "profile").mkdir()

@@ -16,7 +16,7 @@ import pytest
 from flows.chains import follow_chain
 from flows.config import compose
 from flows.records import read_records, write_record
-from flows.run import Run, open_run
+from flows.run import Run, describe, open_run
 from flows.unused import unused
 from llm_core.config import ConfigError
 from tasks.artifact import Artifact
@@ -51,17 +51,30 @@ def opened(overrides: Sequence[str]) -> Iterator[Run]:
 
 def deduplicated(*overrides: str) -> Artifact:
     """The dedup artifact of a run that ends there."""
+    return deduplicated_and_said(*overrides)[0]
+
+
+def deduplicated_and_said(*overrides: str) -> tuple[Artifact, str]:
+    """The same, and what is shown at the end of the run."""
     with opened(overrides) as run:
         raw = run.stage("ingest")
         labelled = run.stage("language", raw)
         judged = run.stage("quality", raw, labelled, run.stage("scores", raw, labelled))
         run.stage("dedup", raw, judged)
-    return run.artifacts["dedup"]
+    return run.artifacts["dedup"], describe(run)
 
 
 def removed(artifact: Artifact) -> set[bytes]:
+    return _ids(artifact, kept=False)
+
+
+def kept(artifact: Artifact) -> set[bytes]:
+    return _ids(artifact, kept=True)
+
+
+def _ids(artifact: Artifact, kept: bool) -> set[bytes]:
     tables = [read_table(file, ["id", "kept"]) for file in artifact.files("part-*.parquet")]
-    return {row["id"] for table in tables for row in table.to_pylist() if not row["kept"]}
+    return {row["id"] for table in tables for row in table.to_pylist() if row["kept"] == kept}
 
 
 @pytest.fixture
@@ -100,6 +113,30 @@ def test_a_chain_knows_an_input_again_and_takes_only_what_completed(store: list[
     assert str(follow_chain(elsewhere)[0].dedup.index) == second.key, "the first of a chain may go on from a given index"
 
 
+def test_a_chain_over_a_source_that_grows_says_what_stays_with_earlier_runs_and_how_to_get_all(
+    store: list[str], tmp_path: Path
+) -> None:
+    a, b = (write_piece(tmp_path / "in" / f"p{i}.jsonl", i) for i in range(2))
+    order = ["dedup.survivor=[date,length,id]"]
+    first, said = deduplicated_and_said(*store, *order, *source(a), "dedup.chain=crawl")
+    assert "earlier_duplicates" not in first.counters and "Only new" not in said
+    second, said = deduplicated_and_said(*store, *order, *source(a, b), "dedup.chain=crawl")
+    again, duplicates = second.counters["read_again"], second.counters["earlier_duplicates"]
+    assert first.counters["kept"] <= again <= first.counters["read"] <= duplicates
+    assert f"{duplicates} of {second.counters['read']} that dedup read are duplicates" in said
+    assert f"({again} of them the very same documents" in said and said.count("Only new documents") == 1
+    assert "without dedup.chain" in said
+    both, said = deduplicated_and_said(*store, *order, *source(a, b))
+    assert kept(both) == kept(first) | kept(second) and "Only new" not in said
+
+
+def test_new_input_of_a_chain_is_not_said_to_be_read_again(store: list[str], tmp_path: Path) -> None:
+    a, b = (write_piece(tmp_path / "in" / f"p{i}.jsonl", i) for i in range(2))
+    deduplicated(*store, *source(a), "dedup.chain=crawl")
+    second, said = deduplicated_and_said(*store, *source(b), "dedup.chain=crawl")
+    assert second.counters["read_again"] == 0 < second.counters["earlier_duplicates"] and "Only new" not in said
+
+
 def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) -> None:
     a, b = (write_piece(tmp_path / "in" / f"{name}.jsonl", i, 6) for i, name in enumerate("ab"))
     settings, root = [*store, "dedup.chain=crawl"], Store(tmp_path / "store")
@@ -116,6 +153,21 @@ def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) ->
     (first.path / "artifact.json").unlink()
     with pytest.raises(ConfigError, match=f"goes on from dedup {first.key} .* not in the store"):
         follow_chain(config)
+
+
+@pytest.mark.parametrize("by", ["chain", "index"])
+def test_a_damaged_index_is_refused_and_not_taken_for_another(by: str, store: list[str], tmp_path: Path) -> None:
+    a, b = (write_piece(tmp_path / "in" / f"{name}.jsonl", i, 6) for i, name in enumerate("ab"))
+    first = deduplicated(*store, "dedup.chain=crawl", *source(a))
+    file = first.path / "index" / "shingles.arrow"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    goes_on_from = "dedup.chain=crawl" if by == "chain" else f"dedup.index={first.key}"
+    with pytest.raises(ConfigError, match=r"damaged: index/shingles.arrow has another content"):
+        deduplicated(*store, goes_on_from, *source(b))
+    deduplicated(*store, "dedup.chain=crawl", *source(a))
+    assert deduplicated(*store, goes_on_from, *source(b)).metrics["earlier_documents"]
 
 
 BEGINS = """

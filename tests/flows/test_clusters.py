@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pytest
 from prefect.client.schemas.objects import StateType
 
+from flows.access import answers
 from flows.config import compose
 from llm_core.config import ConfigError
+from tasks.prefect_tasks import ClusterExecutor
 from tests.whole_runs import contents, make_corpus, run
 
 CLUSTERS = [
@@ -60,6 +65,33 @@ def test_what_breaks_a_part_on_a_cluster_is_the_message_of_the_run(runner: str, 
     state = refresh(tmp_path, tmp_path / "place", f"runner={runner}")
     assert state.type is StateType.FAILED
     assert "none of 2 records is left" in str(state.message)
+
+
+def says_nothing_without_certificate(address: str) -> bool:
+    """Whether a server of TLS answers no program that shows none."""
+    host, _, port = address.removeprefix("tls://").partition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        try:
+            with context.wrap_socket(connection) as wrapped:
+                return not wrapped.recv(1)
+        except (ssl.SSLError, ConnectionError):
+            return True
+
+
+def test_a_local_dask_scheduler_takes_work_from_its_own_run_only() -> None:
+    executor = ClusterExecutor("dask", None, 1)
+    with executor, executor._make_task_runner() as runner:
+        cluster: Any = runner.client.cluster  # type: ignore[attr-defined]
+        address, web = cluster.scheduler_address, f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
+        with distributed.Client(address, security=cluster.security, timeout=60) as client:
+            assert client.submit(abs, -1).result() == 1
+        with pytest.raises(OSError):
+            distributed.Client(address, security=distributed.Security.temporary(), timeout=3)
+        assert says_nothing_without_certificate(address)
+        assert answers(f"{web}/health")
+        assert not answers(f"{web}/info/main/workers.html") and not answers(f"{web}/json/counts.json")
 
 
 def test_cluster_without_prefect_is_refused_with_the_way_out() -> None:

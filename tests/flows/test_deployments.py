@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flows.config import compose
+from flows.deployments import changes, merge
 from tasks.graph import STAGES
 from tasks.keys import ROOT
 
@@ -55,3 +58,34 @@ def test_schedules_are_valid_and_wait_to_be_switched_on() -> None:
 def test_deployments_work_from_any_clone() -> None:
     assert str(Path.home()) not in (ROOT / "prefect.yaml").read_text("utf-8")
     assert "pull" not in yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))
+
+
+SETTINGS = st.dictionaries(
+    st.sampled_from("abc"), st.one_of(st.integers(0, 3), st.dictionaries(st.sampled_from("xy"), st.integers(0, 3)))
+)
+
+
+@given(SETTINGS, SETTINGS)
+def test_the_file_holds_where_nobody_set_anything_and_settings_stay_where_it_is_the_same(one: Any, other: Any) -> None:
+    assert merge(one, one, other) == other
+    assert merge(one, other, one) == other
+    assert merge(one, other, other) == other
+
+
+def test_a_field_set_on_both_sides_is_that_of_the_file() -> None:
+    applied = {"schedules": {"nightly": {"active": False, "cron": 3}}, "paused": False}
+    theirs = {"schedules": {"nightly": {"active": True, "cron": 4}, "mine": {"active": True}}, "paused": True}
+    ours = {"schedules": {"nightly": {"active": False, "cron": 5}}, "paused": False}
+    merged = {"schedules": {"nightly": {"active": True, "cron": 5}, "mine": {"active": True}}, "paused": True}
+    assert merge(applied, theirs, ours) == merged
+    assert merge(applied, {"paused": False}, applied) == {"paused": False}, "what somebody deleted stays away"
+
+
+def test_changes_are_one_line_a_field_without_secrets() -> None:
+    before = {"paused": False, "parameters": {"overrides": ["a=1"]}}
+    after = {"paused": True, "parameters": {"overrides": ["tracking.uri=http://me:hidden@host"]}}
+    assert list(changes(before, after)) == [
+        'parameters.overrides: ["a=1"] → ["tracking.uri=http://me:***@host"]',
+        "paused: false → true",
+    ]
+    assert list(changes(None, after)) == ["new"]

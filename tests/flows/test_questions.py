@@ -195,7 +195,7 @@ def test_a_record_that_became_no_document_is_explained_by_its_reason_and_place(a
 
 def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(ask: Ask, ids: dict[str, str]) -> None:
     out = ask("explain", "good")["out"]
-    assert "quiz, item q1 (number 1):" in out and "asks      Do people\ufffd have a river" in out and "answer    Yes" in out
+    assert "quiz, item q1 (number 1):" in out and "asks      Do people\\u001b have a river" in out and "answer    Yes" in out
     assert "has       have a river to be with, and that is   (bytes " in out
     [hit] = ask("explain", "good", "--json")["json"]["contamination"]["hits"]
     assert TEXTS["good"].encode()[slice(*hit["spans"][0])].decode() == hit["texts"][0]

@@ -68,6 +68,23 @@ def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store:
     assert {path.name for path in cache.iterdir()} == {read, fetching}
 
 
+@pytest.mark.parametrize("damaged", ["f", "artifact.json"])
+def test_fetched_files_that_a_damaged_ingest_is_rebuilt_from_are_kept(tmp_path: Path, store: Store, damaged: str) -> None:
+    cache = store.root / ".remote"
+    cache.mkdir(parents=True)
+    fetched = cache / f"{0:032x}.jsonl"
+    fetched.write_text("fetched")
+    digests = InputDigests(store.root / ".inputs.json").of({"a": fetched})
+    node = Node("ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests["a"]}}, {})
+    with store.hold(node, print) as out:
+        (out / "f").write_text("documents")
+        store.publish(node, Artifact(out, "ingest"), 0, 0, "2026-01-01")
+    write_record(store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {}))
+    os.utime(fetched, (0, 0))
+    (store.path("ingest", 16 * "a") / damaged).write_text("other")
+    assert not [item for item in unused(store, 1) if item.kind == "remote"]
+
+
 def test_held_key_is_never_touched(run_cli: RunCli, store: Store) -> None:
     old = run_cli("refresh", "tokenizer.vocab_size=300")["summary"]["stages"]["tokenizer"]["key"]
     run_cli("refresh", "tokenizer.vocab_size=400")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -10,12 +11,16 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flows import services
+from flows.access import answers, basic_auth
 from flows.processes import descendants, free_port, is_running, start_detached, start_time, stop
-from flows.services import answers, down, environment, server_url, up
+from flows.services import client_environment, down, environment, server_url, up
 from tasks.artifact import write_json
 from tests.flows.conftest import RunCli
 
@@ -108,7 +113,7 @@ def test_two_ups_start_one_server_and_down_leaves_nothing(tmp_path: Path, monkey
         assert len(urls) == 2 and len(set(urls)) == 1 and len(said) == 1
         assert answers(f"{urls[0]}/health") and urls[0].startswith("http://127.0.0.1:")
         assert up(tmp_path, said.append) == urls[0] == server_url(tmp_path) and len(said) == 1
-        env = {**os.environ, **environment(tmp_path), "PREFECT_API_URL": urls[0]}
+        env = {**os.environ, **client_environment(tmp_path, urls[0])}
         command = [sys.executable, "-m", "prefect", "deployment", "ls"]
         listed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
         assert "pipeline/local" in listed and "refresh/nightly" in listed
@@ -118,3 +123,52 @@ def test_two_ups_start_one_server_and_down_leaves_nothing(tmp_path: Path, monkey
     assert not answers(f"{urls[0]}/health") and down(tmp_path) == []
     assert up(tmp_path, said.append) == urls[0], "the port is remembered"
     assert down(tmp_path) == ["worker", "server"]
+
+
+@pytest.mark.slow
+def test_what_was_set_through_prefect_outlives_an_edit_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    clone, state = tmp_path / "clone", tmp_path / "state"
+    clone.mkdir()
+    for name in ("flows", "tasks", "llm_core", "conf"):
+        (clone / name).symlink_to(services.ROOT / name)
+    text = (services.ROOT / "prefect.yaml").read_text("utf-8")
+    file = clone / "prefect.yaml"
+    file.write_text(text)
+    monkeypatch.setattr(services, "ROOT", clone)
+    said: list[str] = []
+    env = {**os.environ, **environment(state)}
+
+    def prefect(*arguments: str) -> str:
+        command = [sys.executable, "-m", "prefect", *arguments]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    def nightly() -> Any:
+        request = urllib.request.Request(f"{env['PREFECT_API_URL']}/deployments/name/refresh/nightly")
+        request.add_header("Authorization", basic_auth(env["PREFECT_API_AUTH_STRING"]))
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
+
+    try:
+        env |= client_environment(state, up(state, said.append))
+        del said[:]
+        prefect("deployment", "schedule", "resume", "refresh/nightly", nightly()["schedules"][0]["id"])
+        prefect("deployment", "schedule", "create", "refresh/nightly", "--cron", "0 5 * * 0", "--active")
+        prefect("work-pool", "set-concurrency-limit", "textmill", "3")
+        file.write_text(text.replace("New input to token shards", "New documents to token shards"))
+        up(state, said.append)
+        (line,) = said
+        assert line.startswith("refresh/nightly: description: ") and "New documents" in line
+        schedules = {schedule["schedule"]["cron"]: schedule["active"] for schedule in nightly()["schedules"]}
+        assert schedules == {"0 3 * * *": True, "0 5 * * 0": True}
+        assert '"concurrency_limit": 3' in prefect("work-pool", "inspect", "textmill", "-o", "json")
+
+        del said[:]
+        file.write_text(text.replace('cron: "0 3 * * *"', 'cron: "30 3 * * *"'))
+        up(state, said.append)
+        schedules = {schedule["schedule"]["cron"]: schedule["active"] for schedule in nightly()["schedules"]}
+        assert schedules == {"30 3 * * *": True, "0 5 * * 0": True}, "the file changed one field, Prefect another"
+        assert any(line.startswith("refresh/nightly: schedules.nightly.schedule.cron: ") for line in said), said
+        up(state, said.append)
+    finally:
+        down(state)

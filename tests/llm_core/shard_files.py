@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +13,15 @@ from llm_core.shards import TokenShards, digest_tokens, open_shards
 
 
 def write_split(
-    folder: Path, shards: list[list[list[int]]], split: str = "train", seed: int = 0, sources: Sequence[str] = ("web",)
+    folder: Path,
+    shards: list[list[list[int]]],
+    split: str = "train",
+    seed: int = 0,
+    sources: Sequence[str] = ("web",),
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """`shards` holds documents, which hold ids; documents take the sources in turn."""
-    number = 0
+    """`shards` holds documents, which hold ids; documents take the sources in turn. metadata: what shards note besides."""
+    number, noted = 0, dict(metadata or {})
     for k, documents in enumerate(shards):
         ids = [(number + i).to_bytes(16, "big") for i in range(len(documents))]
         names = [sources[(number + i) % len(sources)] for i in range(len(documents))]
@@ -31,10 +36,10 @@ def write_split(
                 "continues": pa.array([False] * len(documents), pa.bool_()),
             }
         )
-        metadata = {"split": split, "tokenizer_digest": "t", "config_digest": "c", "seed": str(seed), "eos_id": "0"}
-        metadata |= {"num_tokens": str(sum(map(len, documents))), "num_shards": str(len(shards)), "shard": str(k)}
-        metadata["tokens_digest"] = digest_tokens(batch["tokens"].flatten().to_numpy())
-        batch = batch.replace_schema_metadata(metadata)
+        described = noted | {"split": split, "tokenizer_digest": "t", "config_digest": "c", "seed": str(seed), "eos_id": "0"}
+        described |= {"num_tokens": str(sum(map(len, documents))), "num_shards": str(len(shards)), "shard": str(k)}
+        described["tokens_digest"] = digest_tokens(batch["tokens"].flatten().to_numpy())
+        batch = batch.replace_schema_metadata(described)
         with pa.ipc.new_file(folder / f"{split}-{k:05d}.arrow", batch.schema) as writer:
             writer.write_batch(batch)
 

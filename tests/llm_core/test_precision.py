@@ -16,7 +16,7 @@ def scales(overflows: list[bool], **values: float) -> list[float]:
     scaler = LossScaler(LossScaleConfig(**values), CPU)  # type: ignore[arg-type]
     found = []
     for overflow in overflows:
-        scaler.observe(torch.tensor(overflow))
+        scaler.observe(torch.tensor(overflow), torch.tensor(False))
         found.append(float(scaler.scale))
     return found
 

@@ -18,9 +18,10 @@ from flows.processes import descendants
 from llm_core.checkpoint.reader import CheckpointError, IndexUnpickler
 from llm_core.checkpoint.writer import Writer
 from llm_core.data_config import DataConfig
-from llm_core.metric_log import read_rows, read_status
+from llm_core.metric_log import MetricLog, read_rows
 from llm_core.run_config import RunConfig
-from llm_core.train import main, run
+from llm_core.status import read_status
+from llm_core.train import main, run, run_in
 from llm_core.trainer import TrainingDiverged
 from tasks.keys import ROOT
 from tasks.train import trainer_command, trainer_environment
@@ -145,7 +146,7 @@ def test_fewer_steps_than_there_are_is_refused_and_a_full_disk_is_named_though_i
     change_config(tmp_path, train__num_steps=8)
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="2"):
         patch.setattr(Writer, "write", full_disk)
-        patch.setattr("llm_core.train.write_status", lambda path, outcome, *_, **__: outcome == "failed" and full_disk())
+        patch.setattr("llm_core.status.write_status", lambda path, outcome, *_, **__: outcome == "failed" and full_disk())
         main(arguments)
     told = capsys.readouterr().err.splitlines()
     assert "status.json was not written" in told[0] and "checkpoint of step 8 was not written, rank 0" in told[1]
@@ -179,6 +180,23 @@ def command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+def test_status_says_how_far_the_run_is_while_it_runs(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, seen = MetricLog.write, []
+
+    def look(self: MetricLog, row: dict[str, object]) -> None:
+        write(self, row)
+        if "train_loss" in row:
+            time.sleep(0.05)
+            seen.append((row["step"], read_status(tmp_path / "status.json")))
+
+    monkeypatch.setattr("llm_core.status.BEAT_S", 0.005)
+    monkeypatch.setattr(MetricLog, "write", look)
+    run_in(tmp_path, config)
+    assert [(status["outcome"], status["step"]) for _, status in seen] == [("running", step) for step, _ in seen]
+    times = [status["at"] for _, status in seen]
+    assert times == sorted(times) and len(set(times)) == len(times) and all(status["pid"] == os.getpid() for _, status in seen)
+
+
 def test_killed_run_resumes_to_the_same_bytes(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
     file = write_config(tmp_path / "config.json", config)
     workdir = tmp_path / "work"
@@ -188,13 +206,19 @@ def test_killed_run_resumes_to_the_same_bytes(config: RunConfig, uninterrupted: 
         time.sleep(0.002)
     trainer.kill()
     trainer.wait()
-    assert read_status(workdir / "status.json")["outcome"] == "running"
+    status = read_status(workdir / "status.json")
+    assert status["outcome"] == "died" and f"process {trainer.pid} on " in status["cause"]
     run(config, workdir)
+    assert happened(workdir)[0] == ("died", status["step"])
     assert result_bytes(workdir) == uninterrupted
 
 
-def test_torn_checkpoint_is_passed_over_for_the_one_before(
-    config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_torn_checkpoint_is_set_aside_for_the_one_before(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with monkeypatch.context() as patch:
         signal_when(13, signal.SIGTERM, patch)
@@ -206,9 +230,38 @@ def test_torn_checkpoint_is_passed_over_for_the_one_before(
     run(config, tmp_path)
     assert int(older.name.removeprefix("step-")) < int(newest.name.removeprefix("step-"))
     assert result_bytes(tmp_path) == uninterrupted
-    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept == {"step-00000016", "step-00000020", f"{newest.name}.damaged"}
+    assert f"{newest.name}.damaged" in capsys.readouterr().err
     torn, sound = (int(folder.name.removeprefix("step-")) for folder in (newest, older))
     assert happened(tmp_path) == [("preempted", torn), ("damaged_checkpoint", torn), ("resumed", sound)]
+
+
+def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="75"):
+        signal_when(9, signal.SIGTERM, patch)
+        main(arguments)
+    for data in (tmp_path / "work" / "checkpoints").glob("*/*.distcp"):
+        data.write_bytes(data.read_bytes()[:-1] + b"\x55")
+    for _ in range(2):
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        refusal = capsys.readouterr().err.splitlines()[-1]
+        assert "none is sound" in refusal and "train.restart=true" in refusal
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
+    change_config(tmp_path, train__restart=True)
+    main(arguments)
+    assert result_bytes(tmp_path / "work") == uninterrupted
+    assert [event for event, _ in happened(tmp_path / "work")].count("restarted") == 1
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_core.config import ConfigError
 from llm_core.shards import ShardError, open_shards
+from llm_core.train import REFUSED, main
 from tests.llm_core.shard_files import counting_stream, write_split
+from tests.llm_core.small_runs import run_config, write_config
 
 
 def test_tokens_are_views_of_the_memory_map(tmp_path: Path) -> None:
@@ -140,3 +143,35 @@ def test_documents_carry_their_facts(tmp_path: Path) -> None:
         ([7, 0], 2, "web", 2),
     ]
     assert (shards.num_tokens, shards.num_documents, shards.eos_id) == (6, 3, 0)
+
+
+def test_ids_that_the_model_has_not_are_refused_with_the_shard_and_the_way_out(tmp_path: Path) -> None:
+    write_split(tmp_path, [[[1, 2, 0]], [[1, 7, 0]], [[9, 0]]])
+    shards = open_shards(tmp_path, "train")
+    shards.check_ids(10)
+    with pytest.raises(ConfigError, match=r"train-00002.arrow has id 9, the model has ids 0 to 8; set model.vocab_size to 10"):
+        shards.check_ids(9)
+    with pytest.raises(ConfigError, match=r"train-00001.arrow has id 7, the model has ids 0 to 6"):
+        shards.check_ids(7)
+
+
+def test_a_noted_largest_id_stands_for_the_tokens(tmp_path: Path) -> None:
+    write_split(tmp_path, [[[1, 2, 0]]], metadata={"largest_id": "50"})
+    assert open_shards(tmp_path, "train").shards[0].largest_id == 50
+    for text in ("", "-1", "many"):
+        write_split(tmp_path, [[[1, 2, 0]]], metadata={"largest_id": text})
+        assert open_shards(tmp_path, "train").shards[0].largest_id == 2
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_run_on_ids_beyond_its_vocabulary_ends_in_one_line(
+    split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = run_config(tmp_path)
+    # One more than there are, in the middle of a document.
+    write_split(config.shards, [[[*range(1, 30), config.model.vocab_size, 3, 0]] * 12], split=split)
+    with pytest.raises(SystemExit) as ended:
+        main(["--config", str(write_config(tmp_path / "run.json", config)), "--workdir", str(tmp_path / "run")])
+    assert ended.value.code == REFUSED
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{split}-00000.arrow has id {config.model.vocab_size}, the model has ids 0 to {config.model.vocab_size - 1}" in line

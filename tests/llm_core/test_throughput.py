@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from llm_core import roofline
+from llm_core.model.masks import Pattern
 from llm_core.parallel.ranks import Ranks
 from llm_core.roofline import training_peak
 from llm_core.run_config import RunConfig
@@ -41,10 +42,34 @@ def test_a_row_counts_tokens_flops_and_the_wait_for_data(config: RunConfig) -> N
 
 
 def test_devices_share_the_work_and_so_the_peak(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepClock, "_of_all_ranks", lambda self: ([1.0] * 4, [0.0] * 4, [0.0] * 4))
+    monkeypatch.setattr(StepClock, "_of_all_ranks", lambda self: ([1.0] * 4, [0.0] * 4, [0.0] * 4, [4.0, 4.0, 8.0, 16.0]))
     row = StepClock(config, Ranks(0, 4, CPU), peak_flops=1e9).row(1, 1)
-    flops = config.model.training_flops_per_token(config.train.seq_len)
+    assert row["attended_tokens"] == 8
+    flops = config.model.training_flops_per_token(8)
     assert row["mfu_full"] == pytest.approx(row["tokens_per_s"] * flops / 4e9)
+
+
+@pytest.mark.parametrize("seq_len", [4096, 32768])
+def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(seq_len: int, config: RunConfig) -> None:
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, max_seq_len=seq_len),
+        train=dataclasses.replace(config.train, seq_len=seq_len),
+    )
+    clock = StepClock(config, Ranks(0, 1, CPU), peak_flops=1e9)
+    ids = torch.zeros(2, seq_len, dtype=torch.int64)
+    documents = (torch.arange(seq_len) // 1024).int().expand(2, -1)
+    clock.see((ids, ids, documents), Pattern())
+    row = clock.row(1, 1)
+    assert row["attended_tokens"] == 1024
+    of_weights, of_pairs = 6 * config.model.matmul_parameters(), 12 * config.model.num_layers * config.model.attention_dim
+    assert row["mfu_full"] == pytest.approx(row["tokens_per_s"] * (of_weights + of_pairs * 1024) / 1e9)
+    assert row["mfu_causal"] == pytest.approx(row["tokens_per_s"] * (of_weights + of_pairs * 1024 / 2) / 1e9)
+    assert clock.row(2, 1)["attended_tokens"] == seq_len, "each stretch has its own"
+    # Padding, of number -1, attends for nothing; a window and a block take their share of each document.
+    for pattern, attended in ((Pattern(), 512), (Pattern(window=64), 62), (Pattern(block=64), 32)):
+        clock.see((ids, ids, torch.where(documents % 2 == 0, documents, -1)), pattern)
+        assert clock.row(3, 1)["attended_tokens"] == attended
 
 
 def test_a_rank_slow_several_times_in_a_row_is_reported_once(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +77,7 @@ def test_a_rank_slow_several_times_in_a_row_is_reported_once(config: RunConfig, 
     clock = StepClock(config, Ranks(0, 3, CPU), report=lambda *event: told.append(event))
     slow, fair = [1.0, 1.4, 1.0], [1.0, 1.2, 1.0]
     for step, paces in enumerate([slow, slow, fair, *[slow] * (SLOW_STRETCHES + 2)]):
-        monkeypatch.setattr(clock, "_of_all_ranks", lambda paces=paces: (paces, [0.0] * 3, [0.0] * 3))
+        monkeypatch.setattr(clock, "_of_all_ranks", lambda paces=paces: (paces, [0.0] * 3, [0.0] * 3, [1.0] * 3))
         row = clock.row(step, 1)
         assert row["slowest_rank"] == 1 and row["slowest_pace"] == pytest.approx(paces[1])
     assert told == [
@@ -63,7 +88,7 @@ def test_a_rank_slow_several_times_in_a_row_is_reported_once(config: RunConfig, 
 def test_only_the_first_rank_reports(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int, str]] = []
     clock = StepClock(config, Ranks(1, 2, CPU), report=lambda *event: told.append(event))
-    monkeypatch.setattr(clock, "_of_all_ranks", lambda: ([1.0, 3.0], [0.0, 0.0], [0.0, 0.0]))
+    monkeypatch.setattr(clock, "_of_all_ranks", lambda: ([1.0, 3.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0]))
     for step in range(5):
         clock.row(step, 1)
     assert told == []
@@ -100,7 +125,8 @@ def test_the_stated_peak_is_that_of_the_very_card(card: str, flops: float, monke
 
 
 def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(config: RunConfig, tmp_path: Path) -> None:
-    from llm_core.metric_log import read_rows, read_status
+    from llm_core.metric_log import read_rows
+    from llm_core.status import read_status
     from llm_core.train import run
 
     train = dataclasses.replace(config.train, num_steps=6, log_every=2, validate_every=0)
@@ -109,3 +135,14 @@ def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(config: RunConfig,
     assert [row["step"] for row in rows] == [2, 4, 6] and all(row["num_steps"] == 2 for row in rows)
     assert all(0 < row["mfu_causal"] < row["mfu_full"] for row in rows)
     assert read_status(tmp_path / "status.json")["peak_is"] == "measured"
+    assert {row["attended_tokens"] for row in rows} == {train.seq_len}
+
+
+def test_a_run_with_document_masks_counts_its_documents(config: RunConfig, tmp_path: Path) -> None:
+    from llm_core.metric_log import read_rows
+    from llm_core.train import run
+
+    data = dataclasses.replace(config.train.data, mask_documents=True)
+    train = dataclasses.replace(config.train, num_steps=2, seq_len=64, validate_every=0, data=data)
+    run(dataclasses.replace(config, train=train), tmp_path)
+    assert all(30 < row["attended_tokens"] < 60 for row in read_rows(tmp_path / "timing.jsonl")), "documents have 60 tokens"

@@ -152,6 +152,16 @@ def test_empty_documents_are_dropped_and_counted_and_become_no_tokens(
     assert in_and_out(back) == ("50 documents (4 without tokens dropped)", "150 tokens")
 
 
+def test_an_import_of_nothing_but_empty_documents_says_so(made: tuple[Artifact, ...], tmp_path: Path) -> None:
+    write_megatron(tmp_path / "in", [[5], [], []], empty_sequences=True)
+    whole = (tmp_path / "in" / "train.idx").read_bytes()
+    zeros = np.zeros(6, "<i4").tobytes()
+    (tmp_path / "in" / "train.idx").write_bytes(whole[:34] + zeros + whole[34 + len(zeros) :])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(StageFailure, match=r"split train has no documents \(3 read, 3 of them without tokens"):
+        write_shards(made[0], made[1], tmp_path / "out", ShardsConfig(form="megatron", path=tmp_path / "in"))
+
+
 def write_megatron(
     folder: Path, documents: list[list[int]], dtype: str = "<i4", code: int = 4, empty_sequences: bool = False
 ) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tasks import classifier, language, perplexity
-from tasks.inputs import load_once
+from tasks.inputs import InputDigests, load_once
 
 
 def test_a_file_is_loaded_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
@@ -30,3 +34,15 @@ def test_a_file_is_loaded_once_and_again_when_it_has_changed(tmp_path: Path) -> 
 def test_models_that_users_give_are_looked_at_again() -> None:
     for load in (language._load_tree, language._load_predict, classifier._load_fasttext, perplexity._load_kenlm):
         assert not hasattr(load, "cache_info"), "a cache by path alone takes the model that was there before"
+
+
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_byte_in_the_memory_of_digests_gives_no_wrong_digest(place: int, bit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source, memory = Path(folder) / "a.jsonl", Path(folder) / "memory.json"
+        source.write_text("one")
+        wanted = InputDigests(memory).of({"a": source})
+        content = bytearray(memory.read_bytes())
+        content[place % len(content)] ^= 1 << bit
+        memory.write_bytes(content)
+        assert InputDigests(memory).of({"a": source}) == wanted

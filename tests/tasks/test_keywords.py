@@ -191,7 +191,12 @@ def test_a_replay_with_other_terms_than_those_that_were_counted_is_refused(tmp_p
     keywords = {"dogs": {"terms": ["dog"]}}
     made = filtered(tmp_path, TEXTS_OF_ANIMALS, "a", keywords=keywords)
     recorded = json.loads(json.dumps(key_config(build(QualityConfig, {"keywords": keywords}))))
-    stored = Artifact(made.path, "quality", made.counters, made.metrics, {"config": recorded, "identity": {"inputs": {}}})
+    record = {
+        "config": recorded,
+        "identity": {"inputs": {}},
+        "files": [{"path": path.name} for path in made.path.iterdir()],
+    }
+    stored = Artifact(made.path, "quality", made.counters, made.metrics, record)
     parents = [Artifact(tmp_path / "a" / name, name, {}, {"scores": {}}) for name in ("ingest", "language", "scores")]
     looser = {"dogs": {"terms": ["dog"], "max_hits": 1}}
     config = build(QualityConfig, {"presets": [], "record": [], "keywords": looser})

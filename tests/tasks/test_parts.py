@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -57,6 +58,29 @@ def test_a_damaged_part_is_made_again_and_no_other(damage: bytes, tmp_path: Path
     (tmp_path / "out.work" / "d3" / "value.txt").write_bytes(damage)
     assert results(serial, tmp_path / "out", config) == first
     assert (tmp_path / "log").read_text().split()[7:] == ["p3"]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda record: record.write_bytes(record.read_bytes().replace(b'"counters": 3', b'"counters": 7').replace(b"p3", b"q3")),
+        lambda record: record.write_bytes(b"\xff" + record.read_bytes()[1:]),
+        lambda record: record.write_bytes(record.read_bytes()[:-9]),
+        lambda record: record.write_bytes(b"[]"),
+        lambda record: record.unlink(),
+    ],
+    ids=["another value", "no text", "cut off", "no record", "gone"],
+)
+def test_a_damaged_record_of_a_part_is_said_and_the_part_made_again(
+    harm: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"log": str(tmp_path / "log")}
+    first = results(serial, tmp_path / "out", config)
+    harm(tmp_path / "out.work" / "d3" / "part.json")
+    with caplog.at_level("WARNING", "tasks.parts"):
+        assert results(serial, tmp_path / "out", config) == first
+    assert (tmp_path / "log").read_text().split()[7:] == ["p3"]
+    assert len([r for r in caplog.records if "part p3" in r.getMessage() and "is damaged: part.json" in r.getMessage()]) == 1
 
 
 def test_an_error_in_a_part_is_raised_and_finished_parts_stay(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.keys import canonical_json, key_config
+from tasks.parts import PartRunner, process_executor
 from tasks.pii import PiiConfig, find_pii
 from tasks.pii_kinds import TYPE_NAMES
 from tasks.pii_replacements import ACTIONS, normal_form, pseudonym, replacements
@@ -119,6 +120,18 @@ def test_documents_are_dropped_where_an_action_says_so(tmp_path) -> None:
     source = ingest_files(tmp_path, "in2", [tmp_path / "b.jsonl"])
     with pytest.raises(StageFailure, match="no document is left of 1"):
         find_pii(source, empty_dir(tmp_path / "out2"), everything)
+
+
+def test_worker_processes_get_the_key_that_the_config_names(tmp_path) -> None:
+    files = [tmp_path / f"{name}.jsonl" for name in "ab"]
+    for file in files:
+        write_jsonl(file, [{"text": f"bob@x.org in {file.name}"}])
+    source = ingest_files(tmp_path, "in", files)
+    two = find_pii(
+        source, empty_dir(tmp_path / "two"), _config(action="pseudonym"), PartRunner(make_executor=process_executor(2))
+    )
+    one = find_pii(source, empty_dir(tmp_path / "one"), _config(action="pseudonym"))
+    assert read_documents(two) == read_documents(one) and len(read_documents(two)) == 2
 
 
 def test_every_span_is_listed_without_its_value(tmp_path) -> None:

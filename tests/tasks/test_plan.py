@@ -73,6 +73,46 @@ def test_damaged_artifact_is_rebuilt_and_said_so(tmp_path: Path) -> None:
     assert whys(make_plan(store, made, "report")) == {"report": "damaged: f is gone"}
 
 
+def spoil(store: Store, made: dict[str, Node], *stages: str) -> None:
+    for name in stages:
+        (store.path(name, made[name].key) / "f").write_text(name.upper())
+
+
+def test_damage_is_rebuilt_also_where_nothing_would_read_it(tmp_path: Path) -> None:
+    store, made = Store(tmp_path), nodes()
+    fill(store, made)
+    spoil(store, made, "ingest", "train")
+    another = "damaged: f has another content"
+    assert whys(make_plan(store, made, "report")) == {"ingest": another, "train": another}
+    assert whys(make_plan(store, made, "report", start="tokenizer")) == {"train": another}
+    assert whys(make_plan(store, made, "report", only="dedup")) == {}
+
+
+def test_a_measurement_that_is_made_again_takes_the_page_that_shows_it_along(tmp_path: Path) -> None:
+    store, made = Store(tmp_path), nodes()
+    fill(store, made)
+    spoil(store, made, "bench")
+    assert whys(make_plan(store, made, "report"))["report"] == "after bench, measured again"
+
+
+def test_damage_that_start_leaves_out_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    store, made = Store(tmp_path), nodes()
+    fill(store, made)
+    spoil(store, made, "documents")
+    with pytest.raises(
+        ConfigError, match=r"documents \w+ is damaged: f has another content, and start/only leave it out; run with"
+    ):
+        make_plan(store, nodes(tokenizer=1), "report", start="tokenizer")
+
+
+@pytest.mark.parametrize("stage", [name for name in STAGES if name != "report"])
+def test_what_the_report_takes_is_checked_like_everything_else(stage: str, tmp_path: Path) -> None:
+    store, made = Store(tmp_path), nodes()
+    fill(store, made)
+    spoil(store, made, stage)
+    assert stage in whys(make_plan(store, nodes(report=1), "report"))
+
+
 def test_forced_stage_runs_and_the_report_with_it(tmp_path: Path) -> None:
     store, made = Store(tmp_path), nodes()
     fill(store, made)

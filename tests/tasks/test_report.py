@@ -321,6 +321,16 @@ def test_quarantine_and_a_small_validation_set_are_warned_of(tmp_path: Path) -> 
     assert "5 records" in text and "validation set has only 57 documents" in text
 
 
+def test_documents_that_stay_with_earlier_runs_are_told_with_the_way_to_all(tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    (i,) = (i for i, artifact in enumerate(artifacts) if artifact.stage == "dedup")
+    for read_again, told in ((0, False), (79, True)):
+        counters = {**artifacts[i].counters, "earlier_duplicates": 83, "read_again": read_again}
+        artifacts[i] = dataclasses.replace(artifacts[i], counters=counters)
+        text = Page(render(artifacts, tmp_path)).text
+        assert ("Only new documents are in this run: 83 of" in text and "without dedup.chain" in text) == told
+
+
 def test_lost_documents_are_warned_of(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     artifacts[0] = dataclasses.replace(artifacts[0], counters={"read": 10, "kept": 8, "dropped": {"EMPTY": 1}, "quarantined": 0})

@@ -1,17 +1,31 @@
 """The store: complete or absent, one holder per key, damage noticed, nothing rewritten."""
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tasks.artifact import Artifact, ArtifactMismatch, check_accounting, load_artifact
+from tasks import soundness
+from tasks.artifact import (
+    Artifact,
+    ArtifactMismatch,
+    DamagedRecord,
+    check_accounting,
+    load_artifact,
+    read_sealed,
+    write_sealed,
+)
 from tasks.keys import ROOT
 from tasks.stage import StageFailure
 from tasks.store import Node, Store
@@ -53,6 +67,11 @@ def rename_file(path: Path, name: str) -> None:
     (path / "artifact.json").write_text(json.dumps(record))
 
 
+def replace_by_folder(p: Path) -> None:
+    (p / "data/a.txt").unlink()
+    (p / "data/a.txt").mkdir()
+
+
 @pytest.mark.parametrize(
     ("harm", "named"),
     [
@@ -64,7 +83,14 @@ def rename_file(path: Path, name: str) -> None:
         (lambda p: (p / "artifact.json").write_text("[" * 100_000), "damaged: .*artifact.json is not a readable"),
         (lambda p: rename_file(p, "../../other/a.txt"), "damaged: .*artifact.json names '../../other/a.txt', which is not in"),
         (lambda p: rename_file(p, "/etc/hostname"), "damaged: .*artifact.json names '/etc/hostname', which is not in"),
-        (lambda p: (p / "artifact.json").unlink(), "missing"),
+        (lambda p: (p / "artifact.json").unlink(), "damaged: artifact.json is gone"),
+        (
+            lambda p: (p / "artifact.json").write_text((p / "artifact.json").read_text().replace('"kept": 1', '"kept": 2')),
+            "damaged: .*is not what was written",
+        ),
+        (lambda p: (p / "data/a.txt").write_text("hellO"), "damaged: data/a.txt has another content"),
+        (replace_by_folder, "damaged: data/a.txt is no file"),
+        (lambda p: shutil.rmtree(p / "data"), "damaged: data/a.txt is gone"),
     ],
 )
 def test_damage_is_named_and_makes_a_miss(harm, named: str, tmp_path: Path) -> None:
@@ -78,11 +104,89 @@ def test_damage_is_named_and_makes_a_miss(harm, named: str, tmp_path: Path) -> N
     assert store.damage("ingest", "k1", check_digests=True) is None
 
 
-def test_changed_content_of_the_same_size_is_found_by_digest(tmp_path: Path) -> None:
+def test_changed_content_is_found_also_under_the_old_time_of_modification(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    (make(store, node()).path / "data/a.txt").write_text("HELLO")
+    file = make(store, node()).path / "data/a.txt"
+    settle(file)
     assert store.damage("ingest", "k1") is None
+    before = file.stat()
+    file.write_text("HELLO")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert store.damage("ingest", "k1") == "damaged: data/a.txt has another content"
+    assert store.find("ingest", "k1") is None
+
+
+@pytest.fixture(autouse=True)
+def files_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soundness, "SETTLED_S", 0.1)
+
+
+def settle(file: Path) -> None:
+    """Wait until the file is old enough for its stamp to be trusted."""
+    time.sleep(max(0.0, file.stat().st_ctime + soundness.SETTLED_S + 0.02 - time.time()))
+
+
+def test_who_reads_an_artifact_sees_a_disk_that_gives_other_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    file = make(store, node()).path / "data/a.txt"
+    file.write_text("HELLO")
+    settle(file)
+    # A stamp that is remembered as sound and bytes that are not: what a failing disk looks like.
+    with monkeypatch.context() as failing:
+        failing.setattr(soundness, "digest_file", lambda path: store_digest("hello"))
+        assert store.damage("ingest", "k1") is None
+    monkeypatch.setattr(soundness, "RECENT_S", 0.0)
+    assert store.damage("ingest", "k1") is None, "the stamp says nothing has written to it"
     assert store.damage("ingest", "k1", check_digests=True) == "damaged: data/a.txt has another content"
+    assert store.find("ingest", "k1") is None, "once found it is known"
+
+
+def store_digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def test_what_was_sound_is_remembered_and_costs_no_other_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, read = Store(tmp_path), []
+    settle(make(store, node()).path / "data/a.txt")
+    monkeypatch.setattr(soundness, "_CHECKS", {})
+    assert store.damage("ingest", "k1") is None
+    monkeypatch.setattr(soundness, "_CHECKS", {})  # as in a new process
+    monkeypatch.setattr(soundness, "digest_file", read.append)
+    assert store.damage("ingest", "k1") is None and not read
+
+
+@pytest.mark.parametrize("memory", [b"", b"\xff", b"[]", b"{}", b'{"ingest/k1": 3}'])
+def test_a_damaged_memory_of_what_was_sound_is_no_trouble(memory: bytes, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    settle(make(store, node()).path / "data/a.txt")
+    (tmp_path / ".sound.json").write_bytes(memory)
+    assert store.damage("ingest", "k1") is None
+    (store.path("ingest", "k1") / "data/a.txt").write_text("HELLO")
+    assert store.damage("ingest", "k1") == "damaged: data/a.txt has another content"
+
+
+def test_files_that_were_added_to_an_artifact_are_no_part_of_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    artifact = make(store, node())
+    (artifact.path / "data/b.txt").write_text("stranger")
+    assert store.damage("ingest", "k1") is None
+    assert [file.name for file in artifact.files("data/*.txt")] == ["a.txt"]
+
+
+@given(st.data())
+def test_a_flipped_byte_in_a_record_is_found_or_changes_nothing(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "record.json"
+        record = {"a": 1, "text": "Grüße", "list": [1.5, None, True], "deep": {"x": "y"}}
+        write_sealed(file, record)
+        content = bytearray(file.read_bytes())
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        file.write_bytes(content)
+        try:
+            found = read_sealed(file)
+        except DamagedRecord:
+            return
+        assert {name: value for name, value in found.items() if name in record} == record
 
 
 def test_artifact_of_another_schema_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.processes import descendants
 from llm_core.config import ConfigError
-from llm_core.metric_log import read_rows, read_status
+from llm_core.metric_log import read_rows
 from llm_core.run_config import RunConfig
+from llm_core.status import read_status
 from llm_core.train_config import ParallelConfig
 from tasks.artifact import Artifact
 from tasks.keys import ROOT, key_config
@@ -146,6 +149,74 @@ def test_a_stage_stopped_by_a_signal_says_that_training_saved_and_a_defect_stays
         run_trainer(run, tmp_path, interrupt)
 
 
+@pytest.mark.parametrize(("grace_s", "outcome"), [(0.2, "died"), (60.0, "preempted")])
+def test_a_trainer_has_the_time_to_save_that_it_is_given(
+    grace_s: float, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    slow = SAVING.replace("trap '", "trap 'sleep 1; ")
+    monkeypatch.setattr("tasks.train.trainer_command", lambda run, workdir: ["bash", "-c", slow])
+
+    def interrupt(work: Path) -> None:
+        if (work / "ready").exists():
+            raise KeyboardInterrupt
+
+    train = dataclasses.replace(TRAIN, grace_s=grace_s)
+    run = RunConfig(dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE), OPTIM, train, ParallelConfig(), tmp_path, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_trainer(run, tmp_path, interrupt)
+    assert read_status(tmp_path / "status.json")["outcome"] == outcome
+    assert ("train.grace_s" in capsys.readouterr().err) == (outcome == "died")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+def test_a_trainer_that_dies_without_a_word_is_said_to_have_died_and_of_what(
+    number: signal.Signals, parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out_dir = tmp_path / "out"
+    out_dir.mkdir()
+
+    killed: list[int] = []
+
+    def kill_trainer(_self: object, work: Path) -> None:
+        if len(read_rows(work / "metrics.jsonl")) >= 3 and not killed:
+            killed.append(trainer_of(work))
+            os.kill(killed[0], number)
+
+    monkeypatch.setattr("tasks.progress.TrainingProgress.show", kill_trainer)
+    with pytest.raises(StageFailure, match=rf"training failed: the trainer was ended by {number.name} .*run again"):
+        train_model(*parents, out_dir, LONG)
+    status = read_status(workdir(out_dir) / "status.json")
+    assert status["outcome"] == "died" and number.name in status["cause"]
+    assert number != signal.SIGBUS or re.search(r"GB are free in", status["cause"])
+    # One that does not even begin is not taken for the one before.
+    monkeypatch.setattr("tasks.train.trainer_command", lambda run, workdir: ["bash", "-c", "exit 3"])
+    with pytest.raises(StageFailure, match="the trainer ended with code 3"):
+        train_model(*parents, out_dir, LONG)
+
+
+@pytest.mark.slow
+def test_of_several_processes_the_first_that_died_is_named(
+    parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out_dir = tmp_path / "out"
+    out_dir.mkdir()
+
+    killed: list[int] = []
+
+    def kill_the_second(_self: object, work: Path) -> None:
+        if len(read_rows(work / "metrics.jsonl")) >= 3 and not killed:
+            ranks = [pid for pid in descendants([os.getpid()]) if b"llm_core.train" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            killed.append(ranks[-1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr("tasks.progress.TrainingProgress.show", kill_the_second)
+    parallel = ParallelConfig("ddp", 2, device="cpu", num_threads=1)
+    with pytest.raises(StageFailure, match=r"training failed: rank 1 \(process \d+\) was ended by SIGKILL"):
+        train_model(*parents, out_dir, dataclasses.replace(LONG, parallel=parallel))
+    assert read_status(workdir(out_dir) / "status.json")["outcome"] == "died"
+
+
 def trainer_of(work: Path) -> int:
     """The trainer's process id, from the lock it holds."""
     inode = (work / "trainer.lock").stat().st_ino
@@ -162,6 +233,25 @@ def test_a_failing_trainer_fails_the_stage_with_its_last_words(parents: tuple[Ar
     (parents[1].path / "validation-00000.arrow").unlink()
     with pytest.raises(StageFailure, match=r"training failed: no shards of split 'validation'(?s:.*)whole log: .*trainer.log"):
         train_model(*parents, out_dir, CONFIG)
+
+
+def test_damage_is_one_line_that_names_the_way_out_and_a_restart_is_told_as_it_happens(
+    parents: tuple[Artifact, Artifact], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out_dir = tmp_path / "out"
+    out_dir.mkdir()
+    train_model(*parents, out_dir, CONFIG)
+    for file in (workdir(out_dir) / "checkpoints").glob("step-*/progress.json"):
+        file.unlink()
+    capsys.readouterr()
+    with pytest.raises(StageFailure, match=r"training failed: .* none is sound .*train\.restart=true") as failed:
+        train_model(*parents, out_dir, CONFIG)
+    assert len(str(failed.value).splitlines()) == 2, "and where the log is"
+    told = [line for line in capsys.readouterr().err.splitlines() if "damaged_checkpoint" in line]
+    assert len(told) == 2 and all("progress.json is missing; kept as " in line for line in told)
+    made = train_model(*parents, out_dir, dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, restart=True)))
+    assert made.metrics["events"] == {"damaged_checkpoint": 2, "restarted": 1}
+    assert "train: restarted (step 0): " in capsys.readouterr().err
 
 
 def test_a_trainer_outlives_no_killed_parent_and_loses_no_step(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:

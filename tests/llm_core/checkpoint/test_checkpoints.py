@@ -13,52 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from llm_core.checkpoint import folders
 from llm_core.checkpoint.checkpoints import CheckpointNotWritten, Checkpoints
 from llm_core.checkpoint.folders import digest_file, prune, read_progress, steps_in
 from llm_core.checkpoint.reader import CheckpointError
-from llm_core.checkpoint.state import collect_state
 from llm_core.checkpoint.writer import Writer
-from llm_core.model.init import init_weights
-from llm_core.model.transformer import Transformer
-from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import GuardConfig, OptimConfig
-from llm_core.optim.optimizer import Optimizer
-from llm_core.parallel.layout import Layout
-from llm_core.parallel.ranks import Ranks
-from tests.llm_core.small_runs import MODEL, OPTIM
-
-ALONE = Ranks(0, 1, torch.device("cpu"))
-
-
-class Run:
-    """A model and its optimizer that can be moved on without training."""
-
-    def __init__(self, dim: int = MODEL.dim, optim: OptimConfig = OPTIM, dtype: str = "fp32", **model: Any) -> None:
-        self.layout = Layout(Transformer(dataclasses.replace(MODEL, dim=dim, **model)))
-        init_weights(self.layout.bare, 1)
-        self.optimizer = build_optimizer(self.layout, optim, dtype)
-
-    @property
-    def parts(self) -> tuple[Layout, Optimizer]:
-        return self.layout, self.optimizer
-
-    def values(self) -> dict[str, Tensor]:
-        return {name: tensor.clone() for name, tensor in collect_state(*self.parts).items()}
-
-    @torch.no_grad()
-    def move(self) -> None:
-        for tensor in collect_state(*self.parts).values():
-            tensor.add_(1)
-
-
-def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+from tests.llm_core.checkpoint.small_states import ALONE, Run, equal
+from tests.llm_core.small_runs import OPTIM
 
 
 @pytest.fixture
@@ -73,54 +38,6 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(Writer, "write", wait_and_write)
     yield opened
     opened.set()
-
-
-def damage(path: Path, how: str, place: float) -> None:
-    data = bytearray(path.read_bytes())
-    at = int(place * (len(data) - 1))
-    if how == "cut":
-        del data[at:]
-    else:
-        data[at] ^= 1 << at % 8
-    path.write_bytes(bytes(data))
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(["cut", "flipped"]), st.sampled_from(["__0_0.distcp", ".metadata"]), st.floats(0, 1))
-def test_one_changed_bit_or_lost_byte_is_found_and_the_checkpoint_before_is_used(
-    tmp_path_factory: pytest.TempPathFactory, how: str, name: str, place: float
-) -> None:
-    root, run, told = tmp_path_factory.mktemp("root"), Run(dim=8), []
-    checkpoints = Checkpoints(root, ALONE, report=lambda *event: told.append(event))
-    checkpoints.save(10, *run.parts)
-    before = run.values()
-    run.move()
-    checkpoints.save(20, *run.parts)
-    damage(root / "step-00000020" / name, how, place)
-    other = Run(dim=8)
-    assert checkpoints.load(*other.parts) == 10 and equal(other.values(), before)
-    assert [event[:2] for event in told] == [("damaged_checkpoint", 20)] and name in told[0][2]
-    assert steps_in(root) == [10], "the damaged one must not count among those that are kept"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"step": 20}', '{"step": 21, "val_loss": null, "files": {}}'])
-def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(text: str, tmp_path: Path) -> None:
-    run = Run(dim=8)
-    with Checkpoints(tmp_path, ALONE) as checkpoints:
-        for step in (10, 20):
-            checkpoints.save(step, *run.parts)
-        (tmp_path / "step-00000020" / "progress.json").write_text(text, "utf-8")
-        assert checkpoints.load(*run.parts) == 10
-
-
-def test_nothing_sound_is_a_fresh_start(tmp_path: Path) -> None:
-    run = Run(dim=8)
-    with Checkpoints(tmp_path, ALONE) as checkpoints:
-        assert checkpoints.load(*run.parts) == 0
-        checkpoints.save(1, *run.parts)
-        damage(tmp_path / "step-00000001" / ".metadata", "cut", 0.5)
-        before = run.values()
-        assert checkpoints.load(*run.parts) == 0 and equal(run.values(), before)
 
 
 LION, ADAFACTOR = (OptimConfig(lr=1e-3, kind=kind) for kind in ("lion", "adafactor"))
@@ -232,7 +149,7 @@ def test_the_last_few_are_kept_and_the_best_where_it_is_wanted(
         folder = folders.folder_of(root, step)
         folder.mkdir()
         folders.write_progress(folder, root, folders.Progress(step, loss, {}))
-        prune(root, keep_last, keep_best)
+        prune(root, step, keep_last, keep_best)
         there = [*kept, step]
         best = min(((found, s) for s in there if (found := losses[s]) is not None), default=(0.0, None))[1]
         named = json.loads((folder / "progress.json").read_text("utf-8"))["best"]
@@ -246,9 +163,20 @@ def test_going_back_forgets_what_came_later(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, ALONE, keep_last=3) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(step, *run.parts)
-        assert checkpoints.load(*run.parts, newest=2) == 2
-        assert steps_in(tmp_path) == [1, 2]
-        assert checkpoints.load(*run.parts) == 2
+        assert checkpoints.newest_sound(newest=2) == 2 and steps_in(tmp_path) == [1, 2, 3]
+        checkpoints.forget_after(2)
+        assert steps_in(tmp_path) == [1, 2] and checkpoints.load(*run.parts) == 2
+
+
+def test_later_checkpoints_neither_count_nor_go_when_an_earlier_step_is_saved_again(tmp_path: Path) -> None:
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE, keep_last=1, keep_best=True) as checkpoints:
+        checkpoints.save(2, *run.parts, val_loss=2.0)
+        with Checkpoints(tmp_path, ALONE, keep_last=3) as lavish:
+            lavish.save(7, *run.parts, val_loss=1.0)
+        checkpoints.save(3, *run.parts, val_loss=3.0)
+        assert steps_in(tmp_path) == [2, 3, 7]
+        assert json.loads((tmp_path / "step-00000003" / "progress.json").read_text("utf-8"))["best"] == 2
 
 
 @given(st.binary(max_size=300), st.integers(1, 64), st.data())

@@ -3,8 +3,12 @@
 import pytest
 import torch
 
+from llm_core.config import ConfigError
 from llm_core.infer.cache import CacheOverflow, StaticCache
-from llm_core.infer.engine import decode, prefill, static_cache
+from llm_core.infer.engine import decode, generate, prefill, static_cache
+from llm_core.infer.equivalence import check_cache
+from llm_core.infer.sampling import SamplingParams
+from llm_core.model.masks import Pattern
 from tests.llm_core.infer.small_model import make_model, random_ids
 
 
@@ -31,6 +35,29 @@ def test_several_tokens_after_a_prefix_match_full_forward() -> None:
         for begin, end in ((0, 4), (4, 7), (7, 11)):
             pieces.append(model(torch.tensor([ids[begin:end]]), cache.positions(end - begin), cache)[0])
     assert (torch.cat(pieces) - full_TV).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize("pattern", [Pattern(window=4), Pattern(window=4, num_global=1), Pattern(block=4)])
+def test_a_cached_pass_of_a_model_with_a_pattern_is_refused(pattern: Pattern) -> None:
+    model, ids = make_model(), random_ids(12, seed=0)
+    model.pattern = pattern
+    for cached_pass in (
+        lambda: generate(model, [ids], SamplingParams(), 2, None),
+        lambda: check_cache(model, [], len(ids), seed=0),
+        lambda: model(torch.tensor([ids]), cache=static_cache(model, [ids], 0)),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"every token attends all before it, but model.pattern is Pattern\(.*without a cache"
+        ):
+            cached_pass()
+
+
+def test_a_cached_pass_over_documents_of_one_row_is_refused() -> None:
+    model, ids = make_model(), torch.tensor([random_ids(8, seed=0)])
+    cache = static_cache(model, ids.tolist(), 0)
+    with pytest.raises(ConfigError, match="documents_BK keeps documents apart"):
+        model(ids, cache=cache, documents_BK=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]))
+    assert cache.length == 0
 
 
 def test_write_past_capacity_raises_before_anything_is_written() -> None:

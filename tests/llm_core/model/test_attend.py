@@ -12,7 +12,13 @@ from torch import Tensor
 from llm_core.config import ConfigError
 from llm_core.model import attend as attend_module
 from llm_core.model.attend import attend, prepare_backend
-from llm_core.model.masks import AttentionMask, Pattern, restarting_positions, segment_bounds
+from llm_core.model.masks import (
+    AttentionMask,
+    Pattern,
+    causal_pairs,
+    restarting_positions,
+    segment_bounds,
+)
 from llm_core.model.transformer import Transformer
 from tests.llm_core.model.test_transformer import make_model
 from tests.llm_core.small_runs import MODEL
@@ -173,3 +179,13 @@ def test_a_transformer_without_its_ends_hands_the_residual_stream_on() -> None:
     names = {name for part in (first, last) for name, _ in part.named_parameters()}
     assert names - {"head.weight"} == {name for name, _ in whole.named_parameters()}
     assert isinstance(first, Transformer)
+
+
+@given(PATTERNS, st.lists(st.integers(1, 12), min_size=1, max_size=4))
+def test_pairs_are_those_that_the_mask_allows_but_for_half_a_token_of_each_query(pattern: Pattern, lengths: list[int]) -> None:
+    documents = documents_of(lengths)
+    allowed = int(AttentionMask(pattern, documents).dense(sum(lengths), sum(lengths), torch.device("cpu")).sum())
+    assert 0 <= allowed - float(causal_pairs(pattern, documents)) <= sum(lengths) / 2
+    assert float(causal_pairs(Pattern(), documents)) == sum(length**2 for length in lengths) / 2
+    padded = torch.cat([documents, torch.full((1, 5), -1)], dim=1)
+    assert float(causal_pairs(pattern, padded)) == float(causal_pairs(pattern, documents))

@@ -29,6 +29,12 @@ def test_kernels_are_refused_where_they_cannot_run_in_one_line(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ConfigError, match="need the package triton"):
         check_kernels("triton", torch.device("cuda"), MODEL, "bf16")
+    with monkeypatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        with pytest.raises(ConfigError, match="need the package triton"):
+            check_kernels("triton", torch.device("cpu"), MODEL, "bf16")
+        with pytest.raises(ConfigError, match=r"train.kernels \(quack\) are for CUDA devices"):
+            check_kernels("quack", torch.device("cpu"), MODEL, "bf16")
     # Before anything is built of them, 8-bit layers too.
     train = dataclasses.replace(TRAIN, kernels="triton", float8=True, dtype="bf16")
     with pytest.raises(ConfigError, match="are for CUDA devices"):

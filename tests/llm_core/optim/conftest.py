@@ -1,19 +1,14 @@
-"""Batches that do harm."""
+"""Batches that do harm, whenever a step gets them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from llm_core import step as step_module
-from llm_core.parallel.ranks import Ranks
 from llm_core.run_config import RunConfig
-from llm_core.shards import open_shards
-from llm_core.train import build_loader
+from tests.llm_core.optim.poison import poisoned_accumulation
 
 
 @pytest.fixture
@@ -21,19 +16,6 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RunConfig, dic
     """Multiply loss and gradients of the batches at these indices by a factor, whenever a step gets them."""
 
     def install(config: RunConfig, factors: dict[int, float]) -> None:
-        loader = build_loader(config, open_shards(config.shards, "train"), Ranks(0, 1, torch.device("cpu")))
-        batches = {index: loader.batch(index)[0] for index in factors}
-        plain = step_module.accumulate_gradients
-
-        def poisoned(layout: Any, ids_BT: Tensor, *rest: Any) -> Tensor:
-            loss = plain(layout, ids_BT, *rest)
-            for index, batch in batches.items():
-                if torch.equal(ids_BT, batch):
-                    for weight in layout.model.parameters():
-                        weight.grad *= factors[index]
-                    loss = loss * factors[index]
-            return loss
-
-        monkeypatch.setattr(step_module, "accumulate_gradients", poisoned)
+        monkeypatch.setattr(step_module, "accumulate_gradients", poisoned_accumulation(config, factors))
 
     yield install

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from llm_core.metric_log import read_rows, read_status
+from llm_core.metric_log import read_rows
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.run_config import RunConfig
+from llm_core.status import read_status
 from llm_core.train import run
 from tests.llm_core.optim.small_optimizers import KINDS
 from tests.llm_core.small_runs import OPTIM, result_bytes, run_config, signal_when

@@ -201,3 +201,22 @@ def test_numbers_and_surrogates_are_kept_or_repaired_as_in_lines(tmp_path: Path)
     (record,) = read_items(write(tmp_path / "a.json", text))
     assert isinstance(record, Record) and record.repaired == ("LONE_SURROGATE",)
     assert record.values == {"text": "a\ufffd", "n": 12345678901234567890123, "x": None}
+
+
+def test_a_record_that_is_refused_as_a_whole_is_not_searched_for_others(tmp_path: Path) -> None:
+    deep = '{"id": 1, "text": "deep", "more": ' + "[" * 2000 + ', {"id": 7, "text": "inner"}' + "]" * 2000 + "}"
+    deep = deep.replace("[,", "[1,")
+    data = b'[{"id": 0, "text": "a"}, {"id": 5, "text": "caf\xe9", "more": [1, {"id": 8, "text": "inner"}]}, ' + deep.encode()
+    (tmp_path / "a.json").write_bytes(data + b', {"id": 2, "text": "b"}]')
+    items = read_items(tmp_path / "a.json")
+    assert [values["id"] for values in values_of(items)] == [0, 2]
+    assert [fault.error.partition(":")[0] for fault in faults_of(items)] == ["invalid UTF-8", "nested too deeply"]
+
+
+def test_a_damaged_stream_keeps_the_records_before_the_damage(tmp_path: Path) -> None:
+    text = json.dumps([{"id": i, "text": f"{i * 7919 % 1000} words"} for i in range(3000)])
+    data = COMPRESS[".gz"](text.encode())
+    (tmp_path / "a.json.gz").write_bytes(data[: len(data) // 2])
+    *records, fault = read_items(tmp_path / "a.json.gz")
+    assert len(records) > 500 and all(isinstance(item, Record) for item in records)
+    assert isinstance(fault, Fault) and fault.ends and fault.error == "damaged file: truncated gzip stream"

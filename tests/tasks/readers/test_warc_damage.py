@@ -96,6 +96,10 @@ def test_any_wrong_length_of_one_record_leaves_the_others(suffix: str, tmp_path:
     wrong = data.draw(st.integers(0, 3 * length).filter(lambda n: n > length + 4 or length - 25 < n < length or n < 16))
     stored = list(records)
     stored[hit] = with_length(records[hit], lambda n: wrong)
+    stream = b"".join(stored)
+    end = offsets_of(stored)[hit] + stored[hit].index(b"\r\n\r\n") + 4 + wrong
+    # A wrong length that leads to what a page holds of a record cannot be told from a right one.
+    assume(not any(end <= m.start() + len(b"<pre>\r\n\r\n") <= end + 4 for m in re.finditer(re.escape(EMBEDDED), stream)))
     path = tmp_path / f"a.warc{suffix}"
     path.write_bytes(b"".join(map(FRAMES[suffix], stored)))
     check_others(path, records, hit, offsets_of(stored))

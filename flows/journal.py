@@ -1,0 +1,86 @@
+"""Keeps on disk what MLflow is to be told of a run until it has been told.
+
+`<state>/mlflow/unsent/<place>/<id>.jsonl` has one line per event, written when it happens. `<id>.sent.json` says how many of them
+MLflow has, and which of its runs belong to this one. Both are removed at the end. A journal that is left over is of a run whose
+server did not answer, or that died. Its lock dies with its process, and so tells it from that of a run in progress.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from llm_core.printing import printable
+from llm_core.secrets import mask_secrets, mask_values
+from tasks.artifact import write_json
+
+Event = Mapping[str, Any]
+
+
+def unsent_dir(state: Path, uri: str, experiment: str) -> Path:
+    """Where the journals for an experiment on a server are. The server's password is no part of the name."""
+    place = hashlib.blake2b(f"{mask_secrets(uri)} {experiment}".encode(), digest_size=8).hexdigest()
+    return state.resolve() / "mlflow" / "unsent" / place
+
+
+class Journal:
+    """The events of one run or sweep, in order, and how far MLflow has been told. Locked while it is open."""
+
+    def __init__(self, path: Path, stream: TextIO) -> None:
+        self._path, self._stream = path, stream
+        self.events: list[Event] = []
+        self._sent_file = path.with_suffix(".sent.json")
+        known = json.loads(self._sent_file.read_text("utf-8")) if self._sent_file.exists() else {}
+        self.num_sent: int = known.get("num_sent", 0)
+        self.runs: dict[str, str | None] = known.get("runs", {})
+        """{what: its run in MLflow}; None where creating it was begun, and how that ended is unknown."""
+
+    @classmethod
+    def create(cls, directory: Path, name: str) -> Journal:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{name}.jsonl"
+        stream = path.open("a+", encoding="utf-8")
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        return cls(path, stream)
+
+    @classmethod
+    def left_over(cls, directory: Path) -> Iterator[Journal]:
+        """Each journal that no live process holds; closed when the next one is asked for."""
+        for path in sorted(directory.glob("*.jsonl")):
+            with path.open("a+", encoding="utf-8") as stream:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                if not path.exists():  # another process has sent it meanwhile
+                    continue
+                journal = cls(path, stream)
+                stream.seek(0)
+                # A line that was cut off is of the moment in which the process died.
+                journal.events = [json.loads(line) for line in stream if line.endswith("\n")]
+                yield journal
+
+    def append(self, event: Event) -> None:
+        event = mask_values(event)
+        self._stream.write(printable(json.dumps(event, ensure_ascii=False)) + "\n")
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self.events.append(event)
+
+    def keep(self) -> None:
+        """Remember what has been sent."""
+        write_json(self._sent_file, {"num_sent": self.num_sent, "runs": self.runs})
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def remove(self) -> None:
+        """Everything has been sent."""
+        self._path.unlink(missing_ok=True)
+        self._sent_file.unlink(missing_ok=True)
+        self.close()

@@ -1,0 +1,30 @@
+"""Makes files and folders survive a loss of power: synced first, then named what readers look for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the bytes of a file are on the disk."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace a file by a synced one; readers see the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, "utf-8")
+    sync_file(temporary)
+    os.replace(temporary, path)
+    sync_folder(path.parent)

@@ -1,0 +1,140 @@
+"""Damaged artifacts are found by the run that meets them, said in one line and rebuilt; `textmill verify` finds all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks import soundness
+from tasks.artifact import ARTIFACT_FILE
+from tasks.graph import STAGES
+from tasks.store import Store
+from tests.flows.conftest import RunCli
+
+
+def flip(file: Path) -> None:
+    """Another byte in the middle, under the old time of modification."""
+    times = file.stat()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+HARMS: dict[str, Callable[[Path], object]] = {"flipped": flip, "truncated": truncate, "deleted": Path.unlink}
+
+
+@pytest.fixture
+def made(stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """{stage: folder of its artifact} of a finished run, all remembered as sound."""
+    monkeypatch.setattr(soundness, "SETTLED_S", 0.0)
+    first = run_cli("run")["summary"]
+    run_cli("run")
+    stand_in_stages.clear()
+    return {name: tmp_path / "store" / name / stage["key"] for name, stage in first["stages"].items()}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("name", ["out.txt", ARTIFACT_FILE])
+def test_damage_to_every_stage_is_said_once_each_and_rebuilt(
+    name: str, harm: str, made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli
+) -> None:
+    for path in made.values():
+        HARMS[harm](path / ("report.html" if path.parent.name == "report" and name == "out.txt" else name))
+    result = run_cli("run")
+    assert result["code"] == 0 and stand_in_stages == list(STAGES)
+    for stage, path in made.items():
+        said = [line for line in result["err"].splitlines() if line.startswith(f"{stage} {path.name}: damaged: ")]
+        assert len(said) == 1 and "; rebuilding" in said[0], result["err"]
+    stand_in_stages.clear()
+    assert run_cli("run")["code"] == 0 and stand_in_stages == []
+
+
+@pytest.mark.parametrize("stage", [name for name in STAGES if name != "report"])
+def test_a_flipped_byte_costs_its_own_stage_only(
+    stage: str, made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli
+) -> None:
+    flip(made[stage] / "out.txt")
+    assert "damaged: out.txt has another content" in run_cli("plan")["out"]
+    assert run_cli("run")["code"] == 0
+    assert stand_in_stages == ([stage, "report"] if STAGES[stage].measured else [stage])
+
+
+def test_damage_that_start_leaves_out_is_one_line_and_the_way_out_works(
+    made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli
+) -> None:
+    flip(made["shards"] / "out.txt")
+    refused = run_cli("run", "start=train", "train.num_steps=7")
+    assert refused["code"] == 2 and refused["err"].count("\n") == 1 and stand_in_stages == []
+    assert f"shards {made['shards'].name} is damaged: out.txt has another content" in refused["err"]
+    assert run_cli("run", "train.num_steps=7")["code"] == 0
+    assert stand_in_stages == ["shards", "train", "evaluate", "bench", "report"]
+
+
+def test_what_is_damaged_while_a_stage_reads_it_is_one_line(
+    made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.flows import stand_ins
+
+    def breaks(*arguments: object) -> None:
+        flip(made["shards"] / "out.txt")
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    monkeypatch.setattr(stand_ins, "train", breaks)
+    result = run_cli("run", "force=[train]")
+    assert result["code"] == 2 and "Traceback" not in result["err"]
+    assert f"train: shards {made['shards'].name} is damaged: out.txt has another content; run again" in result["err"]
+
+
+@pytest.mark.parametrize("command", [["generate", "Once"], ["export-shards", "megatron", "DIR"], ["explain", "x"], ["hits"]])
+def test_commands_that_read_artifacts_name_the_damaged_one(
+    command: list[str], made: dict[str, Path], run_cli: RunCli, tmp_path: Path
+) -> None:
+    for path in made.values():
+        flip(path / ("report.html" if path.parent.name == "report" else "out.txt"))
+    more = [f"run={json.loads(p.read_text())['run_id']}" for p in (tmp_path / "store/.runs").glob("*.json")][:1]
+    command = [str(tmp_path / "out") if word == "DIR" else word for word in command]
+    result = run_cli(*command, *(more if command[0] in ("explain", "hits") else []))
+    assert result["code"] == 2 and result["err"].count("\n") == 1
+    assert "damaged: out.txt has another content" in result["err"]
+
+
+def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
+    made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path
+) -> None:
+    assert run_cli("verify")["code"] == 0
+    other = run_cli("refresh", "source.name=other")["summary"]["stages"]
+    stand_in_stages.clear()
+    flip(made["quality"] / "out.txt")
+    (made["bench"] / ARTIFACT_FILE).unlink()
+    truncate(tmp_path / "store/documents" / other["documents"]["key"] / "out.txt")
+    found = run_cli("verify")
+    assert found["code"] == 1 and stand_in_stages == []
+    wrong = {(d["stage"], *d["wrong"]) for d in found["summary"]["damaged"]}
+    assert ("quality", "out.txt has another content") in wrong and ("bench", "artifact.json is gone") in wrong
+    assert len(wrong) == 3 and all(what in found["out"] for _, what in wrong)
+
+    repaired = run_cli("verify", "--repair")
+    assert repaired["code"] == 0 and repaired["summary"]["left"] == 0
+    assert stand_in_stages == ["quality", "bench", "report"], "what this configuration names is rebuilt"
+    assert "set aside" in repaired["err"], "and what it does not name is only taken away"
+    after = run_cli("verify")
+    assert after["code"] == 0 and after["summary"]["damaged"] == []
+    stand_in_stages.clear()
+    assert run_cli("refresh", "source.name=other")["code"] == 0 and stand_in_stages == []
+    assert Store(tmp_path / "store").damage("documents", other["documents"]["key"]) == "missing"
+
+
+def test_verify_refuses_what_it_does_not_know(run_cli: RunCli) -> None:
+    result = run_cli("verify", "--fix")
+    assert result["code"] == 2 and "--fix is not an option; --repair is" in result["err"]
+    result = run_cli("verify")
+    assert result["code"] == 2 and "is not there; name one with store=DIR" in result["err"]

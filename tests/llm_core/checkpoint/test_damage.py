@@ -1,0 +1,142 @@
+"""A damaged checkpoint is found out, kept, and passed over; where none is sound the run begins anew only when asked to."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.checkpoint.folders import steps_in
+from llm_core.checkpoint.reader import CheckpointError
+from llm_core.optim.config import GuardConfig
+from llm_core.optim.guard import TrainingDiverged
+from llm_core.rollback import Rollback
+from tests.llm_core.checkpoint.small_states import ALONE, Run, damage, equal
+from tests.llm_core.small_runs import OPTIM
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["cut", "flipped"]), st.sampled_from(["__0_0.distcp", ".metadata"]), st.floats(0, 1))
+def test_one_changed_bit_or_lost_byte_is_found_and_the_checkpoint_before_is_used(
+    tmp_path_factory: pytest.TempPathFactory, how: str, name: str, place: float
+) -> None:
+    root, run, told = tmp_path_factory.mktemp("root"), Run(dim=8), []
+    checkpoints = Checkpoints(root, ALONE, report=lambda *event: told.append(event))
+    checkpoints.save(10, *run.parts)
+    before = run.values()
+    run.move()
+    checkpoints.save(20, *run.parts)
+    damage(root / "step-00000020" / name, how, place)
+    other = Run(dim=8)
+    assert checkpoints.load(*other.parts) == 10 and equal(other.values(), before)
+    assert [event[:2] for event in told] == [("damaged_checkpoint", 20)] and name in told[0][2]
+    assert steps_in(root) == [10], "the damaged one must not count among those that are kept"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"step": 20}', '{"step": 21, "val_loss": null, "files": {}}'])
+def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(text: str, tmp_path: Path) -> None:
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        for step in (10, 20):
+            checkpoints.save(step, *run.parts)
+        (tmp_path / "step-00000020" / "progress.json").write_text(text, "utf-8")
+        assert checkpoints.load(*run.parts) == 10
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_where_no_checkpoint_is_sound_the_run_is_refused_and_none_is_lost(lost: bool, tmp_path: Path) -> None:
+    run, told = Run(dim=8), []
+    with Checkpoints(tmp_path, ALONE, report=lambda *event: told.append(event)) as checkpoints:
+        assert checkpoints.load(*run.parts) == 0, "without any it begins"
+        for step in (1, 2):
+            checkpoints.save(step, *run.parts)
+            folder = tmp_path / f"step-0000000{step}"
+            (folder / "progress.json").unlink() if lost else damage(folder / "__0_0.distcp", "flipped", 0.5)
+        before, kept = run.values(), sorted(contents(tmp_path).values())
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match=r"none is sound .*step-00000001\.damaged: .*train\.restart=true"):
+                checkpoints.load(*run.parts)
+            assert sorted(contents(tmp_path).values()) == kept and equal(run.values(), before)
+        assert [event[:2] for event in told] == [("damaged_checkpoint", step) for step in (2, 1)]
+        assert checkpoints.load(*run.parts, restart=True) == 0
+        assert told[-1][:2] == ("restarted", 0)
+        checkpoints.save(1, *run.parts)
+        damage(tmp_path / "step-00000001" / ".metadata", "cut", 0.5)
+        checkpoints.save(2, *run.parts)
+        (tmp_path / "step-00000002" / "progress.json").write_text("{", "utf-8")
+        assert checkpoints.load(*run.parts, restart=True) == 0
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"step-0000000{step}.damaged{again}" for step in (1, 2) for again in ("", "-2")}
+
+
+def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pruning(tmp_path: Path) -> None:
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, *run.parts)
+        damage(tmp_path / "step-00000002" / "__0_0.distcp", "flipped", 0.5)
+        assert checkpoints.load(*run.parts) == 1
+        for step in (2, 3, 4):
+            checkpoints.save(step, *run.parts)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000002.damaged", "step-00000003", "step-00000004"}
+
+
+def test_a_damaged_point_is_kept_and_the_run_goes_back_to_the_one_before(tmp_path: Path) -> None:
+    guard = GuardConfig(rollback_skips=1, rollback_window_steps=4, rollback_every_steps=3)
+    run, told = Run(dim=8, optim=dataclasses.replace(OPTIM, guard=guard)), []
+    points = Checkpoints(tmp_path / "points", ALONE, report=lambda *event: told.append(event))
+    with Checkpoints(tmp_path / "checkpoints", ALONE) as checkpoints, points:
+        for step in (3, 6):
+            points.save(step, *run.parts)
+        damage(tmp_path / "points" / "step-00000006" / "__0_0.distcp", "flipped", 0.5)
+        assert Rollback(guard, points).go_back(7, *run.parts, checkpoints) == 3
+        (tmp_path / "points" / "step-00000003" / "progress.json").unlink()
+        with pytest.raises(TrainingDiverged, match="no sound point to go back to"):
+            Rollback(guard, points).go_back(5, *run.parts, checkpoints)
+    assert {path.name for path in (tmp_path / "points").iterdir()} == {"step-00000003.damaged", "step-00000006.damaged"}
+    assert steps_in(tmp_path / "checkpoints") == [3] and [event[:2] for event in told] == [
+        ("damaged_checkpoint", 6),
+        ("damaged_checkpoint", 3),
+    ]
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("place", ["list", "progress", "data"])
+def test_a_file_system_that_does_not_answer_is_no_damage(
+    number: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> Any:
+        raise OSError(number, os.strerror(number), str(tmp_path))
+
+    run = Run(dim=8)
+    name = {"list": "steps_in", "progress": "read_progress", "data": "digest_file"}[place]
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        checkpoints.save(1, *run.parts)
+        kept = contents(tmp_path)
+        with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=rf"cannot be read .*{os.strerror(number)}"):
+            patch.setattr(f"llm_core.checkpoint.checkpoints.{name}", lambda *_, **__: no_answer())
+            checkpoints.load(*run.parts, restart=True)
+        assert contents(tmp_path) == kept and checkpoints.load(*run.parts) == 1
+
+
+def test_a_file_that_a_network_file_system_shows_late_is_no_damage(tmp_path: Path) -> None:
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        checkpoints.save(1, *run.parts)
+        hidden = tmp_path / "hidden"
+        for name in ("progress.json", "__0_0.distcp"):
+            (tmp_path / "step-00000001" / name).rename(hidden)
+            threading.Timer(0.3, hidden.rename, [tmp_path / "step-00000001" / name]).start()
+            assert checkpoints.load(*run.parts) == 1
