@@ -44,9 +44,12 @@ class Journal:
     def create(cls, directory: Path, name: str) -> Journal:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{name}.jsonl"
-        stream = path.open("a+", encoding="utf-8")
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        return cls(path, stream)
+        while True:
+            stream = path.open("a+", encoding="utf-8")
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if path.exists():
+                return cls(path, stream)
+            stream.close()  # before it was locked, another process has taken it for an empty one that was left over
 
     @classmethod
     def left_over(cls, directory: Path) -> Iterator[Journal]:
@@ -66,11 +69,12 @@ class Journal:
                 yield journal
 
     def append(self, event: Event) -> None:
-        event = mask_values(event)
-        self._stream.write(printable(json.dumps(event, ensure_ascii=False)) + "\n")
+        # Names of files may contain bytes that are not UTF-8; databases refuse them.
+        text = json.dumps(mask_values(event), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+        self._stream.write(printable(text) + "\n")
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        self.events.append(event)
+        self.events.append(json.loads(text))
 
     def keep(self) -> None:
         """Remember what has been sent."""

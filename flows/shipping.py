@@ -15,8 +15,9 @@ from flows.console import warn
 from flows.journal import Event, Journal
 from flows.mlflow_log import KEY_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG, MlflowLog, is_refusal, reason_of
 from flows.mlflow_names import numbers, numbers_of_stage
+from llm_core.config import ConfigError
 from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, is_of_run, read_rows
-from tasks.artifact import ARTIFACT_FILE, Artifact, load_artifact
+from tasks.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
 from tasks.store import now
 
 RETRY_AFTER_S = 15.0
@@ -27,6 +28,9 @@ LAST_WAIT_S = 60.0
 
 STAGES_WITH_TABLES = ("analysis",)
 """Stages whose tables MLflow is given beside their `artifact.json`: small ones, of counts by label, without a text."""
+
+UNSENDABLE = (ArtifactMismatch, ConfigError, FileNotFoundError)
+"""What is wrong with an event itself, as an artifact that is damaged or gone, stays wrong whenever it is sent."""
 
 ITSELF = ""
 """Among the MLflow runs of a journal, that of the run or sweep itself; others are named after their stage."""
@@ -121,12 +125,13 @@ def send(log: MlflowLog, journal: Journal) -> bool:
             log.require_listener()
             _SENDERS[event["kind"]](log, journal, event)
         except Exception as error:
-            if not is_refusal(error) or not journal.runs.get(ITSELF):
+            if not (is_refusal(error) or isinstance(error, UNSENDABLE)) or not journal.runs.get(ITSELF):
                 raise
-            warn(f"MLflow at {log.name} refuses a part of this run, which goes without: {reason_of(error)}")
+            warn(f"MLflow at {log.name} goes without a part of this run: {reason_of(error)}")
         journal.num_sent += 1
         journal.keep()
-    return bool(journal.events) and journal.events[-1]["kind"] == "end"
+    # By what has been sent: another event may have come since the last look.
+    return journal.num_sent > 0 and journal.events[journal.num_sent - 1]["kind"] == "end"
 
 
 def _begin(log: MlflowLog, journal: Journal, event: Event) -> None:

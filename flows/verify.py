@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flows.config import RunConfig, compose
 from flows.console import say, table
+from flows.records import KEY, require_marked
 from flows.run import decide, open_run
 from llm_core.config import ConfigError
 from llm_core.printing import show
@@ -61,6 +62,8 @@ def verify(arguments: list[str]) -> int:
     store = Store(config.store)
     if not store.root.is_dir():
         raise ConfigError(f"store ({store.root}) is not there; name one with store=DIR")
+    if repair:
+        require_marked(store)
     damaged = [*_damaged_artifacts(store, seen), *_damaged_parts(store, seen)]
     elapsed_s = time.perf_counter() - started
     if damaged:
@@ -78,7 +81,7 @@ def verify(arguments: list[str]) -> int:
 
 
 def _damaged_artifacts(store: Store, seen: Seen) -> Iterator[Damaged]:
-    for path in sorted(path for path in store.root.glob("[!.]*/*") if path.is_dir()):
+    for path in _keys(store.root, "*"):
         stage, key = path.parent.name, path.name
         seen.artifacts += 1
         try:
@@ -92,7 +95,7 @@ def _damaged_artifacts(store: Store, seen: Seen) -> Iterator[Damaged]:
 
 
 def _damaged_parts(store: Store, seen: Seen) -> Iterator[Damaged]:
-    for path in sorted(path for path in (store.root / ".parts").glob("*/*/[!.]*") if path.is_dir()):
+    for path in _keys(store.root / ".parts", "*/[!.]*"):
         seen.parts += 1
         try:
             files = read_sealed(path / PART_FILE)["files"]
@@ -100,10 +103,16 @@ def _damaged_parts(store: Store, seen: Seen) -> Iterator[Damaged]:
             seen.count(files)
         except FileNotFoundError:
             wrong = [f"{PART_FILE} is gone"]
-        except (DamagedRecord, KeyError) as error:
+        except (DamagedRecord, KeyError, TypeError) as error:
             wrong = [f"{PART_FILE} cannot be read ({error})"]
         if wrong:
             yield Damaged("part", path.parent.parent.name, path.name, str(path), wrong)
+
+
+def _keys(root: Path, pattern: str) -> list[Path]:
+    """Folders below those of stages, by a pattern that begins with their key: what else is there is not the store's."""
+    found = (path for stage in STAGES for path in (root / stage).glob(pattern))
+    return sorted(path for path in found if KEY.fullmatch(path.relative_to(root).parts[1]) and path.is_dir())
 
 
 def _repair(store: Store, config: RunConfig, overrides: Sequence[str], damaged: Sequence[Damaged]) -> list[Damaged]:

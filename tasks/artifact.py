@@ -88,7 +88,7 @@ def load_artifact(path: Path) -> Artifact | None:
             raise ArtifactMismatch(f"{file} names {odd[0]!r}, which is not in its folder; remove {path}")
         record = _unsealed(sealed)
         return Artifact(path, record["stage"], record["counters"], record["metrics"], record)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (DamagedRecord, KeyError, TypeError) as error:
         raise ArtifactMismatch(f"{file} is not a readable artifact record ({error})") from error

@@ -8,6 +8,7 @@ other bytes than it was given: whoever is about to read an artifact asks for a c
 from __future__ import annotations
 
 import contextlib
+import errno
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,10 +56,17 @@ def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[s
     if not check_digests:
         return
     with ThreadPoolExecutor(HASHING_THREADS) as pool:  # hashing releases the interpreter lock
-        digests = pool.map(lambda file: digest_file(folder / file["path"]), right_size)
-        for file, found_digest in zip(right_size, digests, strict=True):
-            if found_digest != file["digest"]:
-                yield f"{file['path']} has another content"
+        wrongs = pool.map(lambda file: _wrong_content(folder, file), right_size)
+        yield from filter(None, wrongs)
+
+
+def _wrong_content(folder: Path, file: Mapping[str, Any]) -> str | None:
+    try:
+        return None if digest_file(folder / file["path"]) == file["digest"] else f"{file['path']} has another content"
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return f"{file['path']} cannot be read ({error.strerror})"  # a bad block
 
 
 @dataclass(frozen=True)
@@ -115,8 +123,10 @@ class Soundness:
         if known.get(own) == stamp:
             return
         there = {name: value for name, value in known.items() if name != own and (self._file.parent / name).exists()}
-        with contextlib.suppress(PermissionError):  # who may only read a store looks at its bytes each time
+        try:
             write_sealed(self._file, there | ({own: stamp} if stamp else {}))
+        except OSError as error:  # a store that is read-only, full, or not made yet
+            logger.debug("%s was not written (%s); digests are checked again next time", self._file, error)
 
     def _name(self, folder: Path) -> str:
         root = self._file.parent

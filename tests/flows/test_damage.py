@@ -133,6 +133,21 @@ def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
     assert Store(tmp_path / "store").damage("documents", other["documents"]["key"]) == "missing"
 
 
+def test_verify_moves_nothing_that_a_store_did_not_make(made: dict[str, Path], run_cli: RunCli, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    letter = store / "letters" / "2024" / "letter.txt"
+    draft = store / "train" / "drafts" / "draft.txt"
+    for file in (letter, draft):
+        file.parent.mkdir(parents=True)
+        file.write_text("dear")
+    assert run_cli("verify")["code"] == 0
+    flip(made["quality"] / "out.txt")
+    (store / ".textmill-store").unlink()
+    refused = run_cli("verify", "--repair")
+    assert refused["code"] == 2 and "has no .textmill-store" in refused["err"]
+    assert letter.read_text() == draft.read_text() == "dear" and made["quality"].is_dir()
+
+
 def test_verify_refuses_what_it_does_not_know(run_cli: RunCli) -> None:
     result = run_cli("verify", "--fix")
     assert result["code"] == 2 and "--fix is not an option; --repair is" in result["err"]

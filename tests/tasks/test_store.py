@@ -291,3 +291,28 @@ def test_lost_documents_are_noticed() -> None:
     check_accounting("x", {"read": 5, "kept": 2, "dropped": {"A": 1, "B": 1}, "quarantined": 1})
     with pytest.raises(AssertionError, match="lost documents"):
         check_accounting("x", {"read": 5, "kept": 2, "dropped": {"A": 1}, "quarantined": 1})
+
+
+def test_a_store_that_cannot_remember_what_was_sound_still_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soundness, "SETTLED_S", 0.0)
+    artifact = make(Store(tmp_path / "other"), node())
+    store = Store(tmp_path / "never made")
+    assert store.damage_of(artifact.path) is None
+    (artifact.path / "data" / "a.txt").write_text("hellO")
+    assert store.damage_of(artifact.path) == "damaged: data/a.txt has another content"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    artifact = make(Store(tmp_path), node())
+    file = artifact.path / "data" / "a.txt"
+    file.unlink()
+    file.symlink_to("/proc/self/mem")  # its first page is never there: reading it is an input/output error
+    files = [{**artifact.record["files"][0], "size": 0}]
+    assert list(soundness.damage(artifact.path, files)) == ["data/a.txt cannot be read (Input/output error)"]
+
+
+def test_a_stray_file_beside_artifacts_is_passed_over(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = make(store, node())
+    (tmp_path / "ingest" / ".DS_Store").write_bytes(b"\0")
+    assert store.artifacts("ingest") == [made]
