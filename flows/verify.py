@@ -1,7 +1,7 @@
 """Reads every byte of the artifacts and parts in a store, names each damaged file, and repairs what can be repaired.
 
-A run looks only at what it uses. This looks at everything, as after trouble with a disk or a copy of the store to another place.
-Exit code 1 says that damage is left.
+A run checks only what it uses. This checks everything, for example after a disk fault or a copy of the store to another place.
+Exit code 1 means that damage is left.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Seen:
 
 
 def verify(arguments: list[str]) -> int:
-    """Check the whole store; with --repair rebuild what the configuration names, and take the rest out of the way."""
+    """Check the whole store; with --repair rebuild what the configuration names, and set the rest aside."""
     repair = "--repair" in arguments
     overrides = [argument for argument in arguments if argument != "--repair"]
     if switches := [word for word in overrides if word.startswith("-")]:
@@ -61,7 +61,7 @@ def verify(arguments: list[str]) -> int:
     config, started, seen = compose(overrides), time.perf_counter(), Seen()
     store = Store(config.store)
     if not store.root.is_dir():
-        raise ConfigError(f"store ({store.root}) is not there; name one with store=DIR")
+        raise ConfigError(f"store ({store.root}) does not exist; name one with store=DIR")
     if repair:
         require_marked(store)
     damaged = [*_damaged_artifacts(store, seen), *_damaged_parts(store, seen)]
@@ -110,7 +110,7 @@ def _damaged_parts(store: Store, seen: Seen) -> Iterator[Damaged]:
 
 
 def _keys(root: Path, pattern: str) -> list[Path]:
-    """Folders below those of stages, by a pattern that begins with their key: what else is there is not the store's."""
+    """Folders named by a key below those of stages, by a pattern that begins with the key; others are not the store's."""
     found = (path for stage in STAGES for path in (root / stage).glob(pattern))
     return sorted(path for path in found if KEY.fullmatch(path.relative_to(root).parts[1]) and path.is_dir())
 
@@ -119,12 +119,12 @@ def _repair(store: Store, config: RunConfig, overrides: Sequence[str], damaged: 
     """Rebuild artifacts that the configuration names, set others aside, remove parts; what could not be repaired."""
     for part in (d for d in damaged if d.kind == "part"):
         shutil.rmtree(part.path)
-        say(f"part {part.key} of {part.stage}: removed; made again when it is needed")
+        say(f"part {part.key} of {part.stage}: removed; rebuilt when it is needed")
     artifacts = [d for d in damaged if d.kind == "artifact"]
     named = _named(config, overrides) if artifacts else {}
     for other in (d for d in artifacts if named.get(d.stage) != d.key):
         aside = store.set_aside(other.stage, other.key)
-        say(f"{other.stage} {other.key}: set aside as {aside}; a run that needs it makes it again")
+        say(f"{other.stage} {other.key}: set aside as {aside}; a run that needs it rebuilds it")
     ours = {d.stage for d in artifacts if named.get(d.stage) == d.key}
     if any(STAGES[stage].measured for stage in ours) and Path(store.path("report", named["report"])).exists():
         ours.add("report")

@@ -78,7 +78,7 @@ class Store:
     def damage(self, stage: str, key: str, check_digests: bool = False) -> str | None:
         """None for a sound artifact, else what is wrong with it: `missing`, or `damaged:` and a named file.
 
-        check_digests: for who is about to read it; the bytes are looked at, whatever an earlier process found.
+        check_digests: for a caller about to read it: bytes are checked, whatever an earlier process found.
         """
         return self.damage_of(self.path(stage, key), check_digests)
 
@@ -99,7 +99,7 @@ class Store:
         return self._soundness.check(artifact.path, artifact.record["files"])
 
     def set_aside(self, stage: str, key: str) -> Path:
-        """Take what has the place of a key out of it, whole; `textmill gc` lists it."""
+        """Move whatever is at the place of a key to `.work`, where `textmill gc` lists it."""
         aside = self.root / ".work" / f"replaced-{stage}-{key}-{time.time_ns()}"
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(self.path(stage, key), aside)

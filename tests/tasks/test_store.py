@@ -88,8 +88,8 @@ def replace_by_folder(p: Path) -> None:
             lambda p: (p / "artifact.json").write_text((p / "artifact.json").read_text().replace('"kept": 1', '"kept": 2')),
             "damaged: .*is not what was written",
         ),
-        (lambda p: (p / "data/a.txt").write_text("hellO"), "damaged: data/a.txt has another content"),
-        (replace_by_folder, "damaged: data/a.txt is no file"),
+        (lambda p: (p / "data/a.txt").write_text("hellO"), "damaged: data/a.txt has changed content"),
+        (replace_by_folder, "damaged: data/a.txt is not a file"),
         (lambda p: shutil.rmtree(p / "data"), "damaged: data/a.txt is gone"),
     ],
 )
@@ -112,7 +112,7 @@ def test_changed_content_is_found_also_under_the_old_time_of_modification(tmp_pa
     before = file.stat()
     file.write_text("HELLO")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert store.damage("ingest", "k1") == "damaged: data/a.txt has another content"
+    assert store.damage("ingest", "k1") == "damaged: data/a.txt has changed content"
     assert store.find("ingest", "k1") is None
 
 
@@ -137,7 +137,7 @@ def test_who_reads_an_artifact_sees_a_disk_that_gives_other_bytes(tmp_path: Path
         assert store.damage("ingest", "k1") is None
     monkeypatch.setattr(soundness, "RECENT_S", 0.0)
     assert store.damage("ingest", "k1") is None, "the stamp says nothing has written to it"
-    assert store.damage("ingest", "k1", check_digests=True) == "damaged: data/a.txt has another content"
+    assert store.damage("ingest", "k1", check_digests=True) == "damaged: data/a.txt has changed content"
     assert store.find("ingest", "k1") is None, "once found it is known"
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_memory_of_what_was_sound_is_no_trouble(memory: bytes, tmp_pat
     (tmp_path / ".sound.json").write_bytes(memory)
     assert store.damage("ingest", "k1") is None
     (store.path("ingest", "k1") / "data/a.txt").write_text("HELLO")
-    assert store.damage("ingest", "k1") == "damaged: data/a.txt has another content"
+    assert store.damage("ingest", "k1") == "damaged: data/a.txt has changed content"
 
 
 def test_files_that_were_added_to_an_artifact_are_no_part_of_it(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_store_that_cannot_remember_what_was_sound_still_checks_it(tmp_path: P
     store = Store(tmp_path / "never made")
     assert store.damage_of(artifact.path) is None
     (artifact.path / "data" / "a.txt").write_text("hellO")
-    assert store.damage_of(artifact.path) == "damaged: data/a.txt has another content"
+    assert store.damage_of(artifact.path) == "damaged: data/a.txt has changed content"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
