@@ -106,7 +106,6 @@ def test_a_rollback_keeps_the_best_checkpoint(tmp_path: Path) -> None:
     assert steps_in(checkpoints.root) == [3, 6]
 
 
-
 def test_a_damaged_point_is_kept_and_the_run_goes_back_to_the_one_before(tmp_path: Path) -> None:
     guard = GuardConfig(rollback_skips=1, rollback_window_steps=4, rollback_every_steps=3)
     run, told = Run(dim=8, optim=dataclasses.replace(OPTIM, guard=guard)), []
