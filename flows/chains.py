@@ -1,4 +1,4 @@
-"""Which index does a refresh go on from? That of the run before it in its chain, which the records of runs tell.
+"""Finds the index that a refresh continues from: that of the run before it in its chain, by the records of runs.
 
 Runs with the same `dedup.chain` in one store are a chain. An input, names and contents of all files that are read, has a place in
 it: that of the first run that completed with it. A run compares its documents with the index of the last completed run at the
@@ -56,7 +56,7 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
     try:
         inputs = InputDigests(store.digests_file).of(config.source.input_files())
     except FileNotFoundError as error:
-        raise ConfigError(f"{error.filename} went away while it was looked at; run again") from error
+        raise ConfigError(f"{error.filename} disappeared during the scan; run again") from error
     link = {"name": name, "inputs": digest(inputs)}
     before = _run_before(read_records(store), link)
     dedup = replace(config.dedup, chain=None)
@@ -65,7 +65,7 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
         if state := store.damage("dedup", key):
             raise ConfigError(
                 f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is not in the store ({state}); "
-                "make it again with the input of that run and only=dedup, or begin a chain of another name"
+                "rebuild it with the input of that run and only=dedup, or begin a chain of another name"
             )
         dedup = replace(dedup, index=store.root / "dedup" / key)
     return replace(config, dedup=dedup), link

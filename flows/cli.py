@@ -181,7 +181,7 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             state = flow(overrides=withhold(overrides), return_state=True)
     except httpx.TransportError as error:
-        raise ServiceError(f"the Prefect server at {url} went away ({error}); what is made is kept, run again") from error
+        raise ServiceError(f"the Prefect server at {url} is unavailable ({error}); finished work is kept, run again") from error
     result = state.result(raise_on_failure=False)
     if isinstance(result, BaseException):
         raise result

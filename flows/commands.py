@@ -1,6 +1,6 @@
-"""What can be said after `textmill`? Flows, which run stages, and commands, which show, start, write or remove something.
+"""Lists the commands of `textmill`: flows run stages; commands show, start, write or remove something.
 
-A command takes the words after its name and gives the exit code; what a user can mend is raised as ConfigError.
+A command takes the words after its name and gives the exit code; user errors are raised as ConfigError.
 """
 
 from __future__ import annotations

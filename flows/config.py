@@ -93,7 +93,7 @@ class RunConfig:
     only: str | None = None
     """Run this one stage; what it needs must be there."""
     force: tuple[str, ...] = ()
-    """Stages to make again although they are there."""
+    """Stages to rebuild although they are there."""
     orchestrator: Literal["prefect", "none"] = "prefect"
     runner: Literal["auto", "thread", "process", "ray", "dask"] = "auto"
     """What works on the parts of a stage; auto: processes where the work is worth their start."""
@@ -121,7 +121,7 @@ class RunConfig:
         check_labels(self, self.language.labels, self.source.names)
         column, columns = self.dedup.quality_column, [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()]
         if column is not None and column not in columns:
-            raise ConfigError(f"dedup.quality_column ({column}) is no column of quality; {nearest(column, columns)}")
+            raise ConfigError(f"dedup.quality_column ({column}) is not a column of quality; {nearest(column, columns)}")
 
     @property
     def train_stage(self) -> TrainStageConfig:

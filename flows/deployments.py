@@ -1,4 +1,4 @@
-"""Brings the deployments of a Prefect server to what `prefect.yaml` says, and leaves what somebody set through Prefect.
+"""Applies `prefect.yaml` to the deployments of a Prefect server, and keeps what was set through Prefect.
 
 It is a process of its own, started by `flows.services`: Prefect reads its settings when imported. Three states are compared:
 what `prefect.yaml` said when it was last applied, what it says now, and what the server has. A field that differs on the server
@@ -23,7 +23,7 @@ from tasks.artifact import write_json
 from tasks.keys import canonical_json
 
 FIELDS = ("description", "tags", "parameters", "job_variables", "paused", "concurrency_limit", "concurrency_options")
-"""What a deployment has beside its schedules that a person would change."""
+"""Fields of a deployment, besides its schedules, that a person would change."""
 
 Settings = dict[str, Any]
 """{field: value} of a deployment; `schedules` are {slug: {active, schedule, parameters}}."""
@@ -69,7 +69,7 @@ def merge(applied: Any, theirs: Any, ours: Any) -> Any:
 
 
 def changes(before: Settings | None, after: Settings) -> Iterator[str]:
-    """One line per field that is another one now."""
+    """One line per field that has changed."""
     if before is None:
         yield "new"
         return
@@ -119,12 +119,12 @@ def _restore(client: SyncPrefectClient, ids: Mapping[str, str], given: Settings,
 
 
 def _slug(schedule: Mapping[str, Any]) -> str:
-    """What a schedule is called; one that somebody made may have no name, and is known by when it runs."""
+    """The name of a schedule; one made through Prefect may have none, and is identified by when it runs."""
     return str(schedule.get("slug") or canonical_json(schedule["schedule"]))
 
 
 def _applied_by_earlier_versions(given: Settings) -> Settings:
-    """What was applied where nobody wrote it down: the file of now, so that switches somebody turned stay as they are."""
+    """What was applied before it was recorded: the current file, so that switches set through Prefect stay."""
     return {"paused": given["paused"], "schedules": given["schedules"]}
 
 

@@ -1,8 +1,8 @@
-"""Keeps on disk what MLflow is to be told of a run until it has been told.
+"""Keeps events for MLflow on disk until they are sent.
 
-`<state>/mlflow/unsent/<place>/<id>.jsonl` has one line per event, written when it happens. `<id>.sent.json` says how many of them
-MLflow has, and which of its runs belong to this one. Both are removed at the end. A journal that is left over is of a run whose
-server did not answer, or that died. Its lock dies with its process, and so tells it from that of a run in progress.
+`<state>/mlflow/unsent/<place>/<id>.jsonl` has one line per event, written when it happens. `<id>.sent.json` says how many of
+them MLflow has, and which of its runs belong to this one. Both are removed at the end. A journal is left over if the server did
+not answer or the run died. Its lock ends with its process, which distinguishes it from that of a run in progress.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def unsent_dir(state: Path, uri: str, experiment: str) -> Path:
 
 
 class Journal:
-    """The events of one run or sweep, in order, and how far MLflow has been told. Locked while it is open."""
+    """The events of one run or sweep, in order, and how many of them are sent. Locked while it is open."""
 
     def __init__(self, path: Path, stream: TextIO) -> None:
         self._path, self._stream = path, stream
@@ -38,15 +38,18 @@ class Journal:
         known = json.loads(self._sent_file.read_text("utf-8")) if self._sent_file.exists() else {}
         self.num_sent: int = known.get("num_sent", 0)
         self.runs: dict[str, str | None] = known.get("runs", {})
-        """{what: its run in MLflow}; None where creating it was begun, and how that ended is unknown."""
+        """{what: its run in MLflow}; None if its creation began and the outcome is unknown."""
 
     @classmethod
     def create(cls, directory: Path, name: str) -> Journal:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{name}.jsonl"
-        stream = path.open("a+", encoding="utf-8")
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        return cls(path, stream)
+        while True:
+            stream = path.open("a+", encoding="utf-8")
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if path.exists():
+                return cls(path, stream)
+            stream.close()  # another process took it for an empty left-over before it was locked
 
     @classmethod
     def left_over(cls, directory: Path) -> Iterator[Journal]:
@@ -61,16 +64,17 @@ class Journal:
                     continue
                 journal = cls(path, stream)
                 stream.seek(0)
-                # A line that was cut off is of the moment in which the process died.
+                # A line without an end was being written when the process died.
                 journal.events = [json.loads(line) for line in stream if line.endswith("\n")]
                 yield journal
 
     def append(self, event: Event) -> None:
-        event = mask_values(event)
-        self._stream.write(printable(json.dumps(event, ensure_ascii=False)) + "\n")
+        # Names of files may contain bytes that are not UTF-8; databases refuse them.
+        text = json.dumps(mask_values(event), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+        self._stream.write(printable(text) + "\n")
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        self.events.append(event)
+        self.events.append(json.loads(text))
 
     def keep(self) -> None:
         """Remember what has been sent."""

@@ -1,4 +1,4 @@
-"""How is something written to MLflow? The few calls that are needed, in batches and with explicit run ids.
+"""Writes to MLflow: the few calls that are needed, in batches and with explicit run ids.
 
 Client API only: the fluent API's active run belongs to a thread, not to a run. This is the only module that meets MLflow; what
 is told, and what happens where MLflow does not answer, is in `flows.tracking` and `flows.shipping`.

@@ -63,7 +63,7 @@ def explain(arguments: list[str]) -> int:
     ingest, asked = run.artifacts["ingest"], question.words[0]
     places, records = find_documents(ingest, asked), find_records(ingest, asked)
     if not places and not records:
-        what = f"{asked} is no document of run {run.record.run_id} and no record that it dropped"
+        what = f"{asked} not found in run {run.record.run_id}, neither as a document nor as a dropped record"
         raise ConfigError(f"{what}; name its id, its source_id or its url, or another run with run=ID")
     found: dict[str, Any] = {"run": run.record.run_id, "other_matches": len(places) + len(records) - 1}
     found |= explain_document(run.artifacts, places[0]) if places else {"record": records[0]}
@@ -75,7 +75,7 @@ def explain(arguments: list[str]) -> int:
 
 
 def hits(arguments: list[str]) -> int:
-    """Every evaluation item that stands in a document, with the text of both."""
+    """Every evaluation item that occurs in a document, with the text of both."""
     from tasks.contamination_hits import list_hits
 
     question = _parse(arguments)

@@ -112,7 +112,7 @@ class Run:
         return Output(name, artifact)
 
     def _rebuilding(self, step: Step) -> str:
-        """What a damaged artifact costs, as far as its record can still tell."""
+        """The cost of rebuilding a damaged artifact, if its record can still be read."""
         with suppress(ArtifactMismatch):
             if lost := load_artifact(self.store.path(step.node.stage, step.node.key)):
                 return f"; rebuilding, which took {lost.record['elapsed_s']:,.1f} s"
@@ -153,7 +153,7 @@ def _require_sound_index(store: Store, config: RunConfig, to_be_read: bool) -> N
     if index is None or not (index / ARTIFACT_FILE).exists():
         return
     if state := store.damage_of(index.resolve(), check_digests=to_be_read):
-        raise ConfigError(f"dedup.index ({index}) is {state}; make it again with the input and the settings it was made of")
+        raise ConfigError(f"dedup.index ({index}) is {state}; rebuild it with the input and settings it was made from")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Ships the events of journals to MLflow, in a thread of their own, so that nothing a server does holds up a run.
+"""Sends the events of journals to MLflow from a thread of their own, so that a server never delays a run.
 
-Every event can be told again: runs are looked up before they are created twice, and values carry the time of what they are of.
-Whatever fails costs one warning; the journal stays, and is shipped when the server answers again, at the latest by the next run.
+Sending is repeatable: a run is looked up before it is created again, and every value has the time of its event. A failure costs
+one warning; the journal stays, and is sent when the server answers again, at the latest by the next run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from flows.console import warn
 from flows.journal import Event, Journal
 from flows.mlflow_log import KEY_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG, MlflowLog, is_refusal, reason_of
 from flows.mlflow_names import numbers, numbers_of_stage
+from llm_core.config import ConfigError
 from llm_core.metric_log import METRICS_FILE, PROFILE_FOLDER, is_of_run, read_rows
-from tasks.artifact import ARTIFACT_FILE, Artifact, load_artifact
+from tasks.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
 from tasks.store import now
 
 RETRY_AFTER_S = 15.0
@@ -26,14 +27,17 @@ LAST_WAIT_S = 60.0
 """How long a run waits at its end for a server that is slow."""
 
 STAGES_WITH_TABLES = ("analysis",)
-"""Stages whose tables MLflow is given beside their `artifact.json`: small ones, of counts by label, without a text."""
+"""Stages whose tables MLflow is given beside their `artifact.json`: small ones with counts by label and no text."""
+
+UNSENDABLE = (ArtifactMismatch, ConfigError, FileNotFoundError)
+"""Faults of the event itself, such as an artifact that is damaged or gone: sending it again cannot succeed."""
 
 ITSELF = ""
 """Among the MLflow runs of a journal, that of the run or sweep itself; others are named after their stage."""
 
 
 class Shipper:
-    """Sends the events of a journal as they come, and at the end what earlier runs have left."""
+    """Sends the events of a journal as they come, and at the end those that earlier runs left."""
 
     def __init__(self, log: MlflowLog, journal: Journal) -> None:
         self._log, self._journal = log, journal
@@ -46,7 +50,7 @@ class Shipper:
         self._thread = threading.Thread(target=context.run, args=(self._work,), name="mlflow", daemon=True)
 
     def start(self) -> None:
-        """Begin, and wait a little: packages imported by two threads at once can find each other half loaded."""
+        """Start, and wait a little: packages imported by two threads at once can find each other half loaded."""
         self._wake.set()
         self._thread.start()
         self._begun.wait(FIRST_WAIT_S)
@@ -95,11 +99,13 @@ class Shipper:
     def _warn(self, what: str) -> None:
         if not self._warned:
             self._warned = True
-            warn(f"MLflow at {self._log.name} {what}; the run goes on, and the next one sends what is kept in {self._log.unsent}")
+            warn(
+                f"MLflow at {self._log.name} {what}; the run continues, and the next one sends what is kept in {self._log.unsent}"
+            )
 
 
 def send_left_over(log: MlflowLog) -> None:
-    """Send what runs have left that did not reach the server or died. Raises what the client raises."""
+    """Send what earlier runs left that died or did not reach the server. Raises what the client raises."""
     for journal in Journal.left_over(log.unsent):
         if not journal.events:
             journal.remove()
@@ -113,7 +119,7 @@ def send_left_over(log: MlflowLog) -> None:
 def send(log: MlflowLog, journal: Journal) -> bool:
     """Send the events that have not been; whether the last one was the end.
 
-    What the server refuses for good, such as an event of a run that somebody deleted there, is warned of and left out.
+    What the server refuses for good, and what is damaged here, is left out with a warning.
     """
     while journal.num_sent < len(journal.events):
         event = journal.events[journal.num_sent]
@@ -121,12 +127,15 @@ def send(log: MlflowLog, journal: Journal) -> bool:
             log.require_listener()
             _SENDERS[event["kind"]](log, journal, event)
         except Exception as error:
-            if not is_refusal(error) or not journal.runs.get(ITSELF):
+            refused = is_refusal(error)
+            if not (refused or isinstance(error, UNSENDABLE)) or not journal.runs.get(ITSELF):
                 raise
-            warn(f"MLflow at {log.name} refuses a part of this run, which goes without: {reason_of(error)}")
+            what = "refuses a part of this run, which is left out" if refused else "lacks a part of this run"
+            warn(f"MLflow at {log.name} {what}: {reason_of(error)}")
         journal.num_sent += 1
         journal.keep()
-    return bool(journal.events) and journal.events[-1]["kind"] == "end"
+    # By what has been sent: another event may have come since the last look.
+    return journal.num_sent > 0 and journal.events[journal.num_sent - 1]["kind"] == "end"
 
 
 def _begin(log: MlflowLog, journal: Journal, event: Event) -> None:
@@ -210,7 +219,7 @@ _SENDERS = {"begin": _begin, "stage": _stage, "failure": _failure, "end": _end}
 
 
 def _start(log: MlflowLog, journal: Journal, what: str, name: str, tags: dict[str, str], at: str) -> str:
-    """The MLflow run of `what`: the one that is known, or that an attempt has created whose answer was lost, or a new one."""
+    """The MLflow run of `what`: the known one, or one created by an attempt whose answer was lost, or a new one."""
     tags |= {RUN_TAG: str(journal.events[0]["id"])}
     run_id = journal.runs.get(what)
     if run_id is None and what in journal.runs:

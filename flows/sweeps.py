@@ -1,6 +1,6 @@
-"""Runs the points of a sweep, and says how it went from what its jobs left.
+"""Runs the points of a sweep, and judges it by the files that its jobs leave.
 
-A job may run in any process, so it leaves how it ended in a file; a job without one has died. Counts, exit code and the status in
+A job may run in any process, so it writes how it ended to a file; a job without one has died. Counts, exit code and the status in
 MLflow are those of these files. A job that fails costs its own point; one that is stopped stops the sweep.
 """
 
@@ -35,7 +35,7 @@ STOPPED = (os.EX_TEMPFAIL, 130, 143)
 
 @dataclass(frozen=True)
 class SweepJob:
-    """Runs one point and leaves how that ended in `folder`. Whoever launches it may pickle it."""
+    """Runs one point and writes how it ended to `folder`. The launcher may pickle it."""
 
     flow: str
     points: Sequence[Sequence[str]]
@@ -91,7 +91,7 @@ class SweepResult:
 
     def describe(self) -> str:
         silent = self.num_begun - sum(code is not None for code in self.codes)
-        notes = [f"{silent} of them died without a word"] * bool(silent)
+        notes = [f"{silent} of them died without a result"] * bool(silent)
         notes += [f"{len(self.codes) - self.num_begun} not begun"] * (self.num_begun < len(self.codes))
         failed = sum(code != 0 for code in self.codes)
         return f"{len(self.codes)} runs, {failed} failed" + "".join(f", {note}" for note in notes)
@@ -133,7 +133,7 @@ def _read_result(folder: Path, num_points: int) -> SweepResult:
 
 
 class Sweep:
-    """A sweep as MLflow is told of it, under an id of ours by which its runs find it. `status` is how it ends."""
+    """A sweep in MLflow, under our own id, by which its runs find it. `status` is how it ends."""
 
     def __init__(self, sweep_id: str, tracker: MlflowTracker | None) -> None:
         self.id, self._tracker = sweep_id, tracker

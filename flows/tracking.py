@@ -1,4 +1,4 @@
-"""What MLflow is told about a run.
+"""Tells MLflow about a run.
 
 One parent per pipeline run with the full configuration and the headline numbers, cached or not; one child per
 stage that was executed, with that stage's settings, counters, input artifacts as data sets, its
@@ -130,7 +130,7 @@ class MlflowTracker(Tracker):
             journal = Journal.create(self._log.unsent, self._id)
             self._shipper = Shipper(self._log, journal)
         except OSError as error:
-            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); the run goes on untracked")
+            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); the run continues untracked")
         self._tell({**event, "is_run": is_run})
         if self._shipper is not None:
             self._shipper.start()

@@ -57,10 +57,12 @@ class Unused:
 
 
 def unused(store: Store, keep: int, tell: Callable[[str], None] = lambda line: None) -> list[Unused]:
-    """What neither the last `keep` runs nor a live one refers to, nor the next run of a chain will, largest first. Held keys are
-    left out. What is not of this store is left out too, and told. Raises ConfigError where the folder is not marked as a store.
+    """What no recent run needs, largest first: neither the last `keep` runs, nor a live one, nor the next run of a chain.
 
-    With `keep` above 0 nor what the last completed run with any stage refers to: nightly refreshes, however many, leave the
+    Held keys are left out. So is what the store did not make, which is reported by `tell`. Raises ConfigError where the folder is
+    not marked as a store.
+
+    With `keep` above 0, what the last completed run of each stage refers to is needed too: many nightly refreshes leave the
     last trained model.
     """
     require_marked(store)
@@ -96,7 +98,7 @@ def unused(store: Store, keep: int, tell: Callable[[str], None] = lambda line: N
 
 
 def remove(items: Sequence[Unused]) -> int:
-    """Delete `items`, except keys that somebody took hold of meanwhile and what is no longer ours; the bytes given back."""
+    """Delete `items`, except keys that are held by now and what is no longer ours; the bytes freed."""
     freed = 0
     for item in items:
         # Folders are opened one by one and never through a link: a path looked at again could lead elsewhere by now.

@@ -1,7 +1,7 @@
 """Reads every byte of the artifacts and parts in a store, names each damaged file, and repairs what can be repaired.
 
-A run looks only at what it uses. This looks at everything, as after trouble with a disk or a copy of the store to another place.
-Exit code 1 says that damage is left.
+A run checks only what it uses. This checks everything, for example after a disk fault or a copy of the store to another place.
+Exit code 1 means that damage is left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flows.config import RunConfig, compose
 from flows.console import say, table
+from flows.records import KEY, require_marked
 from flows.run import decide, open_run
 from llm_core.config import ConfigError
 from llm_core.printing import show
@@ -52,7 +53,7 @@ class Seen:
 
 
 def verify(arguments: list[str]) -> int:
-    """Check the whole store; with --repair rebuild what the configuration names, and take the rest out of the way."""
+    """Check the whole store; with --repair rebuild what the configuration names, and set the rest aside."""
     repair = "--repair" in arguments
     overrides = [argument for argument in arguments if argument != "--repair"]
     if switches := [word for word in overrides if word.startswith("-")]:
@@ -60,7 +61,9 @@ def verify(arguments: list[str]) -> int:
     config, started, seen = compose(overrides), time.perf_counter(), Seen()
     store = Store(config.store)
     if not store.root.is_dir():
-        raise ConfigError(f"store ({store.root}) is not there; name one with store=DIR")
+        raise ConfigError(f"store ({store.root}) does not exist; name one with store=DIR")
+    if repair:
+        require_marked(store)
     damaged = [*_damaged_artifacts(store, seen), *_damaged_parts(store, seen)]
     elapsed_s = time.perf_counter() - started
     if damaged:
@@ -78,7 +81,7 @@ def verify(arguments: list[str]) -> int:
 
 
 def _damaged_artifacts(store: Store, seen: Seen) -> Iterator[Damaged]:
-    for path in sorted(path for path in store.root.glob("[!.]*/*") if path.is_dir()):
+    for path in _keys(store.root, "*"):
         stage, key = path.parent.name, path.name
         seen.artifacts += 1
         try:
@@ -92,7 +95,7 @@ def _damaged_artifacts(store: Store, seen: Seen) -> Iterator[Damaged]:
 
 
 def _damaged_parts(store: Store, seen: Seen) -> Iterator[Damaged]:
-    for path in sorted(path for path in (store.root / ".parts").glob("*/*/[!.]*") if path.is_dir()):
+    for path in _keys(store.root / ".parts", "*/[!.]*"):
         seen.parts += 1
         try:
             files = read_sealed(path / PART_FILE)["files"]
@@ -100,22 +103,28 @@ def _damaged_parts(store: Store, seen: Seen) -> Iterator[Damaged]:
             seen.count(files)
         except FileNotFoundError:
             wrong = [f"{PART_FILE} is gone"]
-        except (DamagedRecord, KeyError) as error:
+        except (DamagedRecord, KeyError, TypeError) as error:
             wrong = [f"{PART_FILE} cannot be read ({error})"]
         if wrong:
             yield Damaged("part", path.parent.parent.name, path.name, str(path), wrong)
+
+
+def _keys(root: Path, pattern: str) -> list[Path]:
+    """Folders named by a key below those of stages, by a pattern that begins with the key; others are not the store's."""
+    found = (path for stage in STAGES for path in (root / stage).glob(pattern))
+    return sorted(path for path in found if KEY.fullmatch(path.relative_to(root).parts[1]) and path.is_dir())
 
 
 def _repair(store: Store, config: RunConfig, overrides: Sequence[str], damaged: Sequence[Damaged]) -> list[Damaged]:
     """Rebuild artifacts that the configuration names, set others aside, remove parts; what could not be repaired."""
     for part in (d for d in damaged if d.kind == "part"):
         shutil.rmtree(part.path)
-        say(f"part {part.key} of {part.stage}: removed; made again when it is needed")
+        say(f"part {part.key} of {part.stage}: removed; rebuilt when it is needed")
     artifacts = [d for d in damaged if d.kind == "artifact"]
     named = _named(config, overrides) if artifacts else {}
     for other in (d for d in artifacts if named.get(d.stage) != d.key):
         aside = store.set_aside(other.stage, other.key)
-        say(f"{other.stage} {other.key}: set aside as {aside}; a run that needs it makes it again")
+        say(f"{other.stage} {other.key}: set aside as {aside}; a run that needs it rebuilds it")
     ours = {d.stage for d in artifacts if named.get(d.stage) == d.key}
     if any(STAGES[stage].measured for stage in ours) and Path(store.path("report", named["report"])).exists():
         ours.add("report")

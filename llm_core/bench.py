@@ -1,4 +1,4 @@
-"""How fast does the model generate, and what does the cache gain? Prefill and decode apart, cached against recomputed.
+"""Measures generation speed and what the cache gains: prefill and decode apart, cached against recomputed.
 
 Every cell of the grid (batch, prompt tokens, new tokens) runs in both modes on the same random prompts, given as ids
 and of exact length; the output length is fixed, end-of-text is ignored. Modes alternate, forwards and backwards

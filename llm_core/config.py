@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 
 
 class ConfigError(ValueError):
-    """A configuration a user can mend: the message names the value, the rule and the way out."""
+    """A user error: the message names the value, the rule and the way out."""
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], path: str = "") -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,17 +14,19 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Wait until the names in a folder are on the disk, where the file system allows it."""
+    with contextlib.suppress(PermissionError):  # some network file systems refuse to open folders
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_durably(path: Path, text: str) -> None:
     """Replace a file by a synced one; readers see the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    # One name per process: two that write the same file each leave it whole.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, "utf-8")
     sync_file(temporary)
     os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""Which tensor of a Hugging Face model is which of ours? Llama, Qwen 2 and 3, GPT-2.
+"""Maps the tensors of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2.
 
 Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface_config`, files that of `llm_core.export`.
 Fused weights are split on the way out and joined on the way in, GPT-2's transposed, with the values unchanged, so both sides

@@ -1,4 +1,4 @@
-"""Which Hugging Face model computes what a model of ours does? Llama, Qwen 2 and 3, GPT-2.
+"""Translates the `config.json` of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2.
 
 Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed here are refused, never
 passed over; values of a file that others wrote are looked at before anything is made of them.
@@ -87,7 +87,7 @@ def model_config(found: Any) -> ModelConfig:
     """The ModelConfig that computes what a `config.json` describes. Raises ConfigError where there is none."""
     if not isinstance(found, Mapping):
         raise ConfigError(
-            f"a {type(found).__name__} is no mapping of names to values; give the config.json of a Hugging Face model"
+            f"a {type(found).__name__} is not a mapping of names to values; give the config.json of a Hugging Face model"
         )
     values = {name: value for name, value in found.items() if value is not None}
     _check_values(values)

@@ -35,7 +35,8 @@ class Mixture:
         for _, weights in phases:
             for name in weights:
                 if name not in sources:
-                    raise ConfigError(f"mixture names {name}, which is no source of these shards; {nearest(name, list(sources))}")
+                    hint = nearest(name, list(sources))
+                    raise ConfigError(f"mixture names {name}, which is not a source of these shards; {hint}")
         self._seed = seed
         self._block = functools.lru_cache(maxsize=8)(self._make_block)
         self.phases: list[Phase] = []

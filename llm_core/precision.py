@@ -1,4 +1,4 @@
-"""In which numbers does a run compute? The 16-bit formats, what of a model has them, and the loss scale that float16 needs.
+"""Chooses the number formats of a run: 16-bit formats, which parts of a model use them, and the loss scale that float16 needs.
 
 Products take 16 bits by autocast in every layout; under FSDP their weights come so already and are not cast.
 

@@ -37,7 +37,7 @@ def cache_folder(subject: str) -> Path:
             why = why or found
     folder = Path(tempfile.mkdtemp(prefix=f"textmill-{subject}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    note(f"{subject} are compiled again by every process: no cache of your own ({why or 'no home'})")
+    note(f"{subject}: compiled again by every process, for lack of a private cache ({why or 'no home'})")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Takes a run that skipped too many steps back to the last point before, past the batches that led it astray.
+"""Takes a run that skipped too many steps back to the last point before, past the batches that caused them.
 
 Points are checkpoints of their own at multiples of `optim.guard.rollback_every_steps`, so that where a run goes back to depends
 on nothing that only says how it is run: how often it saves, logs, or was stopped. What it went back from and to is saved with the
@@ -48,7 +48,7 @@ class Rollback:
         self.points.read(point, layout, optimizer)
         optimizer.guard.note_rollbacks([*taken, (step, point)])
         # Later checkpoints go last: a run that is killed before resumes from one of them, and goes back again.
-        checkpoints.save(point, layout, optimizer)
+        checkpoints.save(point, layout, optimizer, checkpoints.val_loss_at(point))
         checkpoints.forget_after(point)
         self.points.forget_after(point)
         return point

@@ -1,8 +1,8 @@
 """Masks passwords, tokens and keys in whatever a run leaves behind or prints.
 
-A secret is known by where it stands: between `:` and `@` of an address, after a name that says so (`password=`, `?sig=`,
-`AWS_SECRET_ACCESS_KEY=`), or by its own form (`ghp_…`, `AKIA…`). Names of this field are none: `unk_token`, `num_tokens`, a
-store `key`. What is masked is for reading; keys of artifacts are made of what was given.
+A secret is recognised by its position: between `:` and `@` of an address, after a name that says so (`password=`, `?sig=`,
+`AWS_SECRET_ACCESS_KEY=`), or by its own form (`ghp_…`, `AKIA…`). Terms of this field are not secrets: `unk_token`,
+`num_tokens`, a store `key`. Only what is shown is masked; artifact keys are computed from the original values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_values(value: Any) -> Any:
-    """The same for nested plain values; what stands under a secret's name is masked whole."""
+    """The same for nested plain values; a value under a secret's name is masked whole."""
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Which tokens does a split hold? Token shards, opened as memory maps and read without copies.
+"""Opens the token shards of a split as memory maps and reads them without copies.
 
 A shard is an Arrow IPC file with one record batch: `tokens` large_list<uint16 or uint32>, `id` binary(16),
 `source`, `language`, `num_bytes` int64, `continues` bool. A row is a document and ends with the end-of-text id.

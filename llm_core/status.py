@@ -7,9 +7,9 @@
 | `at` | the last sign of life: a thread writes the file every `BEAT_S`, whatever training waits for |
 | `pid`, `host` | the first rank |
 | `error`, `refused` | of failed: what was wrong, and whether a user can change it |
-| `cause` | of died: how the processes ended without a word |
+| `cause` | of died: how the processes ended without writing an outcome |
 
-Nobody writes `died` while dying: whoever started the processes does (`note_death`), or whoever reads the file next. A trainer
+A dying process cannot write `died`: its parent does (`note_death`), or the next reader of the file. A trainer
 holds a lock on its work directory, which ends with it, so a reader on its host knows; elsewhere the last sign of life decides.
 Training only remembers the step, so a step costs nothing.
 """

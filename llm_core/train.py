@@ -254,7 +254,7 @@ def padded_bytes_per_token(config: RunConfig) -> np.ndarray:
         table = np.load(config.bytes_per_token, allow_pickle=False).astype(np.int64)
     except (ValueError, EOFError) as error:
         raise ConfigError(
-            f"bytes_per_token ({config.bytes_per_token}) is no table of numbers; give that of a tokenizer"
+            f"bytes_per_token ({config.bytes_per_token}) is not a table of numbers; give that of a tokenizer"
         ) from error
     if len(table) > config.model.vocab_size:
         raise ConfigError(

@@ -6,7 +6,6 @@ an `Artifact` with counters and metrics; `tasks.store` adds identity and lineage
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llm_core.durable import write_durably
 from llm_core.json_files import UnreadableJson, is_inside, read_json
 from llm_core.printing import printable
 
@@ -88,7 +88,7 @@ def load_artifact(path: Path) -> Artifact | None:
             raise ArtifactMismatch(f"{file} names {odd[0]!r}, which is not in its folder; remove {path}")
         record = _unsealed(sealed)
         return Artifact(path, record["stage"], record["counters"], record["metrics"], record)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (DamagedRecord, KeyError, TypeError) as error:
         raise ArtifactMismatch(f"{file} is not a readable artifact record ({error})") from error
@@ -117,14 +117,8 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
 
     Without an indent the encoder is compiled, and an order of magnitude faster.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        text = json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False)
-        stream.write(printable(text) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
+    text = json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    write_durably(path, printable(text) + "\n")
 
 
 def write_sealed(path: Path, record: Mapping[str, Any], indent: int | None = 1) -> None:
@@ -165,16 +159,6 @@ def _unsealed(sealed: Mapping[str, Any]) -> dict[str, Any]:
 def _digest_record(record: Mapping[str, Any]) -> str:
     text = json.dumps(record, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames in `path` durable where the platform allows it."""
-    with contextlib.suppress(PermissionError):  # some network file systems refuse to open directories
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def link_file(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""How fast is the trained model, and may the numbers be believed? The key-value cache engine, measured on this device.
+"""Measures the speed of the key-value cache engine on this device, after proving that its results are right.
 
 First the proof (`llm_core.infer.equivalence`): in float64, generation with the cache gives the logits of a full forward pass, on
 the trained weights, at every cell of the grid and beyond. When it fails no speed is measured, and the artifact says which check

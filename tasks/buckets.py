@@ -66,7 +66,7 @@ def resolve_buckets(config: BucketConfig, scores: Artifact, parts: Sequence[Part
     known = list(scores.metrics["scores"])
     if config.score not in known:
         hint = nearest(config.score, known) if known else "take scores=prose, or write some"
-        raise ConfigError(f"quality.buckets.score ({config.score}) is no score of this run; {hint}")
+        raise ConfigError(f"quality.buckets.score ({config.score}) is not a score of this run; {hint}")
     best = scores.metrics["scores"][config.score]["best"]
     values, languages = score_values(config.score, parts)
     heads = cuts_keeping(values, languages, config.head_frac, best)

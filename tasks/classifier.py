@@ -1,4 +1,4 @@
-"""Does a document read more like these texts or like those? Linear classifiers on word n-grams, trained in the flow or given.
+"""Scores which of two groups of texts a document resembles, by linear classifiers on word n-grams, trained in the flow or given.
 
 Classifiers over words and word bigrams choose pre-training text in DCLM (Li et al. 2024, section 4: fastText, positives against
 random web text, the best 10 % kept). For two classes fastText's model (Joulin et al. 2016) is a linear function of the mean
@@ -176,7 +176,7 @@ def classify_lines(lines: Sequence[str], model_file: Path, label: str) -> np.nda
 def _check_label(label: str, labels: Collection[str], model_file: Path) -> None:
     if label not in labels:
         shown = ", ".join(sorted(labels)[:10])
-        raise ConfigError(f"label ({label}) is no label of {model_file.name}; it has {shown}")
+        raise ConfigError(f"label ({label}) is not a label of {model_file.name}; it has {shown}")
 
 
 @functools.lru_cache(maxsize=32)

@@ -1,4 +1,4 @@
-"""Which documents say what another one says already? Copies and near duplicates, one survivor each, families, and repeated text.
+"""Finds copies and near duplicates, keeps one survivor of each, groups families, and cuts repeated text.
 
 Same URL (opt-in): equal normal forms (`tasks.urls`). Exact: a 128-bit key of the case-folded text with white space collapsed
 (`tasks.kernels.exact`). Near: MinHash with LSH banding over n-grams of units (Broder 1997; Leskovec, Rajaraman, Ullman, Mining

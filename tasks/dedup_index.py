@@ -1,4 +1,4 @@
-"""What must be kept of documents so that later ones can be compared with all of them without reading them again?
+"""Keeps of documents what later ones are compared with, so that earlier runs are not read again.
 
 An index, the folder `index/` of a dedup artifact: one row for every distinct text seen so far, this run's after those of earlier
 runs, in order of preference.

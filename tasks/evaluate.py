@@ -1,4 +1,4 @@
-"""How well does the model predict text it has not seen? Bits per UTF-8 byte on validation documents, with error bars.
+"""Measures how well the model predicts unseen text: bits per UTF-8 byte on validation documents, with error bars.
 
 bits per byte = Σ −log2 p(token) / Σ bytes, over whole documents, each scored from its own start with the end-of-text id
 as its only context (`llm_core.bits_per_byte` has the window policy). The bits of the closing end-of-text are in

@@ -1,5 +1,4 @@
-"""How do other engines train on our shards, and ours on theirs? Exports and imports of token shards, streaming and without copies
-of text.
+"""Exports token shards to other engines and imports theirs, streaming and without copies of text.
 
 `megatron`: `<split>.bin` holds the ids of all documents, little-endian; `<split>.idx` is the magic `MMIDIDX\\0\\0`, version 1
 (uint64), a code for the integer type (uint8), the number of sequences and of document borders (uint64 each), then the length of
@@ -29,9 +28,10 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
+from llm_core.durable import sync_folder
 from llm_core.json_files import UnreadableJson, is_plain_name, read_json
 from llm_core.shards import TokenShards, open_shards
-from tasks.artifact import Artifact, sync_directory, write_json
+from tasks.artifact import Artifact, write_json
 
 SPLITS = ("train", "validation")
 MAGIC = b"MMIDIDX\0\0"
@@ -70,7 +70,7 @@ def export_shards(shards: Artifact, form: str, out_dir: Path) -> dict[str, int]:
     counts = {name: EXPORTS[form](split, out_dir) for name, split in splits.items()}
     if form == "datasets":
         write_json(out_dir / "dataset_dict.json", {"splits": list(SPLITS)})
-    sync_directory(out_dir)
+    sync_folder(out_dir)
     return counts
 
 
@@ -101,7 +101,7 @@ def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
     except struct.error as error:
         raise ExchangeError(f"{index} is too short for an index") from error
     if (magic, version) != (MAGIC, 1) or code not in DTYPES:
-        raise ExchangeError(f"{index} is no index of version 1 with integer tokens")
+        raise ExchangeError(f"{index} is not an index of version 1 with integer tokens")
     dtype, place = np.dtype(DTYPES[code]), HEADER.size
     # Python's numbers, of any size: 2**62 sequences must not come round to a few.
     if len(content) < place + 12 * num_sequences + 8 * num_borders:

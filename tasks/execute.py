@@ -54,7 +54,7 @@ def _find_or_make(
         if not step.again and (found := store.find(node.stage, node.key)):
             return found, False
         if lost := [name for name in stage.parents if name not in parents]:
-            raise StageFailure(f"{node.stage}: {', '.join(lost)} or its own artifact went away since the run began; run again")
+            raise StageFailure(f"{node.stage}: {', '.join(lost)} or its own artifact disappeared since the run began; run again")
         before = _recorded_digests(store, node) if step.is_damaged else {}
         parent_bytes = sum(f["size"] for p in parents.values() for f in p.record["files"])
         store.require_free_disk(stage.name, int(stage.disk_factor * parent_bytes) + 50_000_000)
@@ -74,7 +74,7 @@ def _find_or_make(
             raise
         artifact = store.publish(node, made, time.perf_counter() - wall, time.process_time() - cpu, started_at)
         if not stage.measured and (other := _first_difference(before, artifact)):
-            kept = "what was made of the lost one is kept, and made again with force"
+            kept = "results made from the lost one are kept; rebuild them with force"
             say(f"{node.stage} {node.key}: {other} is not the bytes it was; {kept}")
         return artifact, True
 

@@ -52,12 +52,12 @@ class FastTextModel:
 def read_labels(path: Path) -> list[str]:
     """The labels of any supervised fastText model, without the prefix. Raises ValueError for a file that is none."""
     if path.stat().st_size < _WORDS_AT:
-        raise ValueError("it is no fastText model")
+        raise ValueError("not a fastText model")
     labels = []
     # Models of many languages have gigabytes of rows behind their words.
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if int.from_bytes(data[:4], "little") != _MAGIC:
-            raise ValueError("it is no fastText model")
+            raise ValueError("not a fastText model")
         at = _WORDS_AT
         for _ in range(int.from_bytes(data[_SIZES_AT : _SIZES_AT + 4], "little")):
             start, end = at, data.find(b"\0", at)
@@ -95,7 +95,7 @@ class _Reader:
 
 
 def read_model(path: Path, loss: int, most_word_ngrams: int = 1 << 30) -> FastTextModel | None:
-    """The model in a file, or None where it is no supervised model of version 12 with this loss and n-grams of so many words.
+    """The model in a file, or None where it is not a supervised model of version 12 with this loss and n-grams of so many words.
 
     Raises ValueError or IndexError for a damaged file of such a model.
     """

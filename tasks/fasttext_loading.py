@@ -42,7 +42,7 @@ def load_fasttext(file: Path) -> Any:
 def check_fasttext(file: Path) -> None:
     """Raises ValueError where fastText's loader would read what is not there, or fail without a word."""
     if file.stat().st_size < HEAD.size + SIZES.size:
-        raise ValueError("it is no fastText model")
+        raise ValueError("not a fastText model")
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             _check(_Walk(data))
@@ -87,7 +87,7 @@ class _Settings:
 def _check(walk: _Walk) -> None:
     magic, version, dim, _, _, _, _, word_ngrams, loss, kind, buckets, shortest, longest, _, _ = walk.take(HEAD)
     if magic != MAGIC or version not in VERSIONS:
-        raise ValueError("it is no fastText model of version 11 or 12")
+        raise ValueError("not a fastText model of version 11 or 12")
     if not (1 <= dim <= MAX_DIM and loss in (1, 2, 3, 4) and kind in (1, 2, 3) and buckets >= 0 and longest <= MAX_NGRAM_CHARS):
         raise ValueError("its settings are none of a model")
     if version == 11 and kind == SUPERVISED:

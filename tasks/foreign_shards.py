@@ -1,4 +1,4 @@
-"""What is in shards that another engine wrote? Their documents as a table, held to the rules of ours.
+"""Reads the documents of shards that another engine wrote as a table, and checks them against our rules.
 
 Reads `tasks.exchange` forms; gives per split the columns `tokens`, `id`, `source`, `language`, `num_bytes`, one row per
 document. A document ends with the end-of-text id, which is appended where it is missing; inside one it would be a border, so

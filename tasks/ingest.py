@@ -1,4 +1,4 @@
-"""What is in the source? Every record becomes a document, a counted drop, or a quarantined fault.
+"""Reads the source: every record becomes a document, a counted drop, or a quarantined fault.
 
 Columns in: those of the input, mapped by config. Columns out: `id, text, source, source_id, url, language, added_at,
 metadata` in `documents/part-*.parquet`; faults in `quarantine.jsonl` with file, line, byte offset and error; whatever became no
@@ -92,7 +92,7 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
         f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%}) could not be read, "
         f"source.max_bad_frac is "
         f"{config.max_bad_frac:g} ({shown}); first {first}; all are in {artifact.path / QUARANTINE_FILE}; "
-        "mend the input or its settings, or raise source.max_bad_frac"
+        "fix the input or its settings, or raise source.max_bad_frac"
     )
 
 
@@ -184,7 +184,7 @@ def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str
         kinds = ", ".join(f"{ending} {count:,}" for ending, count in endings.most_common(5))
         shown = ", ".join(names[:MAX_NAMED_FILES]) + (" …" if len(names) > MAX_NAMED_FILES else "")
         logger.warning(
-            "left out for want of a reader: %s (%s): %s; say what they are with source.format",
+            "skipped, unsupported format: %s (%s): %s; name their format with source.format",
             f"{len(names):,}",
             kinds,
             shown,

@@ -1,4 +1,4 @@
-"""Does the model that training goes on from fit the model and the tokenizer of this run?
+"""Checks that the model training starts from fits the model and the tokenizer of this run.
 
 Reads `config.json` and, where both sides have one, `tokenizer.json`. Weights are left to the trainer. Every difference is one
 line with its way out; nothing is resized or cut to fit, because ids that mean other pieces train on noise in silence.

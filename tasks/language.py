@@ -1,4 +1,4 @@
-"""Which language is each document written in?
+"""Labels each document with the language it is written in.
 
 fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification"; 176 Wikipedia languages, CC BY-SA
 3.0) reads the first `prefix_chars` characters, lower-cased because capitals say little about language and much about headlines.

@@ -1,4 +1,4 @@
-"""What does a small model of a language know? n-gram models with modified Kneser–Ney smoothing, exact counts, NumPy only.
+"""Trains and evaluates n-gram language models with modified Kneser–Ney smoothing: exact counts, NumPy only.
 
 Interpolated modified Kneser–Ney (Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language Modeling",
 section 4.1.6; the same estimate as KenLM, Heafield et al. 2013): the highest order uses counts, lower orders the number of

@@ -34,7 +34,7 @@ def check_labels(config: Any, languages: Callable[[], Collection[str]], sources:
         if kind == "language":
             check_label(label, where, languages())
         elif sources is not None and label not in sources:
-            raise ConfigError(f"{where} names {label}, which is no source of this run; {nearest(label, list(sources))}")
+            raise ConfigError(f"{where} names {label}, which is not a source of this run; {nearest(label, list(sources))}")
 
     for kind, where, word in _named(config, ""):
         if kind != "condition":

@@ -1,4 +1,4 @@
-"""What does a page of unknown encoding say? Bytes to text, and for HTML to the text of its main content.
+"""Decodes pages of unknown encoding to text, and extracts the main content of HTML.
 
 Encoding: the first of these under which every byte has a meaning: a byte order mark; UTF-8, where anything is beyond ASCII; what
 the server said; what the page says in `<meta>`; what statistics guess (uchardet); else Windows-1252, with U+FFFD for what is

@@ -24,9 +24,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from llm_core.durable import sync_file, sync_folder
 from llm_core.printing import get_logger
 from llm_core.process import terminate_with_parent
-from tasks.artifact import DamagedRecord, digest_file, read_sealed, sync_directory, write_sealed
+from tasks.artifact import DamagedRecord, digest_file, read_sealed, write_sealed
 from tasks.soundness import damage as find_damage
 from tasks.stage import StageFailure
 from tasks.workers import WorkerContext
@@ -156,7 +157,7 @@ def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
                 yield
     except BrokenProcessPool as error:
         raise StageFailure(
-            "a worker process was killed, perhaps for want of memory; finished parts are kept, run again, "
+            "a worker process was killed, perhaps because it ran out of memory; finished parts are kept, run again, "
             "with fewer workers (num_workers=1) or runner=thread if it happens again"
         ) from error
     except BaseException:
@@ -173,13 +174,12 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
     counters = process_part(part, temporary, config)
     files = []
     for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
+        sync_file(file)
         files.append({"path": str(file.relative_to(temporary)), "size": file.stat().st_size, "digest": digest_file(file)})
     record = {"name": part.name, "counters": dict(counters), "files": files, "elapsed_s": time.perf_counter() - started}
     write_sealed(temporary / PART_FILE, record, indent=None)
     _put_in_place(part, temporary, directory)
-    sync_directory(directory.parent)
+    sync_folder(directory.parent)
 
 
 def _put_in_place(part: Part, made: Path, directory: Path) -> None:
@@ -212,7 +212,7 @@ def _finished(part: Part, directory: Path, check_digests: bool = True, say: bool
     if damage is None:
         return PartResult(part.name, directory, record["counters"])
     if damage and say:
-        logger.warning("part %s of %s is damaged: %s; done again", part.name, directory.parent, damage)
+        logger.warning("part %s of %s is damaged: %s; rebuilding", part.name, directory.parent, damage)
     return None
 
 

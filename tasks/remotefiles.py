@@ -1,4 +1,4 @@
-"""How does a file on s3://, gs://, hf:// or http(s):// become a local one, once?
+"""Fetches files from s3://, gs://, hf:// and http(s):// into a local cache, each version once.
 
 Listing asks the store for size and version (ETag, content digest or time of the last change). A file is fetched into the cache
 under a name made of its address and version, so one that has not changed is not fetched again, and one that has does not take
@@ -199,12 +199,12 @@ def _unpack(part: Path, address: str, where: str) -> None:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         plain.unlink()
         part.unlink()
-        raise ConfigError(f"{where}.paths: {address} is not the sound gzip that its Content-Encoding says; mend it") from error
+        raise ConfigError(f"{where}.paths: {address} is not valid gzip, although its Content-Encoding says so; fix it") from error
     os.replace(plain, part)
 
 
 def _fetch_into(file: RemoteFile, info: Mapping[str, Any], part: Path) -> None:
-    """Append what is missing to `part`, or write all of it where it cannot be had in pieces."""
+    """Append what is missing to `part`, or write all of it where the server does not send pieces."""
     size = info.get("size")
     if size is None or info.get("partial") is False:
         file.system.get_file(file.address, str(part))

@@ -84,7 +84,7 @@ def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quali
     files = quality.files("part-*.parquet")
     fields = {field.name: str(field.type) for field in pq.read_schema(files[0])}
     if "drops" not in fields or "num_bytes" not in fields:
-        raise ArtifactMismatch(f"the quality artifact {quality.path} is of an older version; make it again with a run")
+        raise ArtifactMismatch(f"the quality artifact {quality.path} is of an older version; rebuild it with a run")
     check_scores(config, list(scores.metrics["scores"]))
     _check_lists(quality, config)
     for name, limit in config.limits.items():

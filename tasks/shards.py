@@ -1,4 +1,4 @@
-"""What does training read? Documents as token ids in memory-mappable shards.
+"""Writes what training reads: documents as token ids in memory-mappable shards.
 
 Columns in: `id`, `text`, `source`, `language`, `split`, `repeats`. Out: `<split>-00000.arrow` … for `train` and `validation`,
 Arrow IPC, one record batch each: `tokens` large_list<uint16 or uint32>, `id`, `source`, `language`, `num_bytes` int64,

@@ -1,13 +1,14 @@
 """Compares the files of artifacts and parts with the sizes and digests in their records, and remembers which were sound.
 
 A whole check reads every byte. It is remembered under a stamp of the files (sizes, times of change, inodes), which every write
-through the file system alters, also one that sets the time of modification back. What the stamp cannot tell is a disk that gives
-other bytes than it was given: whoever is about to read an artifact asks for a check of the bytes themselves.
+through the file system alters, also one that sets the time of modification back. A stamp cannot reveal a disk that returns
+other bytes than were written, so a stage that is about to read an artifact asks for a check of the bytes themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,13 +29,13 @@ Files = Sequence[Mapping[str, Any]]
 SETTLED_S = 2.0
 """Age from which a stamp is trusted: a file that was changed a moment ago may change again under the same time."""
 RECENT_S = 600.0
-"""For so long a process does not read the same files again to see whether they are sound: a run plans more than once."""
+"""A process does not check the bytes of the same files again within this time: a run plans more than once."""
 HASHING_THREADS = 8
 WORTH_SAYING_BYTES = 2_000_000_000
 
 
 def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[str]:
-    """What is wrong with files that were recorded, a phrase for each that is: `a.parquet is gone`. Sizes come first."""
+    """A phrase for each recorded file that is damaged, such as `a.parquet is gone`. Sizes are compared first."""
     right_size = []
     for file in files:
         path = folder / file["path"]
@@ -47,7 +48,7 @@ def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[s
             yield f"{file['path']} is gone"
             continue
         if not stat.S_ISREG(found.st_mode):
-            yield f"{file['path']} is no file"
+            yield f"{file['path']} is not a file"
         elif found.st_size != file["size"]:
             yield f"{file['path']} has {found.st_size} bytes, not {file['size']}"
         else:
@@ -55,10 +56,17 @@ def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[s
     if not check_digests:
         return
     with ThreadPoolExecutor(HASHING_THREADS) as pool:  # hashing releases the interpreter lock
-        digests = pool.map(lambda file: digest_file(folder / file["path"]), right_size)
-        for file, found_digest in zip(right_size, digests, strict=True):
-            if found_digest != file["digest"]:
-                yield f"{file['path']} has another content"
+        wrongs = pool.map(lambda file: _wrong_content(folder, file), right_size)
+        yield from filter(None, wrongs)
+
+
+def _wrong_content(folder: Path, file: Mapping[str, Any]) -> str | None:
+    try:
+        return None if digest_file(folder / file["path"]) == file["digest"] else f"{file['path']} has changed content"
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return f"{file['path']} cannot be read ({error.strerror})"  # a bad block
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ _CHECKS: dict[Path, _Check] = {}
 
 
 class Soundness:
-    """Which artifacts of a store were found sound, kept in one file of it, which may be deleted at any time."""
+    """Remembers which artifacts of a store were found sound, in one file that may be deleted at any time."""
 
     def __init__(self, memory_file: Path) -> None:
         self._file = memory_file
@@ -81,7 +89,7 @@ class Soundness:
     def damage(self, folder: Path, files: Files, to_be_read: bool) -> str | None:
         """The first thing that is wrong with an artifact, or None.
 
-        to_be_read: bytes are looked at even where the stamp is that of a check by an earlier process.
+        to_be_read: bytes are checked even if an earlier process found the same stamp sound.
         """
         if wrong := next(damage(folder, files, check_digests=False), None):
             return wrong
@@ -115,8 +123,10 @@ class Soundness:
         if known.get(own) == stamp:
             return
         there = {name: value for name, value in known.items() if name != own and (self._file.parent / name).exists()}
-        with contextlib.suppress(PermissionError):  # who may only read a store looks at its bytes each time
+        try:
             write_sealed(self._file, there | ({own: stamp} if stamp else {}))
+        except OSError as error:  # a store that is read-only, full, or not made yet
+            logger.debug("%s was not written (%s); digests are checked again next time", self._file, error)
 
     def _name(self, folder: Path) -> str:
         root = self._file.parent

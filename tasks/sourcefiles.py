@@ -1,4 +1,4 @@
-"""Which files does a source consist of, and what are they called for ever?
+"""Lists the files of a source and gives each a permanent name.
 
 A source is a list of files, folders and globs, here or at an address. Each file is named by its path relative to the source
 root, so that moving the folder changes nothing; the root is the folder that all *entries* have in common, never derived from
@@ -175,7 +175,7 @@ def _readable(files: Iterable[Path], form: str | None, where: str) -> Iterator[t
     for file in files:
         is_read = format_of(file.name, form) is not None
         if is_read and file.is_symlink() and not file.exists():
-            raise ConfigError(f"{where}.paths: {file} is a link to nothing; mend it or take it away")
+            raise ConfigError(f"{where}.paths: {file} is a link to nothing; fix or remove it")
         if file.is_file():
             yield file, is_read
 

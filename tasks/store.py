@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_core.durable import sync_file, sync_folder
 from llm_core.locks import open_lock
 from llm_core.secrets import mask_values
 from tasks.artifact import (
@@ -29,7 +30,6 @@ from tasks.artifact import (
     ArtifactMismatch,
     digest_file,
     load_artifact,
-    sync_directory,
     write_sealed,
 )
 from tasks.keys import python_version
@@ -78,7 +78,7 @@ class Store:
     def damage(self, stage: str, key: str, check_digests: bool = False) -> str | None:
         """None for a sound artifact, else what is wrong with it: `missing`, or `damaged:` and a named file.
 
-        check_digests: for who is about to read it; the bytes are looked at, whatever an earlier process found.
+        check_digests: for a caller about to read it: bytes are checked, whatever an earlier process found.
         """
         return self.damage_of(self.path(stage, key), check_digests)
 
@@ -99,7 +99,7 @@ class Store:
         return self._soundness.check(artifact.path, artifact.record["files"])
 
     def set_aside(self, stage: str, key: str) -> Path:
-        """Take what has the place of a key out of it, whole; `textmill gc` lists it."""
+        """Move whatever is at the place of a key to `.work`, where `textmill gc` lists it."""
         aside = self.root / ".work" / f"replaced-{stage}-{key}-{time.time_ns()}"
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(self.path(stage, key), aside)
@@ -139,8 +139,7 @@ class Store:
         """Turn finished work into the artifact of its key, and give back its read-only view."""
         files = []
         for path in sorted(p for p in made.path.rglob("*") if p.is_file()):
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
+            sync_file(path)
             relative = path.relative_to(made.path).as_posix()
             files.append({"path": relative, "size": path.stat().st_size, "digest": digest_file(path)})
         record = {
@@ -167,7 +166,7 @@ class Store:
         if final.exists():  # damaged or forced: out of the way first, so that no reader sees a mixture
             replaced = self.set_aside(node.stage, node.key)
         os.rename(made.path, final)
-        sync_directory(final.parent)
+        sync_folder(final.parent)
         if replaced:
             shutil.rmtree(replaced)
         shutil.rmtree(self.work_dir(node.stage, node.key))

@@ -93,7 +93,7 @@ def read_items(name: str, config: SuiteConfig) -> Iterator[Item]:
     for record in records_of_file(config.path, config.question):
         number += 1
         if not isinstance(record, Record):
-            raise ConfigError(f"{where} ({config.path}): record {number} is not readable: {record.error}; mend the file")
+            raise ConfigError(f"{where} ({config.path}): record {number} is not readable: {record.error}; fix the file")
         question = record.values.get(config.question)
         if not isinstance(question, str):
             known = ", ".join(sorted(map(str, record.values)))

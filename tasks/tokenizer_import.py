@@ -1,4 +1,4 @@
-"""How does a tokenizer that somebody else trained become ours? By reading its file, and by holding it to our rules.
+"""Imports a tokenizer that was trained elsewhere, and checks it against our rules.
 
 Reads a Hugging Face `tokenizer.json`, a sentencepiece `.model`, or a folder that holds one of them. Ids stay what they are. The
 end of text and the padding come from the config, else from the files beside it (`tasks.tokenizer_files`), else from the `.model`

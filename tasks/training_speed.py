@@ -1,4 +1,4 @@
-"""How fast did training go? Medians, extremes and a series of the logged stretches of steps, from rows of `timing.jsonl`.
+"""Summarises training speed: medians, extremes and a series over logging intervals, from rows of `timing.jsonl`.
 
 The rows are `llm_core.throughput`'s; validation, checkpoints and start-up are outside of them. Times go into the artifact's
 metrics and into no file of it, which are the same bytes whenever they are made.

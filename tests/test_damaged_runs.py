@@ -73,7 +73,7 @@ def test_a_run_over_damage_to_every_stage_and_part_is_as_if_nothing_had_been(
     done = run("train", small_corpus, copy_of_run)
     for stage in ancestors("train"):
         assert sum(line.startswith(f"{stage} ") and ": damaged: " in line for line in done.stderr.splitlines()) == 1, done.stderr
-    assert "part " in done.stderr and " done again" in done.stderr
+    assert "part " in done.stderr and "; rebuilding" in done.stderr
     assert contents(copy_of_run) == before
     again = run("train", small_corpus, copy_of_run)
     assert "damaged" not in again.stderr

@@ -1,4 +1,4 @@
-"""Is a training step on the CPU as fast as that of transformers? The same model, weights and batches, in turn.
+"""Times a training step on the CPU against one of transformers: the same model, weights and batches, in turn.
 
 `python -m llm_core.benchmarks.step [model.dim=256 …]` takes overrides of the run below, the tiny model as the demo trains it.
 Each side does a whole step: forward, loss, backward, clipping, AdamW (fused), with the same threads in one process; of every pair

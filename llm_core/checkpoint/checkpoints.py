@@ -2,7 +2,7 @@
 
 A checkpoint is written under a temporary name, synced and renamed, and only then do older ones go: a kill at any moment leaves
 one in force. One whose bytes have changed since is set aside, never deleted, and the one before is used; where none is sound, a
-run does not begin anew unless it is asked to. With `in_background` the state is copied first and written by a thread while
+run does not start over unless it is asked to. With `in_background` the state is copied first and written by a thread while
 training goes on; what is written is the same, and it is in force once all ranks have found each other done.
 """
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class CheckpointNotWritten(OSError):
-    """A rank could not write its part, as for want of space; the checkpoint before stays in force."""
+    """A rank could not write its part, for example because the disk is full; the checkpoint before stays in force."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,12 @@ class Checkpoints:
         read_into(collect_state(layout, optimizer), folder_of(self.root, step), self.ranks)
         fill_copies(layout, optimizer)
 
+    def val_loss_at(self, step: int) -> float | None:
+        """What the checkpoint of a step says of its validation loss, if there is one; on the first rank. Collective."""
+        self.finish()
+        progress = read_progress(self.root, step) if self.ranks.is_first else None
+        return progress.val_loss if isinstance(progress, Progress) else None
+
     def forget_after(self, step: int) -> None:
         """Remove the checkpoints of later steps: those of a run that has gone back, and saved this step again."""
         self.finish()
@@ -198,7 +204,9 @@ class Checkpoints:
             found: list[list[int]] = self._on_all(lambda: steps_in(self.root))
             if all(steps == found[0] for steps in found):
                 return found[0]
-        raise CheckpointError(f"ranks see other checkpoints in {self.root}: {found}; give them one file system, and run again")
+        raise CheckpointError(
+            f"ranks see different checkpoints in {self.root}: {found}; give them one shared file system, and run again"
+        )
 
     def _damage(self, step: int) -> str | None:
         """Why a checkpoint cannot be loaded, the same on every rank; each looks at some of the files."""

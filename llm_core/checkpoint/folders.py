@@ -73,7 +73,7 @@ def steps_in(root: Path) -> list[int]:
 
 
 def _names_in(root: Path) -> list[str]:
-    """Raises OSError where there is a folder that cannot be listed: an empty list would start the run anew."""
+    """Raises OSError where there is a folder that cannot be listed: an empty list would start the run over."""
     try:
         return [name for name in os.listdir(root) if name.startswith("step-")]
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def read_progress(root: Path, step: int, patient: bool = False) -> Progress | st
         except FileNotFoundError as error:
             missing = f"{Path(str(error.filename)).name} is missing"
             for folder in filter(Path.is_dir, (root, folder_of(root, step))):
-                os.listdir(folder)  # a network file system looks anew at what it lists
+                os.listdir(folder)  # a network file system refreshes what it lists
     return missing
 
 

@@ -1,4 +1,4 @@
-"""How does a state come back from files? Each rank reads the pieces that its layout asks for, straight into place.
+"""Reads the state of a run from files: each rank reads the pieces that its layout needs, straight into place.
 
 Only our own folders are loaded, after their digests were looked at. DCP keeps its index as a pickle: it goes through an
 unpickler that knows the index classes and nothing else, here and nowhere else.

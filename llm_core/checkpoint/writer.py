@@ -1,4 +1,4 @@
-"""How does the state of a run get into files? Plans of torch.distributed.checkpoint, made once, carried out by each rank alone.
+"""Writes the state of a run to files: plans of torch.distributed.checkpoint, made once, carried out by each rank alone.
 
 `dcp.save` meets other ranks at every turn, so it cannot run beside training, which meets them too. Its steps can: a plan says
 which rank writes what (a collective call, repeated only when names, shapes or the layout change), writing touches only this

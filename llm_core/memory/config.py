@@ -22,7 +22,7 @@ class MemoryConfig:
     """Trades of time for memory; each gives the answer of the plain run, within rounding."""
 
     recompute: Recompute = "none"
-    """Activations made again in backward. selective: all but every second product and attention, in each block. every: one
+    """Activations recomputed in backward. selective: all but every second product and attention, in each block. every: one
     block of every `every_k` whole. full: every block."""
     every_k: int = 2
     """Blocks of which one is recomputed, with recompute=every."""

@@ -1,4 +1,4 @@
-"""Which activations are made again in backward instead of being kept? All of a block, of some blocks, or what is cheap to make.
+"""Recomputes activations in backward instead of keeping them: all of a block, of some blocks, or what is cheap to make.
 
 | recompute | kept of a block for its backward pass | made again |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""Who computes what stands between the products of a block? torch, or kernels of our own, each one pass over memory."""
+"""Chooses what computes the operations between the products of a block: torch, or our own kernels, each one pass over memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys may a query attend? One rule, from which every attention kernel makes the form it wants.
+"""Decides which keys a query attends to: one rule, from which every attention kernel makes the form it needs.
 
 A mask is causal, keeps documents of a packed row apart where it knows them (Krell et al. 2021, "Efficient Sequence Packing
 without Cross-contamination"), and may be sparse: a sliding window (Longformer, Beltagy et al. 2020, section 3.1), a window with

@@ -1,4 +1,4 @@
-"""How is a row attended whose tokens lie on several processes? Each holds a slice of the tokens of every row; attention meets.
+"""Computes attention of rows whose tokens are spread over processes: each holds a slice of every row, and attention exchanges.
 
 | kind | what is sent in each layer | limits |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""How do all ranks do the same at the same step, as stop, without waiting for each other or for a device?
+"""Lets all ranks agree on an action at the same step, such as stopping, without waiting for each other or for a device.
 
 A rank puts its yes or no into an exchange between hosts that runs beside the next step, and reads what the turn before found: so
 the answer is one turn late, the same on every rank, and costs no wait (with one process it is there at once). Devices take no

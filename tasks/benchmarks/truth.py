@@ -1,4 +1,4 @@
-"""Are the data stages right by a corpus whose truth is known?
+"""Checks the data stages against a corpus whose truth is known.
 
 `python -m tasks.benchmarks.truth CORPUS` or `make truth CORPUS=path`. CORPUS holds records in `jsonl/` with the columns of
 `conf/source/sample.yaml`, and in `truth/` what is known of them, in the form of `tasks.benchmarks.dedup_truth` and

@@ -78,7 +78,9 @@ def _other(head: bytes, kind: str) -> str | None:
     # Zip archives begin as they like: some programs write others before them.
     if kind in ("zip", "tar", "parquet", "arrow"):
         return None
-    return next((what for what, magic in OTHERS.items() if magic.match(head)), None)
+    what = next((what for what, magic in OTHERS.items() if magic.match(head)), None)
+    # Two letters, or the name of a format, may also begin a text. A PDF may be all text where it begins.
+    return None if what != "a PDF file" and _is_text(head) else what
 
 
 def _is_plain(head: bytes, kind: str) -> bool:

@@ -1,4 +1,4 @@
-"""What can a reader come across? Records, and three kinds of things that are none.
+"""Defines what a reader yields: records, and three kinds of items that are not records.
 
 `read` counts records, faults and drops; what is skipped was never meant as a document (a request in a web archive, a
 picture in a zip file) and is counted beside them.

@@ -164,7 +164,7 @@ def test_a_damaged_index_is_refused_and_not_taken_for_another(by: str, store: li
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     goes_on_from = "dedup.chain=crawl" if by == "chain" else f"dedup.index={first.key}"
-    with pytest.raises(ConfigError, match=r"damaged: index/shingles.arrow has another content"):
+    with pytest.raises(ConfigError, match=r"damaged: index/shingles.arrow has changed content"):
         deduplicated(*store, goes_on_from, *source(b))
     deduplicated(*store, "dedup.chain=crawl", *source(a))
     assert deduplicated(*store, goes_on_from, *source(b)).metrics["earlier_documents"]

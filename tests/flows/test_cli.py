@@ -80,7 +80,7 @@ MISTAKES = {
     ),
     "unknown source": (
         ["plan", "source=files", "source.sources.wiki.paths=[a]", "documents.mixture.source_frac={wkii: 0.5}"],
-        ["source_frac names wkii, which is no source", "did you mean wiki"],
+        ["source_frac names wkii, which is not a source", "did you mean wiki"],
     ),
     "unknown language": (["plan", "documents.mixture.language_frac={eng: 0.5}"], ["language_frac names eng", "the label is en"]),
     "suite that is not there": (["plan", "contamination.suites.x.path=no.jsonl"], ["contamination.suites.x.path (no.jsonl)"]),

@@ -63,7 +63,7 @@ def test_a_flipped_byte_costs_its_own_stage_only(
     stage: str, made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli
 ) -> None:
     flip(made[stage] / "out.txt")
-    assert "damaged: out.txt has another content" in run_cli("plan")["out"]
+    assert "damaged: out.txt has changed content" in run_cli("plan")["out"]
     assert run_cli("run")["code"] == 0
     assert stand_in_stages == ([stage, "report"] if STAGES[stage].measured else [stage])
 
@@ -74,7 +74,7 @@ def test_damage_that_start_leaves_out_is_one_line_and_the_way_out_works(
     flip(made["shards"] / "out.txt")
     refused = run_cli("run", "start=train", "train.num_steps=7")
     assert refused["code"] == 2 and refused["err"].count("\n") == 1 and stand_in_stages == []
-    assert f"shards {made['shards'].name} is damaged: out.txt has another content" in refused["err"]
+    assert f"shards {made['shards'].name} is damaged: out.txt has changed content" in refused["err"]
     assert run_cli("run", "train.num_steps=7")["code"] == 0
     assert stand_in_stages == ["shards", "train", "evaluate", "bench", "report"]
 
@@ -91,7 +91,7 @@ def test_what_is_damaged_while_a_stage_reads_it_is_one_line(
     monkeypatch.setattr(stand_ins, "train", breaks)
     result = run_cli("run", "force=[train]")
     assert result["code"] == 2 and "Traceback" not in result["err"]
-    assert f"train: shards {made['shards'].name} is damaged: out.txt has another content; run again" in result["err"]
+    assert f"train: shards {made['shards'].name} is damaged: out.txt has changed content; run again" in result["err"]
 
 
 @pytest.mark.parametrize("command", [["generate", "Once"], ["export-shards", "megatron", "DIR"], ["explain", "x"], ["hits"]])
@@ -104,7 +104,7 @@ def test_commands_that_read_artifacts_name_the_damaged_one(
     command = [str(tmp_path / "out") if word == "DIR" else word for word in command]
     result = run_cli(*command, *(more if command[0] in ("explain", "hits") else []))
     assert result["code"] == 2 and result["err"].count("\n") == 1
-    assert "damaged: out.txt has another content" in result["err"]
+    assert "damaged: out.txt has changed content" in result["err"]
 
 
 def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
@@ -119,7 +119,7 @@ def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
     found = run_cli("verify")
     assert found["code"] == 1 and stand_in_stages == []
     wrong = {(d["stage"], *d["wrong"]) for d in found["summary"]["damaged"]}
-    assert ("quality", "out.txt has another content") in wrong and ("bench", "artifact.json is gone") in wrong
+    assert ("quality", "out.txt has changed content") in wrong and ("bench", "artifact.json is gone") in wrong
     assert len(wrong) == 3 and all(what in found["out"] for _, what in wrong)
 
     repaired = run_cli("verify", "--repair")
@@ -133,8 +133,23 @@ def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
     assert Store(tmp_path / "store").damage("documents", other["documents"]["key"]) == "missing"
 
 
+def test_verify_moves_nothing_that_a_store_did_not_make(made: dict[str, Path], run_cli: RunCli, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    letter = store / "letters" / "2024" / "letter.txt"
+    draft = store / "train" / "drafts" / "draft.txt"
+    for file in (letter, draft):
+        file.parent.mkdir(parents=True)
+        file.write_text("dear")
+    assert run_cli("verify")["code"] == 0
+    flip(made["quality"] / "out.txt")
+    (store / ".textmill-store").unlink()
+    refused = run_cli("verify", "--repair")
+    assert refused["code"] == 2 and "has no .textmill-store" in refused["err"]
+    assert letter.read_text() == draft.read_text() == "dear" and made["quality"].is_dir()
+
+
 def test_verify_refuses_what_it_does_not_know(run_cli: RunCli) -> None:
     result = run_cli("verify", "--fix")
     assert result["code"] == 2 and "--fix is not an option; --repair is" in result["err"]
     result = run_cli("verify")
-    assert result["code"] == 2 and "is not there; name one with store=DIR" in result["err"]
+    assert result["code"] == 2 and "does not exist; name one with store=DIR" in result["err"]

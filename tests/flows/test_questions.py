@@ -283,14 +283,14 @@ def test_an_id_may_have_any_sign_in_it(
     arguments: list[str], identifier: str, ids: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", f"store={ids['store']}", *arguments]) == 2
-    assert f"{identifier} is no document of run" in capsys.readouterr().err
+    assert f"{identifier} not found in run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["explain"], "explain needs one id"),
-        (["explain", "nobody"], "nobody is no document of run"),
+        (["explain", "nobody"], "nobody not found in run"),
         (["explain", "good", "run=20260101-000000-zzzzzz"], "has no record of run 20260101-000000-zzzzzz"),
         (["explain", "good", "--yaml"], "--yaml is not an option"),
         (["explain", "good", "run=20260101"], "run=20260101 names no run"),

@@ -103,7 +103,7 @@ def test_runs_in_other_processes_are_counted_as_they_ended(sweep: Start) -> None
     process = sweep("source.max_bad_frac=0.5,0.1,0.4", "num_workers=2", "runner=process", KILLED="2")
     out, err = process.communicate()
     assert process.returncode == 2 and "run 2 of 3: source.max_bad_frac=0.1" in err, err
-    assert "sweep: 3 runs, 2 failed, 1 of them died without a word; MLflow" in err and "Traceback" not in err
+    assert "sweep: 3 runs, 2 failed, 1 of them died without a result; MLflow" in err and "Traceback" not in err
     assert len([line for line in out.splitlines() if line.startswith("{")]) == 1
 
 

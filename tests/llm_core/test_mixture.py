@@ -114,7 +114,7 @@ def test_rules_of_a_mixture_are_checked(mixture: dict, message: str) -> None:
 
 
 def test_a_source_that_is_not_there_is_named(shards: TokenShards, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"mixture names wed, which is no source .*did you mean web\?"):
+    with pytest.raises(ConfigError, match=r"mixture names wed, which is not a source .*did you mean web\?"):
         Loader(shards, 8, 4, 0, data=DataConfig(mixture={"0": {"wed": 1.0}}))
     with pytest.raises(ConfigError, match=r"mixture wants web, which has less than one row of seq_len \(600\)"):
         Loader(shards, 600, 4, 0, data=DataConfig(mixture={"0": {"web": 1.0}}))

@@ -61,7 +61,7 @@ def test_every_language_has_a_head_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("buckets", "message"),
     [
-        ({"score": "edo"}, r"quality.buckets.score .edo. is no score of this run; did you mean edu"),
+        ({"score": "edo"}, r"quality.buckets.score .edo. is not a score of this run; did you mean edu"),
         ({"score": "edu", "cuts": {"en": [4, 2]}}, r"cuts.en .4, 2. must be rising"),
         ({"score": "edu", "head_frac": 0.6, "middle_frac": 0.5}, "leave no tail"),
         ({"score": "edu", "head_frac": 0}, "head_frac .0. must be a share"),

@@ -39,8 +39,8 @@ def test_sound_models_are_loaded(loss: int, kind: dict[str, bool], tmp_path: Pat
 @pytest.mark.parametrize(
     ("place", "layout", "values", "words"),
     [
-        (0, "<i", (1,), "no fastText model"),
-        (4, "<i", (13,), "no fastText model"),
+        (0, "<i", (1,), "not a fastText model"),
+        (4, "<i", (13,), "not a fastText model"),
         (8, "<i", (0,), "settings"),
         (8, "<i", (2**31 - 1,), "settings"),
         (8, "<i", (7,), "do not fit"),

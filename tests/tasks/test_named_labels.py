@@ -87,8 +87,8 @@ def test_labels_are_read_from_models_of_any_kind(model: Path, tmp_path: Path) ->
     assert set(read_labels(model)) == {"fra_Latn", "deu_Latn", "cmn_Hani"}
     assert set(read_labels(LanguageConfig().input_files()["lid_model"])) == LID176_LABELS
     for data, why in (
-        (b"no model", "no fastText model"),
-        (b"x" * 200, "no fastText model"),
+        (b"no model", "not a fastText model"),
+        (b"x" * 200, "not a fastText model"),
         (model.read_bytes()[:110], "end early"),
     ):
         (tmp_path / "torn.bin").write_bytes(data)

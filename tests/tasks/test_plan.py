@@ -82,7 +82,7 @@ def test_damage_is_rebuilt_also_where_nothing_would_read_it(tmp_path: Path) -> N
     store, made = Store(tmp_path), nodes()
     fill(store, made)
     spoil(store, made, "ingest", "train")
-    another = "damaged: f has another content"
+    another = "damaged: f has changed content"
     assert whys(make_plan(store, made, "report")) == {"ingest": another, "train": another}
     assert whys(make_plan(store, made, "report", start="tokenizer")) == {"train": another}
     assert whys(make_plan(store, made, "report", only="dedup")) == {}
@@ -100,7 +100,7 @@ def test_damage_that_start_leaves_out_is_refused_where_it_is_read(tmp_path: Path
     fill(store, made)
     spoil(store, made, "documents")
     with pytest.raises(
-        ConfigError, match=r"documents \w+ is damaged: f has another content, and start/only leave it out; run with"
+        ConfigError, match=r"documents \w+ is damaged: f has changed content, and start/only leave it out; run with"
     ):
         make_plan(store, nodes(tokenizer=1), "report", start="tokenizer")
 

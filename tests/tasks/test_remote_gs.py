@@ -117,7 +117,7 @@ def test_object_that_is_stored_compressed_is_read_as_its_name_says(
 def test_object_that_is_not_compressed_as_its_store_says_is_one_line(put: Put, tmp_path: Path) -> None:
     for name, body in {"cut": gzip.compress(LINES)[:-9], "plain": LINES}.items():
         put(f"unsound/{name}.jsonl", body, contentEncoding="gzip")
-        with pytest.raises(ConfigError, match=rf"{name}\.jsonl is not the sound gzip that its Content-Encoding says"):
+        with pytest.raises(ConfigError, match=rf"{name}\.jsonl is not valid gzip, although its Content-Encoding says so"):
             list_files([f"gs://texts/unsound/{name}.jsonl"], None, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

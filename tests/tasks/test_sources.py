@@ -341,7 +341,7 @@ def test_files_without_a_reader_are_counted_and_named(tmp_path: Path, caplog: py
         "examples": ["c.jsonl.lz4", "d.docx", "part-00000", "sub/part-00001"],
     }
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith("left out for want of a reader: 4 ((none) 2") and "source.format" in said
+    assert said.startswith("skipped, unsupported format: 4 ((none) 2") and "source.format" in said
     # One that another entry reads is not left out.
     both = SourceConfig(name="s", paths=(str(folder), str(folder / "part-*")), format="jsonl")
     assert ingest(empty_dir(tmp_path / "both"), both).metrics["files_left_out"]["by_ending"] == {}

@@ -88,8 +88,8 @@ def replace_by_folder(p: Path) -> None:
             lambda p: (p / "artifact.json").write_text((p / "artifact.json").read_text().replace('"kept": 1', '"kept": 2')),
             "damaged: .*is not what was written",
         ),
-        (lambda p: (p / "data/a.txt").write_text("hellO"), "damaged: data/a.txt has another content"),
-        (replace_by_folder, "damaged: data/a.txt is no file"),
+        (lambda p: (p / "data/a.txt").write_text("hellO"), "damaged: data/a.txt has changed content"),
+        (replace_by_folder, "damaged: data/a.txt is not a file"),
         (lambda p: shutil.rmtree(p / "data"), "damaged: data/a.txt is gone"),
     ],
 )
@@ -112,7 +112,7 @@ def test_changed_content_is_found_also_under_the_old_time_of_modification(tmp_pa
     before = file.stat()
     file.write_text("HELLO")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert store.damage("ingest", "k1") == "damaged: data/a.txt has another content"
+    assert store.damage("ingest", "k1") == "damaged: data/a.txt has changed content"
     assert store.find("ingest", "k1") is None
 
 
@@ -137,7 +137,7 @@ def test_who_reads_an_artifact_sees_a_disk_that_gives_other_bytes(tmp_path: Path
         assert store.damage("ingest", "k1") is None
     monkeypatch.setattr(soundness, "RECENT_S", 0.0)
     assert store.damage("ingest", "k1") is None, "the stamp says nothing has written to it"
-    assert store.damage("ingest", "k1", check_digests=True) == "damaged: data/a.txt has another content"
+    assert store.damage("ingest", "k1", check_digests=True) == "damaged: data/a.txt has changed content"
     assert store.find("ingest", "k1") is None, "once found it is known"
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_memory_of_what_was_sound_is_no_trouble(memory: bytes, tmp_pat
     (tmp_path / ".sound.json").write_bytes(memory)
     assert store.damage("ingest", "k1") is None
     (store.path("ingest", "k1") / "data/a.txt").write_text("HELLO")
-    assert store.damage("ingest", "k1") == "damaged: data/a.txt has another content"
+    assert store.damage("ingest", "k1") == "damaged: data/a.txt has changed content"
 
 
 def test_files_that_were_added_to_an_artifact_are_no_part_of_it(tmp_path: Path) -> None:
@@ -291,3 +291,28 @@ def test_lost_documents_are_noticed() -> None:
     check_accounting("x", {"read": 5, "kept": 2, "dropped": {"A": 1, "B": 1}, "quarantined": 1})
     with pytest.raises(AssertionError, match="lost documents"):
         check_accounting("x", {"read": 5, "kept": 2, "dropped": {"A": 1}, "quarantined": 1})
+
+
+def test_a_store_that_cannot_remember_what_was_sound_still_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soundness, "SETTLED_S", 0.0)
+    artifact = make(Store(tmp_path / "other"), node())
+    store = Store(tmp_path / "never made")
+    assert store.damage_of(artifact.path) is None
+    (artifact.path / "data" / "a.txt").write_text("hellO")
+    assert store.damage_of(artifact.path) == "damaged: data/a.txt has changed content"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    artifact = make(Store(tmp_path), node())
+    file = artifact.path / "data" / "a.txt"
+    file.unlink()
+    file.symlink_to("/proc/self/mem")  # its first page is never there: reading it is an input/output error
+    files = [{**artifact.record["files"][0], "size": 0}]
+    assert list(soundness.damage(artifact.path, files)) == ["data/a.txt cannot be read (Input/output error)"]
+
+
+def test_a_stray_file_beside_artifacts_is_passed_over(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = make(store, node())
+    (tmp_path / "ingest" / ".DS_Store").write_bytes(b"\0")
+    assert store.artifacts("ingest") == [made]

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is found out, kept, and passed over; where none is sound the run begins anew only when asked to."""
+"""A damaged checkpoint is found, kept, and passed over; where none is sound the run starts over only when asked to."""
 
 from __future__ import annotations
 
@@ -91,6 +91,19 @@ def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pru
         for step in (2, 3, 4):
             checkpoints.save(step, *run.parts)
     assert {path.name for path in tmp_path.iterdir()} == {"step-00000002.damaged", "step-00000003", "step-00000004"}
+
+
+def test_a_rollback_keeps_the_best_checkpoint(tmp_path: Path) -> None:
+    guard = GuardConfig(rollback_skips=1, rollback_window_steps=4, rollback_every_steps=3)
+    run = Run(dim=8, optim=dataclasses.replace(OPTIM, guard=guard))
+    points = Checkpoints(tmp_path / "points", ALONE)
+    with Checkpoints(tmp_path / "checkpoints", ALONE, keep_last=1, keep_best=True) as checkpoints, points:
+        points.save(3, *run.parts)
+        checkpoints.save(3, *run.parts, val_loss=1.0)
+        checkpoints.save(6, *run.parts, val_loss=2.0)
+        assert Rollback(guard, points).go_back(7, *run.parts, checkpoints) == 3
+        checkpoints.save(6, *run.parts, val_loss=2.0)
+    assert steps_in(checkpoints.root) == [3, 6]
 
 
 def test_a_damaged_point_is_kept_and_the_run_goes_back_to_the_one_before(tmp_path: Path) -> None:

@@ -295,7 +295,11 @@ def test_a_file_of_another_kind_is_one_fault_that_says_what_it_is(name: str, dat
 
 
 @pytest.mark.parametrize(
-    "text", ["PAR1 is a magic number", "ARROW1 too", "BZh9 is one", "PK is short for more", "GIF is a format", "7z", "Obj"]
+    "text",
+    [
+        *("PAR1 is a magic number", "ARROW1 too", "BZh9 is one", "PK is short for more", "GIF is a format", "7z", "Obj"),
+        *("MZ is what a program begins with, and then come a good many bytes that no text has", "GIF89a was its last version"),
+    ],
 )
 def test_a_text_that_begins_like_a_magic_number_stays_a_text(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text)

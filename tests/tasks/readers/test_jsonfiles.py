@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.readers import Fault, Item, Record, jsonvalues
-from tests.tasks.readers.input_files import COMPRESS, read_items
+from tasks.readers import Fault, Item, Record, jsonfiles, jsonvalues
+from tests.tasks.readers.input_files import COLUMNS, COMPRESS, read_items
 
 FUZZED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.recursive(
@@ -220,3 +221,21 @@ def test_a_damaged_stream_keeps_the_records_before_the_damage(tmp_path: Path) ->
     *records, fault = read_items(tmp_path / "a.json.gz")
     assert len(records) > 500 and all(isinstance(item, Record) for item in records)
     assert isinstance(fault, Fault) and fault.ends and fault.error == "damaged file: truncated gzip stream"
+
+
+def test_blanks_after_the_first_line_are_not_gathered() -> None:
+    class Blanks(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            line = b'{"text": "a"}\n' if not self.given else b""
+            buffer[:] = line.ljust(len(buffer))
+            self.given += len(buffer)
+            return len(buffer) if self.given <= 1 << 26 else 0
+
+    stream = Blanks()
+    first = next(jsonfiles.read_json(cast(BinaryIO, stream), "", "r.jsonl", COLUMNS))
+    assert isinstance(first, Record) and stream.given < 1 << 23
