@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.readers import Fault, Item, Record, jsonfiles, jsonvalues
+from tasks.recordlimits import Limits
 from tests.tasks.readers.input_files import COLUMNS, COMPRESS, read_items
 
 FUZZED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -237,5 +238,5 @@ def test_blanks_after_the_first_line_are_not_gathered() -> None:
             return len(buffer) if self.given <= 1 << 26 else 0
 
     stream = Blanks()
-    first = next(jsonfiles.read_json(cast(BinaryIO, stream), "", "r.jsonl", COLUMNS))
+    first = next(jsonfiles.read_json(cast(BinaryIO, stream), "", "r.jsonl", COLUMNS, Limits()))
     assert isinstance(first, Record) and stream.given < 1 << 23
