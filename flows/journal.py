@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from flows.console import warn
 from llm_core.printing import printable
 from llm_core.secrets import mask_secrets, mask_values
 from tasks.artifact import write_json
@@ -53,7 +54,7 @@ class Journal:
 
     @classmethod
     def left_over(cls, directory: Path) -> Iterator[Journal]:
-        """Each journal that no live process holds; closed when the next one is asked for."""
+        """Each journal that no live process holds; closed when the next one is asked for. Damaged ones are set aside."""
         for path in sorted(directory.glob("*.jsonl")):
             with path.open("a+", encoding="utf-8") as stream:
                 try:
@@ -62,10 +63,16 @@ class Journal:
                     continue
                 if not path.exists():  # another process has sent it meanwhile
                     continue
-                journal = cls(path, stream)
-                stream.seek(0)
-                # A line without an end was being written when the process died.
-                journal.events = [json.loads(line) for line in stream if line.endswith("\n")]
+                try:
+                    journal = cls(path, stream)
+                    stream.seek(0)
+                    # A line without an end was being written when the process died.
+                    journal.events = [json.loads(line) for line in stream if line.endswith("\n")]
+                except ValueError as error:
+                    aside = path.with_suffix(".damaged")
+                    path.replace(aside)
+                    warn(f"what a run has not sent to MLflow cannot be read ({error}); it is now in {aside}")
+                    continue
                 yield journal
 
     def append(self, event: Event) -> None:

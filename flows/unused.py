@@ -213,8 +213,15 @@ def _record(file: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Every file below a folder, by its path in it, with its bytes. Raises Foreign at the first link: the store makes none."""
-    for parent, folders, files in os.walk(folder):
+    """Every file below a folder, by its path in it, with its bytes. Raises Foreign at the first link, as the store makes none, and at
+    a folder that cannot be listed.
+    """
+
+    def stop(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise Foreign(f"a folder in it cannot be listed: {error.strerror}") from error
+
+    for parent, folders, files in os.walk(folder, onerror=stop):
         for name in [*folders, *files]:
             if (path := Path(parent, name)).is_symlink():
                 raise Foreign(f"it holds the link {path.relative_to(folder)}")

@@ -90,3 +90,18 @@ def test_a_journal_that_cannot_be_sent_keeps_no_other_back(log: MlflowLog, tmp_p
     shipping.send_left_over(log)
     assert list(log.unsent.iterdir()) == []
     assert log.find({"textmill.run_id": "a"}, "FINISHED") and log.find({"textmill.run_id": "b"}, "FINISHED")
+
+
+@pytest.mark.parametrize("damaged", ["a.jsonl", "a.sent.json"])
+def test_a_damaged_journal_is_set_aside_and_keeps_no_other_back(
+    damaged: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        journal = Journal.create(tmp_path, name)
+        journal.append(BEGIN)
+        journal.keep()
+        journal.close()
+    (tmp_path / damaged).write_text("{torn\n")
+    assert [journal.events for journal in Journal.left_over(tmp_path)] == [[BEGIN]]
+    assert not (tmp_path / "a.jsonl").exists() and (tmp_path / "a.damaged").exists(), "nothing is lost"
+    assert "a.damaged" in caplog.text

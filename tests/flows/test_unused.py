@@ -233,3 +233,17 @@ def test_what_becomes_foreign_between_listing_and_removal_stays(tmp_path: Path) 
     assert (store.path("train", KEYS[0]) / "notes.txt").read_text() == "mine"
     assert json.loads((store.path("train", KEYS[0]) / "artifact.json").read_text())["key"] == KEYS[0]
     assert not store.path("train", KEYS[1]).exists()
+
+
+def test_an_artifact_with_a_folder_that_cannot_be_listed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(tmp_path / "store")
+    closed = store.path("train", KEYS[0]) / "model"
+
+    def scandir(folder: str | os.PathLike[str]) -> object:
+        if Path(folder) == closed:  # root may list everything
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    listed = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert store.path("train", KEYS[0]) not in {item.path for item in unused(store, 0)}
