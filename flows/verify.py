@@ -26,6 +26,9 @@ from tasks.plan import Plan
 from tasks.soundness import Files, damage
 from tasks.store import Store
 
+SAYS_NO_RUN = {"store", "state", "tracking", "orchestrator", "runner", "runner_address", "num_workers", "start", "only", "force"}
+"""Overrides that say where and how a run works, not what it makes."""
+
 
 @dataclass(frozen=True)
 class Damaged:
@@ -137,7 +140,7 @@ def _repair(store: Store, config: RunConfig, overrides: Sequence[str], damaged: 
 
 def _named(config: RunConfig, overrides: Sequence[str]) -> dict[str, str]:
     """{stage: key} of the configuration, where the overrides describe a run rather than a place alone."""
-    if all(override.split("=")[0] in ("store", "state") for override in overrides):
+    if all(override.lstrip("+").split("=")[0].split(".")[0] in SAYS_NO_RUN for override in overrides):
         return {}
     plan: Plan = decide(replace(config, start=None, only=None, force=()), "report")[1]
     return {step.node.stage: step.node.key for step in plan.steps}

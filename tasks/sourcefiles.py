@@ -119,7 +119,8 @@ def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, boo
         yield from _readable(_below(place), form, where)
     elif glob.has_magic(path):
         # Sorting is the caller's: names, not the order of a directory, decide.
-        matches = list(_any_depth(place)) if "**" in place.parts else [Path(p) for p in glob.glob(str(place))]
+        base, steps = _split(path)
+        matches = list(_any_depth(base, steps) if "**" in steps else _matches(base, steps))
         if not matches:
             raise ConfigError(f"{where}.paths: {path} matches no file; globs are relative to {Path.cwd()}")
         for one in matches:
@@ -146,10 +147,25 @@ def _below(top: Path) -> Iterator[Path]:
             yield from (Path(folder) / name for name in files if not name.startswith("."))
 
 
-def _any_depth(pattern: Path) -> Iterator[Path]:
+def _split(path: str) -> tuple[Path, tuple[str, ...]]:
+    """The folder before the first wildcard of a path, and the steps from there.
+
+    The current folder is as it is: signs in its name are no wildcards.
+    """
+    expanded = os.path.expanduser(path)
+    place = os.path.abspath(expanded)
+    given = 0 if os.path.isabs(expanded) else len(Path(os.path.commonpath([place, Path.cwd()])).parts)
+    parts = Path(place).parts
+    first = next((i for i in range(given, len(parts)) if glob.has_magic(parts[i])), len(parts))
+    return Path(*parts[:first]), parts[first:]
+
+
+def _matches(base: Path, wanted: Sequence[str]) -> Iterator[Path]:
+    return (base / found for found in glob.iglob(os.path.join(*wanted), root_dir=base))
+
+
+def _any_depth(base: Path, wanted: Sequence[str]) -> Iterator[Path]:
     """Files that a pattern with ** names, or whose folder it names. The library's own walk goes round in circles of links."""
-    first = next(i for i, step in enumerate(pattern.parts) if glob.has_magic(step))
-    base, wanted = Path(*pattern.parts[:first]), pattern.parts[first:]
     for file in _below(base) if base.is_dir() else ():
         steps = file.relative_to(base).parts
         in_folder = any(_fits(steps[:i], wanted) for i in range(1, len(steps)))
@@ -187,8 +203,5 @@ def _base(path: str) -> str:
         return place
     if os.path.isfile(place):  # whatever signs its name has
         return os.path.dirname(place)
-    while glob.has_magic(place):
-        place = os.path.dirname(place)
-        if not glob.has_magic(place):
-            return place
-    return os.path.dirname(place)
+    before, wanted = _split(path)
+    return str(before) if wanted else os.path.dirname(place)

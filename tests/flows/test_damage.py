@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import cli
 from tasks import soundness
 from tasks.artifact import ARTIFACT_FILE
 from tasks.graph import STAGES
@@ -146,6 +147,14 @@ def test_verify_moves_nothing_that_a_store_did_not_make(made: dict[str, Path], r
     refused = run_cli("verify", "--repair")
     assert refused["code"] == 2 and "has no .textmill-store" in refused["err"]
     assert letter.read_text() == draft.read_text() == "dear" and made["quality"].is_dir()
+
+
+def test_repair_without_a_source_sets_aside_what_is_damaged(
+    made: dict[str, Path], places: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(made["quality"] / "out.txt")
+    assert cli.main(["verify", "--repair", *places, "tracking=off", "orchestrator=none", "num_workers=1"]) == 0
+    assert "set aside" in capsys.readouterr().err and not made["quality"].exists()
 
 
 def test_verify_refuses_what_it_does_not_know(run_cli: RunCli) -> None:

@@ -86,3 +86,13 @@ def test_file_is_named_from_its_folder_whatever_signs_the_path_has(folder: Path,
     assert names(odd / "a.jsonl") == ["a.jsonl"] and names(odd)[0] == "a.jsonl"
     (odd / "a.jsonl").rename(odd / f"{sign}.jsonl")
     assert names(odd / f"{sign}.jsonl") == [f"{sign}.jsonl"]
+
+
+@pytest.mark.parametrize("sign", ["[x]", "a*", "b?"])
+def test_signs_in_the_name_of_the_current_folder_are_no_wildcards(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sign: str
+) -> None:
+    monkeypatch.chdir(folder.rename(folder.with_name(sign)))
+    for entry in ("*.jsonl", "**/*.jsonl", "./a.json?"):
+        assert list(list_files([entry], None, Path("unused")).files) == ["a.jsonl"]
+    assert list(list_files(["../*/sub/*.txt"], None, Path("unused")).files) == [f"{sign}/sub/b.txt"]
