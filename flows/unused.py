@@ -213,8 +213,9 @@ def _record(file: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Every file below a folder, by its path in it, with its bytes. Raises Foreign at the first link, as the store makes none, and at
-    a folder that cannot be listed.
+    """Every file below a folder, by its path in it, with its bytes.
+
+    Raises Foreign at the first link, as the store makes none, and at a folder that cannot be listed.
     """
 
     def stop(error: OSError) -> None:
