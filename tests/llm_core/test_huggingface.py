@@ -189,7 +189,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a list for a config": (
         lambda folder: (folder / "config.json").write_text("[]", "utf-8"),
-        "json: a list is no mapping",
+        "json: a list is not a mapping",
     ),
     "bytes for a config": (lambda folder: (folder / "config.json").write_bytes(b"\xff"), "config.json is not JSON"),
 }

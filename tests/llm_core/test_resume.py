@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         "the processes started",
     ),
     "no shards": (lambda folder: change_config(folder, shards=str(folder)), "no shards of split 'train'"),
-    "no table": (lambda folder: change_config(folder, bytes_per_token=str(folder / "config.json")), "no table of numbers"),
+    "no table": (lambda folder: change_config(folder, bytes_per_token=str(folder / "config.json")), "not a table of numbers"),
     "damaged curve": (damage_metrics, "line 2 of .*metrics.jsonl is damaged .*delete that line"),
     "diverged": (lambda folder: change_config(folder, optim__lr=1e30, optim__warmup_steps=0), "lower optim.lr"),
 }

@@ -194,7 +194,7 @@ def test_a_given_fasttext_model_is_applied_as_it_is(parents, tmp_path: Path) -> 
     labels, probabilities = model.f.multilinePredict([text_line(r["text"], config) + "\n" for r in records], 2, 0.0, "strict")
     expected = [dict(zip(a, b, strict=True))["__label__hq"] for a, b in zip(labels, probabilities, strict=True)]
     assert columns_of(artifact)["hq"] == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(ConfigError, match=r"label \(__label__edu\) is no label of m.bin; it has __label__cc, __label__hq"):
+    with pytest.raises(ConfigError, match=r"label \(__label__edu\) is not a label of m.bin; it has __label__cc, __label__hq"):
         score(parents, tmp_path / "o2", classifiers={"hq": {"model_path": str(tmp_path / "m.bin"), "label": "__label__edu"}})
     (tmp_path / "torn.bin").write_bytes(b"no model")
     with pytest.raises(ConfigError, match="not a fastText model"):
