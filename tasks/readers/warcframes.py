@@ -194,9 +194,12 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
     after = _after_end(window, stop)
     if window.next_member(stop) or after is None:
         return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
+    has_next = len(window.data) > after and MAGIC.startswith(window.data[after : after + len(MAGIC)])
+    # A wrong length may lead to an empty line of a later record, whose header is then in between.
+    if not has_next and len(window.data) > after and HEADER.search(window.data, begin, stop):
+        return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
     with memoryview(window.data) as view:
         offset, body = window.offset, bytes(view[begin:stop])
-    has_next = len(window.data) > after and MAGIC.startswith(window.data[after : after + len(MAGIC)])
     if not has_next and window.explains(offset):
         return window.cross_stop(offset)  # nothing else is in the member, so what is damaged is this record
     if trouble and window.explains(offset):

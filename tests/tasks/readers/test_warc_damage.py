@@ -105,6 +105,15 @@ def test_any_wrong_length_of_one_record_leaves_the_others(suffix: str, tmp_path:
     check_others(path, records, hit, offsets_of(stored))
 
 
+def test_a_wrong_length_that_leads_to_an_empty_line_of_the_next_record_costs_its_record(tmp_path: Path) -> None:
+    records = [page(0, b"noise" * 20), page(1)]
+    to_body_of_next = len(records[0]) - records[0].index(b"\r\n\r\n") - 4 + records[1].index(b"\r\n\r\n")
+    stored = [with_length(records[0], lambda n: to_body_of_next), records[1]]
+    path = tmp_path / "a.warc"
+    path.write_bytes(b"".join(stored))
+    check_others(path, records, 0, offsets_of(stored))
+
+
 def unpack(data: bytes, suffix: str) -> bytes | None:
     try:
         return b"".join(read_blocks(io.BytesIO(data), suffix))
