@@ -32,7 +32,7 @@ SHAPE = struct.Struct("<2q")
 
 
 def load_fasttext(file: Path) -> Any:
-    """The model as the `fasttext` package gives it. Raises ValueError for a file that is no sound model."""
+    """The model as the `fasttext` package gives it. Raises ValueError for a damaged model file."""
     check_fasttext(file)
     import fasttext
 
