@@ -186,7 +186,7 @@ def _size_bytes(kind: str, path: Path) -> int:
             if not part.is_dir(follow_symlinks=False):
                 raise Foreign(f"it holds {part.name}, which is not a part")
             _require_listed(of_part, _record(path / part.name / PART_FILE), Path(PART_FILE))
-    elif others := set(os.listdir(path)) - WORK_FOLDERS:
+    elif others := [e.name for e in os.scandir(path) if e.name not in WORK_FOLDERS or not e.is_dir(follow_symlinks=False)]:
         raise Foreign(f"it holds {min(others)}, which is not unfinished work")
     return sum(sizes.values())
 

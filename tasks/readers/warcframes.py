@@ -77,8 +77,8 @@ class _Window:
         self.offset = 0
         self.starts: list[int] = []
         """Offsets from `offset` on at which members begin."""
-        self.is_first = False
-        """Whether a record at `offset` is the first of its member."""
+        self.first_of: int | None = None
+        """Where the member begins that the record at `offset` is the first of; None for a later record."""
         self.stop: Gap | DamagedStream | None = None
         """Damage after `data`."""
         self._member = (0, 0)
@@ -109,10 +109,11 @@ class _Window:
         self.starts = [start for start in self.starts if start >= self.offset]
 
     def skip_line_ends(self) -> None:
-        self.is_first = False
+        self.first_of = None
         while self.fill(1):
             num_bytes = LINE_ENDS.match(self.data).end()  # type: ignore[union-attr]  # it matches nothing, too
-            self.is_first = self.is_first or any(start <= self.offset + num_bytes for start in self.starts)
+            passed = [start for start in self.starts if start <= self.offset + num_bytes]
+            self.first_of = passed[-1] if passed else self.first_of
             if not num_bytes:
                 return
             self.drop(num_bytes)
@@ -143,15 +144,17 @@ class _Window:
     def explains(self, offset: int) -> bool:
         """Whether damage to its member explains what is wrong with the record at `offset`, where the window is. Of a member that
         is long, no more is read to find out."""
-        while self.is_first and not any(start > offset for start in self.starts) and len(self.data) < STEP_BYTES:
+        while self.first_of is not None and not any(start > offset for start in self.starts) and len(self.data) < STEP_BYTES:
             if not self.fill(len(self.data) + 1):
                 break
-        return self.is_first and self.is_damaged(offset)
+        return self.first_of is not None and self.is_damaged(offset)
 
     def cross_stop(self, offset: int) -> Broken:
         """Go to what is behind the damage; the record at `offset`, and all after it, is what it cost."""
         stop, self.stop = self.stop, None
         assert stop is not None, "there is no damage to cross"
+        if self.first_of is not None:
+            offset = min(offset, self.first_of)  # line ends before the record may be damaged bytes of it
         end = self.offset + len(self.data)
         # Damage is noticed late, at the latest by the checksum. What was not read begins where the record does.
         begin, uncompressed_begin = self._member
@@ -194,9 +197,10 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
     after = _after_end(window, stop)
     if window.next_member(stop) or after is None:
         return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
-    has_next = len(window.data) > after and MAGIC.startswith(window.data[after : after + len(MAGIC)])
-    # A wrong length may lead to an empty line of a later record, whose header is then in between.
-    if not has_next and len(window.data) > after and HEADER.search(window.data, begin, stop):
+    has_next = window.fill(after + len(MAGIC)) and window.data.startswith(MAGIC, after)
+    # A wrong length may lead to an empty line of a later record, whose header is then in between; but not to a new member.
+    may_have_next = MAGIC.startswith(window.data[after : after + len(MAGIC)]) or window.offset + after in window.starts
+    if not may_have_next and HEADER.search(window.data, begin, stop):
         return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
     with memoryview(window.data) as view:
         offset, body = window.offset, bytes(view[begin:stop])

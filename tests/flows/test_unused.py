@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flows.records import RunRecord, mark_store, write_record
@@ -124,6 +124,7 @@ def _content(path: Path) -> str:
 
 
 @settings(max_examples=40)
+@example([(f".work/train/{KEYS[0]}", "out", "file")])
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(NAMES), st.sampled_from(KINDS)), max_size=6, unique=True))
 def test_nothing_foreign_in_or_beside_a_store_is_removed(foreign: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

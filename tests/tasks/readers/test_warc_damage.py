@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -138,6 +139,19 @@ def test_a_damaged_member_costs_only_itself(suffix: str, tmp_path: Path, data: s
     fault = check_others(path, records, hit, offsets_of(records))
     assert fault.error.startswith("damaged file: ")
     assert fault.ends == (hit == len(records) - 1)
+
+
+@pytest.mark.parametrize("place", range(18, 220))
+def test_a_damaged_byte_of_a_member_costs_its_record_wherever_it_is(place: int, tmp_path: Path) -> None:
+    records = [page(0, b"3", embeds=True), page(1, b"\0\0\0\0\0\x05$%048\\d", embeds=True)]
+    for suffix, hit, bits in itertools.product((".gz", ".zst"), (0, 1), (2, 4, 104)):
+        members = [bytearray(FRAMES[suffix](record)) for record in records]
+        if place > len(members[hit]) - 9:
+            continue
+        members[hit][place] ^= bits
+        if unpack(bytes(members[hit]), suffix) != records[hit]:
+            (tmp_path / f"a.warc{suffix}").write_bytes(b"".join(members))
+            check_others(tmp_path / f"a.warc{suffix}", records, hit, offsets_of(records))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
