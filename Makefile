@@ -49,28 +49,28 @@ test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two o
 	@$(BIN)/python -m pytest -m gpu $(ARGS)
 
 bench-data: $(VENV)/.installed ## Time the data stages on DOCS, on one core; PEERS="python script" beside other tools
-	@OMP_NUM_THREADS=1 PEERS="$(PEERS)" $(BIN)/python -m tasks.benchmarks.data "$(DOCS)"
+	@OMP_NUM_THREADS=1 PEERS="$(PEERS)" $(BIN)/python -m benchmarks.data.speed "$(DOCS)"
 
 truth: $(VENV)/.installed ## Check the data stages on CORPUS, whose duplicates, personal data and languages are known
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tasks.benchmarks.truth "$(CORPUS)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data.truth "$(CORPUS)"
 
 bench-dedup: $(VENV)/.installed ## Time deduplication of DOCS_M (5) million generated documents
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tasks.benchmarks.dedup $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data.dedup $(ARGS)
 
 bench-tokens: $(VENV)/.installed ## Time tokenizer training, encoding and loading on DOCS=PATH, against other libraries
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tasks.benchmarks.tokens "$(DOCS)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data.tokens "$(DOCS)"
 
 bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU beside the same model in transformers
-	@$(BIN)/python -m llm_core.benchmarks.step $(ARGS)
+	@$(BIN)/python -m benchmarks.engine.step $(ARGS)
 
 bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs; PEER="python script" runs another engine in turn
-	@$(BIN)/python -m llm_core.benchmarks.train $(if $(PEER),--peer "$(PEER)") $(ARGS)
+	@$(BIN)/python -m benchmarks.engine.train $(if $(PEER),--peer "$(PEER)") $(ARGS)
 
 bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, on the disk of ARGS="--folder DIR", and with weights in memory
-	@$(BIN)/python -m llm_core.benchmarks.offload $(ARGS)
+	@$(BIN)/python -m benchmarks.engine.offload $(ARGS)
 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.matrix --table docs/exactness.md $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --table docs/exactness.md $(ARGS)
 
 down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi

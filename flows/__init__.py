@@ -1,1 +1,4 @@
-"""What runs after what: Prefect flows, the Hydra entry point, the MLflow tracker."""
+"""The command line, Prefect flows and the services around them.
+
+Read `pipeline.py`, then `run.py`, then `cli.py`.
+"""

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 
-from flows.config import RunConfig
+from flows.compose import RunConfig
 from flows.console import say
 from flows.records import RunRecord, chain_places, read_records, runs_dir
 from llm_core.config import ConfigError
 from llm_core.locks import open_lock
-from tasks.inputs import InputDigests
-from tasks.keys import digest
-from tasks.store import Store
+from tasks.runtime.inputs import InputDigests
+from tasks.runtime.keys import digest
+from tasks.runtime.store import Store
 
 
 @contextmanager

@@ -18,19 +18,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flows.commands import COMMANDS, FLOWS
-from flows.config import CONF_DIR, RunConfig, compose, groups, one_line, settable, split_hydra, sweep_points
+from flows.commands.entries import COMMANDS, FLOWS
+from flows.compose import CONF_DIR, RunConfig, compose, groups, one_line, settable, split_hydra, sweep_points
 from flows.console import say, set_up_console
 from flows.parameters import withhold
 from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
-from flows.services import ServiceError, ensure_server, use_environment
+from flows.services.local import ServiceError, ensure_server, use_environment
 from flows.sweeps import run_sweep
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import note, show
 from llm_core.secrets import mask_secrets
-from tasks.artifact import ArtifactMismatch
-from tasks.keys import digest
-from tasks.stage import StageFailure, StageInterrupted
+from tasks.runtime.artifact import ArtifactMismatch
+from tasks.runtime.keys import digest
+from tasks.runtime.stage import StageFailure, StageInterrupted
 
 _WITH_VALUE = ("-c", "--cfg", "-i", "--info", "-p", "--package", "-sc", "--shell-completion")
 _SWITCHES = (*_WITH_VALUE, "-m", "--multirun", "-r", "--resolve", "-h", "--help", "--hydra-help")
@@ -117,7 +117,7 @@ def _flow(name: str, arguments: list[str]) -> int:
 
 def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
     """A page over the tokenizers of a sweep, and which of them suits the model."""
-    from tasks.tokenizer_sweep import candidates, recommend, write_sweep
+    from tasks.report.tokenizer_sweep import candidates, recommend, write_sweep
 
     made = []
     for config in configs:
@@ -157,7 +157,7 @@ def _run_here(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[d
     decide(config, FLOWS[name].target)  # a plan that cannot be, before anything slow is imported
     use_environment(config.state)
     from flows.pipeline import stages
-    from tasks.execute import make_artifact
+    from tasks.runtime.execute import make_artifact
 
     entry = FLOWS[name]
     with sigterm_raises(), open_run(entry.function, entry.target, config, overrides, make_artifact) as run:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from llm_core.printing import escape_defects, escape_record, get_logger, printable_line
-from tasks.artifact import Artifact
+from tasks.runtime.artifact import Artifact
 
 logger = get_logger("flows")
 

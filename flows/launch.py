@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flows.config import CONF_DIR, in_one_line, settable
+from flows.compose import CONF_DIR, in_one_line, settable
 
 Job = Callable[[Any], int]
 """What a launcher calls with the configuration of a point; it may be pickled on the way."""

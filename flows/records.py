@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.processes import is_running, start_time
+from flows.services.processes import is_running, start_time
 from llm_core.config import ConfigError
 from llm_core.json_files import read_json
 from llm_core.secrets import mask_values
-from tasks.artifact import ArtifactMismatch, write_json
-from tasks.graph import STAGES
-from tasks.plan import Plan
-from tasks.store import Store, now
+from tasks.runtime.artifact import ArtifactMismatch, write_json
+from tasks.runtime.graph import STAGES
+from tasks.runtime.plan import Plan
+from tasks.runtime.store import Store, now
 
 MARKER_FILE = ".textmill-store"
 MARKER_TEXT = "This folder is a store of textmill: `textmill gc --yes` removes artifacts here that no recent run refers to.\n"

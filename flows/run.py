@@ -1,7 +1,7 @@
 """One run of stages: plan, make each artifact once, keep the record, tell the tracker.
 
 `open_run` gives a flow a `Run`; `run.stage` makes or finds one artifact. Who executes a stage is the `make`
-that is passed in: `tasks.execute.make_artifact` itself, or the same as a Prefect task.
+that is passed in: `tasks.runtime.execute.make_artifact` itself, or the same as a Prefect task.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from types import FrameType
 from typing import Any, Protocol
 
 from flows.chains import alone_in_chain, follow_chain
-from flows.config import RunConfig
+from flows.compose import RunConfig
 from flows.console import Progress, headline, in_and_out, say
 from flows.console import table as show_table
 from flows.records import RunRecord, new_record, write_record
-from flows.tracking import Tracker, make_tracker
+from flows.tracking.runs import Tracker, make_tracker
 from llm_core.config import ConfigError
 from llm_core.fingerprint import device_fingerprint
-from tasks.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
-from tasks.graph import STAGES
-from tasks.inputs import InputDigests
-from tasks.parts import PartRunner
-from tasks.plan import Plan, Step, make_nodes, make_plan
-from tasks.reporting.earlier_runs import earlier_documents
-from tasks.runners import make_runner
-from tasks.stage import StageInterrupted
-from tasks.store import Store, now
+from tasks.report.earlier_runs import earlier_documents
+from tasks.runtime.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
+from tasks.runtime.graph import STAGES
+from tasks.runtime.inputs import InputDigests
+from tasks.runtime.parts import PartRunner
+from tasks.runtime.plan import Plan, Step, make_nodes, make_plan
+from tasks.runtime.runners import make_runner
+from tasks.runtime.stage import StageInterrupted
+from tasks.runtime.store import Store, now
 
 
 class Terminated(BaseException):
@@ -41,7 +41,7 @@ class Terminated(BaseException):
 
 
 class MakeArtifact(Protocol):
-    """How an artifact gets made: `tasks.execute.make_artifact` or the same within an orchestrator."""
+    """How an artifact gets made: `tasks.runtime.execute.make_artifact` or the same within an orchestrator."""
 
     def __call__(
         self,

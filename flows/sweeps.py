@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.config import RunConfig, one_line
+from flows.compose import RunConfig, one_line
 from flows.console import say, set_up_console, warn
 from flows.launch import job_number, launch
-from flows.mlflow_log import SWEEP_TAG
 from flows.run import Terminated, is_interruption, sigterm_raises
-from flows.tracking import SWEEP_VARIABLE, MlflowTracker, TrackingConfig
+from flows.tracking.mlflow_log import SWEEP_TAG
+from flows.tracking.runs import SWEEP_VARIABLE, MlflowTracker, TrackingConfig
 from llm_core.config import ConfigError
 from llm_core.printing import print_defect
-from tasks.artifact import write_json
-from tasks.store import now
+from tasks.runtime.artifact import write_json
+from tasks.runtime.store import now
 
 FAILED = 1
 """Code of a job that left none: a defect, or a death."""

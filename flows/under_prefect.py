@@ -9,13 +9,13 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed, State
 
-from flows.config import compose
+from flows.compose import compose
 from flows.parameters import reveal
 from flows.run import Run, describe, open_run, summarize
 from llm_core.config import ConfigError
 from llm_core.printing import get_logger, publishable
-from tasks.prefect_tasks import ClusterExecutor, make_artifact_in_task
-from tasks.stage import StageFailure, StageInterrupted
+from tasks.runtime.prefect_tasks import ClusterExecutor, make_artifact_in_task
+from tasks.runtime.stage import StageFailure, StageInterrupted
 
 
 def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[[Run], None]) -> State:

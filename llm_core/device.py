@@ -10,8 +10,8 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.fingerprint import num_processors
-from llm_core.precision import HALF_DTYPES
-from llm_core.train_config import ParallelConfig
+from llm_core.model.precision import HALF_DTYPES
+from llm_core.training.config import ParallelConfig
 
 
 def pick_device(config: ParallelConfig, local_rank: int = 0) -> torch.device:

@@ -1,1 +1,1 @@
-"""Stages: one module each, a plain function from artifact to artifact."""
+"""Stages: one folder each, with the stage's function in `stage.py`. Read `runtime/graph.py` for their order."""

@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.whole_runs import make_corpus, run
+from tests.support.whole_runs import make_corpus, run
 
 hypothesis.settings.register_profile("busy machines", deadline=None)
 hypothesis.settings.load_profile("busy machines")

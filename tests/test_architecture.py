@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.keys import ROOT
+from tasks.runtime.code import ROOT
 
-PACKAGES = ("flows", "tasks", "llm_core")
+PACKAGES = ("flows", "tasks", "llm_core", "benchmarks")
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess:
@@ -35,12 +35,12 @@ def test_architecture_contracts_hold() -> None:
     ("file", "statement"),
     [
         ("llm_core/config.py", "from tasks import keys"),
-        ("tasks/keys.py", "import flows"),
-        ("tasks/store.py", "import prefect"),
+        ("tasks/runtime/keys.py", "import flows"),
+        ("tasks/runtime/store.py", "import prefect"),
         ("llm_core/config.py", "import hydra"),
-        ("tasks/plan.py", "from omegaconf import OmegaConf"),
-        ("flows/config.py", "import mlflow"),
-        ("llm_core/loader.py", "import tokenizers"),
+        ("tasks/runtime/plan.py", "from omegaconf import OmegaConf"),
+        ("flows/compose.py", "import mlflow"),
+        ("llm_core/data/loader.py", "import tokenizers"),
     ],
 )
 def test_an_import_against_the_architecture_is_refused(file: str, statement: str, tree: Path) -> None:

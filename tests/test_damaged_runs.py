@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks import soundness
-from tasks.graph import ancestors
-from tasks.store import Store
-from tests.whole_runs import contents, run
+from tasks.runtime import soundness
+from tasks.runtime.graph import ancestors
+from tasks.runtime.store import Store
+from tests.support.whole_runs import contents, run
 
 
 @pytest.fixture

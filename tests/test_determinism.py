@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.graph import ancestors
-from tests.whole_runs import contents, run, summary
+from tasks.runtime.graph import ancestors
+from tests.support.whole_runs import contents, run, summary
 
 DATA = ancestors("shards")
 """What `textmill refresh` makes."""

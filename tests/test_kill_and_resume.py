@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.processes import start_time
-from tasks.graph import ancestors
-from tests.whole_runs import contents, kill_tree, named, run, signal_if_alive, started, summary, wait_for
+from flows.services.processes import start_time
+from tasks.runtime.graph import ancestors
+from tests.support.whole_runs import contents, kill_tree, named, run, signal_if_alive, started, summary, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def data_half(whole_run: Path, place: Path) -> Path:
 
 def wait_for_first_steps(place: Path, process: subprocess.Popen[str]) -> int:
     """The trainer's process, once it has a checkpoint."""
-    (trainer,) = wait_for(lambda: named(process.pid, "llm_core.train"), process)
+    (trainer,) = wait_for(lambda: named(process.pid, "llm_core.training.train"), process)
     wait_for(lambda: list((place / "store/.work/train").glob("*/*/*/checkpoints/step-*")), process)
     return int(trainer)
 

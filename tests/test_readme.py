@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from flows import cli
-from flows.config import compose, sweep_points
+from flows.compose import compose, sweep_points
 from flows.run import decide
 from llm_core.config import ConfigError
-from tasks.graph import STAGES
-from tasks.keys import ROOT
+from tasks.runtime.code import ROOT
+from tasks.runtime.graph import STAGES
 
 README = (ROOT / "README.md").read_text("utf-8")
 MODEL = "model.dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.ffn_dim=64 model.max_seq_len=128"

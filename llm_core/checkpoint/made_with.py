@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_core.config import key_config
+from llm_core.data.shards import TokenShards
 from llm_core.optim.config import OptimConfig
-from llm_core.run_config import RunConfig
-from llm_core.schedule import learning_rate
-from llm_core.shards import TokenShards
+from llm_core.training.run_config import RunConfig
+from llm_core.training.schedule import learning_rate
 
 NUM_STEPS = "train.num_steps"
 

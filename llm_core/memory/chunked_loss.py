@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from llm_core.compat import keeps_graph
-from llm_core.loss import CrossEntropy, HeadLoss, token_losses, whole_head_loss
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.loss import CrossEntropy, HeadLoss, token_losses, whole_head_loss
 
 # B batch · T tokens · N tokens of all rows · D model width · V vocabulary
 

@@ -10,7 +10,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
 
 if TYPE_CHECKING:  # which holds a MemoryConfig
-    from llm_core.train_config import ParallelConfig
+    from llm_core.training.config import ParallelConfig
 
 Recompute = Literal["none", "selective", "every", "full"]
 SPLIT_BACKWARD = ("zero_bubble", "zero_bubble_v", "dualpipe_v")

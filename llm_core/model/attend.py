@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_core.config import ConfigError
-from llm_core.model import flash4
+from llm_core.kernels import flash4
 from llm_core.model.masks import AttentionMask, Pattern, segment_bounds
 from llm_core.private_folder import keep_compiled_code_private
 

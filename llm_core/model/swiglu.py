@@ -1,4 +1,4 @@
-"""silu(gate) * up, by torch operation by operation; `llm_core.model.kernels` has kernels of our own in its place."""
+"""silu(gate) * up, by torch operation by operation; `llm_core.model.operations` has kernels of our own in its place."""
 
 from __future__ import annotations
 

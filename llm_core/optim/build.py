@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
+from llm_core.model.precision import LossScaler
 from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.config import OptimConfig
@@ -18,7 +19,6 @@ from llm_core.optim.optimizer import Optimizer
 from llm_core.optim.owners import Owners
 from llm_core.optim.pieces import Piece, make_pieces
 from llm_core.parallel.layout import Layout
-from llm_core.precision import LossScaler
 
 
 def build_optimizer(layout: Layout, config: OptimConfig, dtype: str = "fp32", scratch: Path | None = None) -> Optimizer:

@@ -98,7 +98,7 @@ def orthogonalise(stack_NRC: Tensor, num_iterations: int, in_bfloat16: bool) -> 
     x = stack_NRC.to(torch.bfloat16) if in_bfloat16 else stack_NRC
     is_tall = x.shape[1] > x.shape[2]
     x = x.mT if is_tall else x
-    # Row by row, as a norm of all at once loses digits on CPUs (llm_core.square_sums).
+    # Row by row, as a norm of all at once loses digits on CPUs (llm_core.parallel.square_sums).
     norms_NR1 = torch.linalg.vector_norm(x, dim=2, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
     x = x / torch.linalg.vector_norm(norms_NR1, dim=1, keepdim=True).clamp(min=1e-7).to(x.dtype)
     for _ in range(num_iterations):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from llm_core.model.precision import LossScaler
 from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
 from llm_core.optim.method import Method, State, Update
 from llm_core.parallel.zero import share_rows
-from llm_core.precision import LossScaler
 
 NORM_EPS = 1e-6
 """Added to the norm before it is compared, as in torch.nn.utils.clip_grad_norm_."""

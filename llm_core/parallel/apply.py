@@ -18,29 +18,29 @@ from torch import Tensor
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
-from llm_core.float8 import apply_float8
-from llm_core.loss import CrossEntropy, token_losses
+from llm_core.kernels import flash4
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.memory.recompute import apply_recompute
 from llm_core.memory.tiling import apply_tiling
-from llm_core.model import flash4
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ModelConfig
-from llm_core.model.kernels import apply_kernels, check_kernels
+from llm_core.model.float8 import apply_float8
+from llm_core.model.loss import CrossEntropy, token_losses
+from llm_core.model.operations import apply_kernels, check_kernels
+from llm_core.model.precision import stream_dtype
 from llm_core.model.transformer import Transformer
-from llm_core.parallel.context import Context
 from llm_core.parallel.fsdp import shard_weights
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
-from llm_core.parallel.pipeline import Pipeline
+from llm_core.parallel.pipelining.pipeline import Pipeline
+from llm_core.parallel.pipelining.stages import split_model
 from llm_core.parallel.ranks import Ranks
-from llm_core.parallel.stages import split_model
+from llm_core.parallel.sequence.context import Context
 from llm_core.parallel.tensor import TensorShards
 from llm_core.parallel.weights import initialize
-from llm_core.precision import stream_dtype
 from llm_core.private_folder import keep_compiled_code_private
-from llm_core.train_config import ParallelConfig, TrainConfig
+from llm_core.training.config import ParallelConfig, TrainConfig
 
 
 def build_layout(

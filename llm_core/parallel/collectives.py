@@ -12,7 +12,7 @@ A compiler must not trace them: torch 2.11 puts exchanges of GPUs into a block's
 them, and a model then learns in its embedding and its head alone. So each breaks the graph of a compiled block.
 
 The first four are what tensor and sequence parallelism need (Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section
-4.2.2), the last is for slices of tokens (`llm_core.parallel.context`).
+4.2.2), the last is for slices of tokens (`llm_core.parallel.sequence.context`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from llm_core.model.precision import HALF_DTYPES
 from llm_core.model.transformer import Transformer
-from llm_core.precision import HALF_DTYPES
 
 
 def shard_weights(model: Transformer, dtype: str, mesh: DeviceMesh, rest: OffloadPolicy, stays_whole: bool) -> None:

@@ -12,10 +12,10 @@ from torch.distributed.tensor import DTensor
 from llm_core.model.transformer import HEAD
 from llm_core.parallel.buckets import sum_over
 from llm_core.parallel.layout import Layout
+from llm_core.parallel.pipelining.stages import has_copies
 from llm_core.parallel.places import local
-from llm_core.parallel.stages import has_copies
+from llm_core.parallel.square_sums import square_sum
 from llm_core.parallel.tensor import cut_dim
-from llm_core.square_sums import square_sum
 
 
 def finish_gradients(layout: Layout) -> None:

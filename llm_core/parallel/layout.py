@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.model.transformer import Transformer
-from llm_core.parallel.context import Context
-from llm_core.parallel.pipeline import Pipeline
+from llm_core.parallel.pipelining.pipeline import Pipeline
+from llm_core.parallel.sequence.context import Context
 from llm_core.parallel.tensor import TensorShards
 
 

@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from llm_core.config import ConfigError
 from llm_core.device import pick_device
 from llm_core.parallel.restarts import store_of_this_start
-from llm_core.train_config import ParallelConfig
+from llm_core.training.config import ParallelConfig
 
 TIMEOUT = timedelta(minutes=30)
 

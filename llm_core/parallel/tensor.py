@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from llm_core.loss import CrossEntropy
+from llm_core.model.loss import CrossEntropy
 from llm_core.model.transformer import SwiGLU, Transformer
 from llm_core.parallel.collectives import gather, scatter_sum, share, total
 from llm_core.parallel.overlap import Overlap

@@ -21,9 +21,9 @@ def compiled_code_dir(kernels: Path) -> Path:
     """Where compiled code of these sources is kept: beside them, or in the user's cache where they are read-only or others can
     write there. Numba unpickles what it finds, so whoever can write there runs code as this user."""
     sources = hashlib.blake2b(digest_size=8)
-    # Kinds of candidates are constants of kernels too, but configs need them without Numba.
-    for path in [*sorted(kernels.glob("*.py")), *sorted(kernels.parent.glob("*_kinds.py"))]:
-        sources.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    # Names of features and kinds are constants of kernels too, but configs need them without Numba.
+    for path in [*sorted(kernels.rglob("*.py")), *sorted((kernels.parent / "definitions").glob("*.py"))]:
+        sources.update(str(path.relative_to(kernels.parent)).encode() + b"\0" + path.read_bytes() + b"\0")
     beside = kernels / "__pycache__"
     made = beside if beside.exists() else kernels
     base = beside if os.access(made, os.W_OK) and open_to_others(made) is None else cache_folder("kernels")

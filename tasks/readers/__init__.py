@@ -19,9 +19,9 @@ from tasks.readers.delimited import DELIMITED, read_delimited
 from tasks.readers.formats import ARCHIVES, BY_NAME, Format, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonfiles import read_json
+from tasks.readers.recordlimits import USUAL, Limits
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_html, read_text
-from tasks.recordlimits import USUAL, Limits
 
 T = TypeVar("T")
 PARSER_TROUBLE = (RecursionError, MemoryError, ArithmeticError, LookupError)

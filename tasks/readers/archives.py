@@ -3,7 +3,7 @@
 A member is named `archive.zip!folder/file.jsonl`, also where the archive calls it `./folder/file.jsonl`. Members without a
 reader, hidden ones and archives in archives are skipped, as `archive_member`. A member that is damaged is a fault of that
 member; a tar archive that ends early, or goes on after its end, is one of the archive. Encrypted members are faults, and so are
-members of a zip archive that share bytes, as only bombs do. Bounds: tasks.recordlimits.
+members of a zip archive that share bytes, as only bombs do. Bounds: tasks.readers.recordlimits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO, cast
 
-from tasks.bytestreams import SoundBytes
+from tasks.readers.bytestreams import SoundBytes
 from tasks.readers.formats import ARCHIVES, SEEKING, Format, format_of
 from tasks.readers.items import Fault, Skipped, damaged
+from tasks.readers.recordlimits import Limits
 from tasks.readers.tarheaders import hole_bytes, read_headers
-from tasks.recordlimits import Limits
 
 SPOOLED_BYTES = 64_000_000
 """Members that are read from several places are copied, in memory up to this size."""

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tasks.readers.items import Columns, Fault, Item, Record
 from tasks.readers.parquetfooters import BATCH_ROWS, OverLimit, batch_rows
-from tasks.recordlimits import Limits
+from tasks.readers.recordlimits import Limits
 
 IPC_FILE_MAGIC = b"ARROW1"
 NO_FORM = (ValueError, OverflowError, KeyError)

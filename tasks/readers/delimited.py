@@ -12,11 +12,11 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, Literal
 
-from tasks.bytestreams import DamagedStream
+from tasks.readers.bytestreams import DamagedStream
 from tasks.readers.formats import Layout
 from tasks.readers.items import Columns, Fault, Item, Record, damaged
 from tasks.readers.jsonlines import BOM, LongLine, split_lines
-from tasks.recordlimits import Limits
+from tasks.readers.recordlimits import Limits
 
 MAX_FIELD_CHARS = 1 << 30
 """The library's own limit is 131,072. What a field can hold is bounded by its row."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
-from tasks.recordlimits import Limits
+from tasks.readers.recordlimits import Limits
 
 
 @dataclass(slots=True)

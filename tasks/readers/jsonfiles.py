@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 import orjson
 
-from tasks.bytestreams import DamagedStream, read_blocks
+from tasks.readers.bytestreams import DamagedStream, read_blocks
 from tasks.readers.items import Columns, Fault, Item, Record, damaged, json_type
 from tasks.readers.jsonlines import may_be_rounded, read_lines, read_odd_line
 from tasks.readers.jsonvalues import BOM, Value, Values, opens_values
-from tasks.recordlimits import Limits
+from tasks.readers.recordlimits import Limits
 
 BEGINNING_BYTES = 1 << 16
 MAX_BEGINNING_BYTES = 1 << 21

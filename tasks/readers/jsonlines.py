@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from tasks.bytestreams import DamagedStream, read_blocks
+from tasks.readers.bytestreams import DamagedStream, read_blocks
 from tasks.readers.items import MAX_NESTING, TOO_DEEP, Fault, Item, Record, damaged, json_type
-from tasks.recordlimits import Limits
+from tasks.readers.recordlimits import Limits
 
 BOM = b"\xef\xbb\xbf"
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tasks.bytestreams import DamagedStream
+from tasks.readers.bytestreams import DamagedStream
 
 TOKEN = re.compile(rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+(?:"|(?=\n)|\\?\Z)|[\[{\]}]', re.DOTALL)
 """Texts, which may hold brackets, and brackets."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, BinaryIO, NamedTuple
 
-from tasks.recordlimits import Limits
+from tasks.readers.recordlimits import Limits
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8

@@ -1,7 +1,7 @@
 """Reads web archives: WARC with the pages as they were served, and WET with the text that was extracted from them.
 
 Archives may be plain, in gzip (any number of members), or in zstd, bzip2 or xz. A `response` or `resource` record of a text is
-a record of ours; its bytes are decoded and its text extracted later, in a process that may be killed (tasks.pages). A
+a record of ours; its bytes are decoded and its text extracted later, in a process that may be killed (tasks.readers.pages). A
 `conversion` record is text already. Requests, metadata and the like are skipped. `position` is the byte offset in the
 uncompressed archive, so compressing it otherwise changes no identity; tasks.readers.warcframes says what it is behind damage,
 and where records begin and end. Headers are parsed by FastWARC. Dropped are HTTP_ERROR (status other than 2xx) and NOT_TEXT
@@ -14,9 +14,9 @@ import io
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from tasks.pages import Encoded
 from tasks.readers.items import Columns, Dropped, Fault, Item, Record, Skipped
-from tasks.recordlimits import Limits
+from tasks.readers.pages import Encoded
+from tasks.readers.recordlimits import Limits
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 PLAIN_TYPES = ("text/plain", "text/markdown")

@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from fastwarc.warc import HeaderMap
 
-from tasks.bytestreams import DamagedStream, Gap, MemberStart, read_pieces
+from tasks.readers.bytestreams import DamagedStream, Gap, MemberStart, read_pieces
 from tasks.readers.items import damaged
-from tasks.recordlimits import Limits
+from tasks.readers.recordlimits import Limits
 
 MAGIC = b"WARC/"
 HEADER = re.compile(rb"WARC/\d+\.\d+\r\n[A-Za-z][A-Za-z-]*:")

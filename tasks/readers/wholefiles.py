@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from tasks.bytestreams import DamagedStream, read_blocks
-from tasks.pages import Encoded
+from tasks.readers.bytestreams import DamagedStream, read_blocks
 from tasks.readers.items import Columns, Fault, Item, Record, damaged
 from tasks.readers.jsonlines import BOM
-from tasks.recordlimits import Limits
+from tasks.readers.pages import Encoded
+from tasks.readers.recordlimits import Limits
 
 
 def read_text(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:

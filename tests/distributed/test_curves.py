@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.distributed.curves import STEPS, WAYS, layouts
-from tests.distributed.processes import run_program
+from tests.support.distributed.curves import STEPS, WAYS, layouts
+from tests.support.distributed.processes import run_program
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +21,7 @@ def test_layouts_follow_one_process_within_a_few_times_the_noise_of_bf16(world: 
     num_devices = torch.cuda.device_count()
     if num_devices < world and world != 2:
         pytest.skip(f"needs {world} GPUs")
-    run_program("tests.distributed.curves", [str(tmp_path), str(STEPS), "cuda", str(world)], tmp_path, timeout_s=2300)
+    run_program("tests.support.distributed.curves", [str(tmp_path), str(STEPS), "cuda", str(world)], tmp_path, timeout_s=2300)
     curves = json.loads((tmp_path / "curves.json").read_text("utf-8"))
     single = curves.pop("single")
     assert len(single) == STEPS and single[-1] < single[0] - 1

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from llm_core.memory.config import MemoryConfig
-from tests.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes, rows_for
-from tests.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
-from tests.distributed.processes import run_program
+from tests.support.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes, rows_for
+from tests.support.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
+from tests.support.distributed.processes import run_program
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
@@ -58,7 +58,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     folder = tmp_path_factory.mktemp("exactness")
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in FAST]), "utf-8")
     arguments = [str(folder / "made"), "--only", str(folder / "runs.json")]
-    run_program("tests.distributed.matrix", arguments, folder, timeout_s=600)
+    run_program("tests.support.distributed.matrix", arguments, folder, timeout_s=600)
     differences: list[dict[str, float]] = json.loads((folder / "made" / "found.json").read_text("utf-8"))
     return differences
 

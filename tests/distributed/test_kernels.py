@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.cases import KERNELS
-from tests.distributed.matrix import Run, failures, to_plain
-from tests.distributed.processes import run_program
+from tests.support.distributed.cases import KERNELS
+from tests.support.distributed.matrix import Run, failures, to_plain
+from tests.support.distributed.processes import run_program
 
 
 def check(runs: list[Run], folder: Path) -> None:
     pytest.importorskip("triton")
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in runs]), "utf-8")
-    run_program("tests.distributed.matrix", [str(folder / "made"), "--only", str(folder / "runs.json")], folder, timeout_s=900)
+    run_program(
+        "tests.support.distributed.matrix", [str(folder / "made"), "--only", str(folder / "runs.json")], folder, timeout_s=900
+    )
     found = json.loads((folder / "made" / "found.json").read_text("utf-8"))
     assert len(found) == len(runs)
     assert {run.name: failures(run, differences) for run, differences in zip(runs, found, strict=True)} == {

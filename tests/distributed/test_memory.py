@@ -10,10 +10,10 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig, check_memory
-from llm_core.train_config import ParallelConfig
-from tests.distributed.cases import LAYOUTS, Case, Problem, layers_for, layout, micro_sizes
-from tests.distributed.matrix import Run, failures, to_plain
-from tests.distributed.processes import run_program
+from llm_core.training.config import ParallelConfig
+from tests.support.distributed.cases import LAYOUTS, Case, Problem, layers_for, layout, micro_sizes
+from tests.support.distributed.matrix import Run, failures, to_plain
+from tests.support.distributed.processes import run_program
 
 
 def memory(**values: Any) -> MemoryConfig:
@@ -49,7 +49,7 @@ def is_possible(parallel: ParallelConfig, saving: MemoryConfig, problem: Problem
 
 def differences(runs: list[Run], folder: Path) -> list[dict[str, float]]:
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in runs]), "utf-8")
-    run_program("tests.distributed.matrix", [str(folder), "--only", str(folder / "runs.json")], folder, timeout_s=2400)
+    run_program("tests.support.distributed.matrix", [str(folder), "--only", str(folder / "runs.json")], folder, timeout_s=2400)
     found: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
     return found
 

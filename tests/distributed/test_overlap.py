@@ -11,8 +11,8 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.parallel.overlap import check_access
-from tests.distributed.overlaps import KINDS
-from tests.distributed.processes import run_program
+from tests.support.distributed.overlaps import KINDS
+from tests.support.distributed.processes import run_program
 
 WORLD = 4
 TURN = ["pass_on", "product", "wait"]
@@ -21,7 +21,7 @@ TURN = ["pass_on", "product", "wait"]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("overlaps")
-    run_program("tests.distributed.overlaps", [str(folder)], folder)
+    run_program("tests.support.distributed.overlaps", [str(folder)], folder)
     return [json.loads((folder / f"rank-{rank}.json").read_text("utf-8")) for rank in range(WORLD)]
 
 
@@ -60,7 +60,7 @@ def test_memory_that_others_cannot_read_is_refused_in_one_line() -> None:
 def test_on_gpus_both_kinds_give_what_the_plain_path_gives(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    run_program("tests.distributed.overlaps", [str(tmp_path), "cuda"], tmp_path)
+    run_program("tests.support.distributed.overlaps", [str(tmp_path), "cuda"], tmp_path)
     for rank in range(2):
         found = json.loads((tmp_path / f"rank-{rank}.json").read_text("utf-8"))
         assert all(max(found[kind].values()) < 1e-12 and max(found[f"{kind}, bf16"].values()) < 0.04 for kind in KINDS)

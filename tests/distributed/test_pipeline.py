@@ -10,8 +10,8 @@ from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import global_name
 from llm_core.parallel.degrees import LOOPED, V_SHAPED, StagePlan, check_context
-from llm_core.parallel.stages import split_model
-from tests.llm_core.small_runs import MODEL
+from llm_core.parallel.pipelining.stages import split_model
+from tests.support.engine.small_runs import MODEL
 
 SCHEDULES = ["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"]
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from llm_core.optim.guard import NOT_FINITE, OVERFLOW, UPDATED
-from tests.distributed.processes import run_program
-from tests.distributed.troubles import BROKEN_BATCHES, OVERFLOWING, WORLD
+from tests.support.distributed.processes import run_program
+from tests.support.distributed.troubles import BROKEN_BATCHES, OVERFLOWING, WORLD
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Of each rank."""
     folder = tmp_path_factory.mktemp("troubles")
-    run_program("tests.distributed.troubles", [str(folder)], folder)
+    run_program("tests.support.distributed.troubles", [str(folder)], folder)
     return [json.loads((folder / f"rank-{rank}.json").read_text("utf-8")) for rank in range(WORLD)]
 
 

@@ -8,12 +8,12 @@ import torch
 
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
-from tests.distributed.processes import run_program
-from tests.distributed.votes import ASKED, ASKED_TO_STOP_AT, TURNS, WORLD
+from tests.support.distributed.processes import run_program
+from tests.support.distributed.votes import ASKED, ASKED_TO_STOP_AT, TURNS, WORLD
 
 
 def test_every_rank_learns_a_turn_later_what_any_said_and_all_stop_after_the_same_step(tmp_path: Path) -> None:
-    run_program("tests.distributed.votes", [str(tmp_path)], tmp_path)
+    run_program("tests.support.distributed.votes", [str(tmp_path)], tmp_path)
     found = [json.loads((tmp_path / f"rank-{rank}.json").read_text("utf-8")) for rank in range(WORLD)]
     said = [any(turn in turns for turns in ASKED.values()) for turn in range(TURNS)]
     assert found[0]["answers"] == [False, *said, False] and found[0]["at_once"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flows import cli
-from tasks.graph import STAGES
-from tests.flows import stand_ins
+from tasks.runtime.graph import STAGES
+from tests.support import stand_ins
 
 RunCli = Callable[..., dict[str, Any]]
 
@@ -22,7 +22,7 @@ def stand_in_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for name, stage in list(STAGES.items()):
         stand_in = dataclasses.replace(
             stage,
-            module="tests.flows.stand_ins",
+            module="tests.support.stand_ins",
             function=name,
             libraries=(),
             entry_points=(),

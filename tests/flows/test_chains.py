@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from flows.chains import follow_chain
-from flows.config import compose
+from flows.commands.unused import unused
+from flows.compose import compose
 from flows.records import read_records, write_record
 from flows.run import Run, describe, open_run
-from flows.unused import unused
 from llm_core.config import ConfigError
-from tasks.artifact import Artifact
-from tasks.documentset import read_table
-from tasks.execute import make_artifact
-from tasks.keys import ROOT
-from tasks.store import Store
-from tests.tasks.dedup_runs import words
+from tasks.corpus.documentset import read_table
+from tasks.runtime.artifact import Artifact
+from tasks.runtime.code import ROOT
+from tasks.runtime.execute import make_artifact
+from tasks.runtime.store import Store
+from tests.support.data.dedup_runs import words
 
 
 def write_piece(file: Path, seed: int, num_documents: int = 40) -> Path:

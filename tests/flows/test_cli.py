@@ -15,10 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from flows.cli import COMMANDS, FLOWS, main
-from flows.config import CONF_DIR, choices, compose, groups, sweep_points
+from flows.compose import CONF_DIR, choices, compose, groups, sweep_points
 from llm_core.config import ConfigError
-from tasks.artifact import Artifact
-from tasks.store import Node
+from tasks.runtime.artifact import Artifact
+from tasks.runtime.store import Node
 from tests.flows.conftest import RunCli
 
 MISTAKES = {
@@ -129,7 +129,7 @@ def test_empty_path_is_not_the_current_directory() -> None:
 def test_want_of_memory_is_one_line(run_cli: RunCli, stand_in_stages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    from tasks.store import Store
+    from tasks.runtime.store import Store
 
     for error in (MemoryError(), pa.ArrowMemoryError("malloc of size 1 failed")):
         monkeypatch.setattr(Store, "publish", Mock(side_effect=error))
@@ -155,7 +155,7 @@ def test_current_directory_that_cannot_be_started_from_is_one_line(
 def test_trouble_with_a_disk_is_one_line_and_the_next_run_goes_on(
     number: int, run_cli: RunCli, stand_in_stages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks.store import Store
+    from tasks.runtime.store import Store
 
     def publish(store: Store, node: Node, *arguments: Any) -> Artifact:
         if node.stage == "shards":

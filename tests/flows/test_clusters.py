@@ -12,11 +12,11 @@ import distributed
 import pytest
 from prefect.client.schemas.objects import StateType
 
-from flows.access import answers
-from flows.config import compose
+from flows.compose import compose
+from flows.services.access import answers
 from llm_core.config import ConfigError
-from tasks.prefect_tasks import ClusterExecutor
-from tests.whole_runs import contents, make_corpus, run
+from tasks.runtime.prefect_tasks import ClusterExecutor
+from tests.support.whole_runs import contents, make_corpus, run
 
 CLUSTERS = [
     "dask",
@@ -38,7 +38,7 @@ def serial_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refresh(corpus: Path, place: Path, *overrides: str) -> Any:
     from flows.refresh import refresh
-    from tests.whole_runs import SMALL
+    from tests.support.whole_runs import SMALL
 
     places = [f"source.paths=['{corpus}']", f"store='{place / 'store'}'", f"state='{place / 'state'}'"]
     kept = [o for o in SMALL if not o.startswith("orchestrator=")]

@@ -10,7 +10,7 @@ import pytest
 
 from flows import console
 from flows.console import Progress
-from tasks.graph import STAGES
+from tasks.runtime.graph import STAGES
 from tests.flows.conftest import RunCli
 
 TERMINAL_COLUMNS = 80

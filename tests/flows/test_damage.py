@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flows import cli
-from tasks import soundness
-from tasks.artifact import ARTIFACT_FILE
-from tasks.graph import STAGES
-from tasks.store import Store
+from tasks.runtime import soundness
+from tasks.runtime.artifact import ARTIFACT_FILE
+from tasks.runtime.graph import STAGES
+from tasks.runtime.store import Store
 from tests.flows.conftest import RunCli
 
 
@@ -83,7 +83,7 @@ def test_damage_that_start_leaves_out_is_one_line_and_the_way_out_works(
 def test_what_is_damaged_while_a_stage_reads_it_is_one_line(
     made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.flows import stand_ins
+    from tests.support import stand_ins
 
     def breaks(*arguments: object) -> None:
         flip(made["shards"] / "out.txt")

@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 import pytest
 
 from flows import cli
-from flows.commands import _quote
+from flows.commands.entries import _quote
 from flows.console import say, set_up_console, table, warn
-from tasks.keys import ROOT
-from tasks.stage import StageFailure
-from tests.tasks.make_artifacts import write_jsonl
+from tasks.runtime.code import ROOT
+from tasks.runtime.stage import StageFailure
+from tests.support.data.make_artifacts import write_jsonl
 
 CLEAR, LINK, BELL, CSI, BACK = "\x1b[2J", "\x1b]8;;http://x.org\x1b\\", "\x07", "\x9b31m", "\x08\r"
 TURNED, BREAK = "\u202e\u2066", "\u2028"
@@ -180,7 +180,7 @@ def test_export_lines_are_read_by_the_shell_as_they_were_meant() -> None:
 
 def test_states_and_log_lines_of_prefect_are_escaped() -> None:
     from flows.under_prefect import run_flow
-    from tasks.prefect_tasks import _stage_task
+    from tasks.runtime.prefect_tasks import _stage_task
 
     stream = io.StringIO()
     handler, prefect_logger = logging.StreamHandler(stream), logging.getLogger("prefect.flow_runs")

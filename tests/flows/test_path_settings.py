@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flows import cli
-from flows.config import RunConfig, compose
+from flows.compose import RunConfig, compose
 from llm_core.config import ConfigError, build, to_plain
 
 ADDRESSES = ["s3://bucket/x", "s3:/bucket/x", "s3:", "file:///x", "hf://datasets/me/x"]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import flows.cli
-from flows.config import RunConfig
-from tasks.graph import STAGES, ancestors
-from tasks.plan import Plan
-from tasks.store import Store
+from flows.compose import RunConfig
+from tasks.runtime.graph import STAGES, ancestors
+from tasks.runtime.plan import Plan
+from tasks.runtime.store import Store
 from tests.flows.conftest import RunCli
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.unused import remove, unused
 from flows.records import RunRecord, mark_store, read_records, write_record
-from flows.unused import remove, unused
-from tasks.artifact import Artifact
-from tasks.inputs import InputDigests
-from tasks.store import Node, Store
+from tasks.runtime.artifact import Artifact
+from tasks.runtime.inputs import InputDigests
+from tasks.runtime.store import Node, Store
 from tests.flows.conftest import RunCli
 
 pytestmark = pytest.mark.usefixtures("stand_in_stages")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import choices, sweep_points
+from flows.compose import choices, sweep_points
 from flows.sweeps import SweepResult
 from llm_core.config import ConfigError
-from tasks.keys import ROOT
+from tasks.runtime.code import ROOT
 from tests.flows.conftest import RunCli
 
 Start = Callable[..., subprocess.Popen[str]]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llm_core.config import ConfigError
-from tests.tasks.readers.input_files import COLUMNS, COMPRESS, every_format, http_response, warc_record
+from tests.support.data.input_files import COLUMNS, COMPRESS, every_format, http_response, warc_record
 
 Read = Callable[[bytes, Path], object]
 RECORDS = [{"id": f"r{i}", "text": f'text {i} "größere" 数据\n', "url": f"u{i}"} for i in range(6)]
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 def _reader(name: str, finish: Callable[[bytes], bytes] = bytes) -> Read:
     def read(data: bytes, folder: Path) -> None:
         from tasks.readers import read_streams
-        from tasks.recordlimits import Limits
+        from tasks.readers.recordlimits import Limits
 
         for _, items in read_streams(io.BytesIO(finish(data)), name, COLUMNS, limits=Limits(1 << 22)):
             for _ in items:
@@ -39,8 +39,8 @@ def _reader(name: str, finish: Callable[[bytes], bytes] = bytes) -> Read:
 
 def _page(coding: str, compress: Callable[[bytes], bytes]) -> Read:
     def read(data: bytes, folder: Path) -> None:
-        from tasks.pages import join_frame
-        from tasks.pagetext import read_page
+        from tasks.ingest.pagetext import read_page
+        from tasks.readers.pages import join_frame
 
         order = {"charset": None, "html": True, "codings": [coding], "main_content": True, "max_bytes": 1 << 22}
         read_page(join_frame(order, compress(data)))
@@ -79,7 +79,7 @@ def _readers() -> dict[str, Target]:
 
 
 def _fasttext(data: bytes, folder: Path) -> None:
-    from tasks.fasttext_loading import load_fasttext
+    from tasks.fasttext.loading import load_fasttext
 
     (folder / "model.bin").write_bytes(data)
     try:
@@ -90,7 +90,7 @@ def _fasttext(data: bytes, folder: Path) -> None:
 
 
 def _fasttext_models(folder: Path) -> list[bytes]:
-    from tests.tasks.fasttext_models import write_model
+    from tests.support.data.fasttext_models import write_model
 
     return [
         write_model(folder / f"seed{loss}.bin", loss=loss, buckets=50, quantised=loss > 2).read_bytes() for loss in (1, 2, 3, 4)
@@ -98,7 +98,7 @@ def _fasttext_models(folder: Path) -> list[bytes]:
 
 
 def _tokenizer(data: bytes, folder: Path) -> None:
-    from tasks.tokenizer_files import read_tokenizer
+    from tasks.tokenizer.files import read_tokenizer
 
     (folder / "tokenizer.json").write_bytes(data)
     read_tokenizer(folder / "tokenizer.json").encode("some words, größere 数据 12345")
@@ -117,7 +117,7 @@ def _tokenizers() -> list[bytes]:
 
 
 def _megatron(data: bytes, folder: Path) -> None:
-    from tasks.exchange import read_megatron
+    from tasks.shards.exchange import read_megatron
 
     (folder / "train.idx").write_bytes(data)
     (folder / "train.bin").write_bytes(bytes(64))
@@ -132,7 +132,7 @@ def _megatron_index() -> bytes:
 
 
 def _dataset(data: bytes, folder: Path) -> None:
-    from tasks.exchange import read_datasets
+    from tasks.shards.exchange import read_datasets
 
     (folder / "train").mkdir(exist_ok=True)
     (folder / "train" / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
@@ -151,7 +151,7 @@ def _dataset_rows() -> bytes:
 
 
 def _dataset_state(data: bytes, folder: Path) -> None:
-    from tasks.exchange import read_datasets
+    from tasks.shards.exchange import read_datasets
 
     (folder / "train").mkdir(exist_ok=True)
     (folder / "train" / "state.json").write_bytes(data)
@@ -159,7 +159,7 @@ def _dataset_state(data: bytes, folder: Path) -> None:
 
 
 def _model_config(data: bytes, folder: Path) -> None:
-    from llm_core.export import read_config
+    from llm_core.huggingface.export import read_config
 
     (folder / "config.json").write_bytes(data)
     read_config(folder)
@@ -186,7 +186,7 @@ MODEL_CONFIG = {
 
 
 def _weights(data: bytes, folder: Path) -> None:
-    from llm_core.export import load_model
+    from llm_core.huggingface.export import load_model
 
     (folder / "config.json").write_text(json.dumps(MODEL_CONFIG))
     (folder / "model.safetensors").write_bytes(data)
@@ -232,14 +232,14 @@ def _progress(data: bytes, folder: Path) -> None:
 
 
 def _artifact(data: bytes, folder: Path) -> None:
-    from tasks.artifact import load_artifact
+    from tasks.runtime.artifact import load_artifact
 
     (folder / "artifact.json").write_bytes(data)
     load_artifact(folder)
 
 
 def _artifact_record() -> bytes:
-    from tasks.artifact import SCHEMA_VERSION
+    from tasks.runtime.artifact import SCHEMA_VERSION
 
     record = {"schema_version": SCHEMA_VERSION, "stage": "ingest", "key": "ab", "config": {}, "counters": {}, "metrics": {}}
     return json.dumps(record | {"files": [{"path": "documents/part-0.parquet", "bytes": 3, "digest": "cd"}]}).encode()
@@ -247,8 +247,8 @@ def _artifact_record() -> bytes:
 
 def targets(folder: Path) -> Mapping[str, Target]:
     """{name: target}; folder: a place for the making of sound files."""
-    from tasks.artifact import ArtifactMismatch
-    from tasks.exchange import ExchangeError
+    from tasks.runtime.artifact import ArtifactMismatch
+    from tasks.shards.exchange import ExchangeError
 
     progress = {"step": 7, "val_loss": 1.5, "files": {"a": [3, "digest"]}, "made_with": {"seed": 1}}
     state = {"_data_files": [{"filename": "b.arrow"}]}

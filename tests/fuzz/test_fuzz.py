@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.keys import ROOT
+from tasks.runtime.code import ROOT
 from tests.fuzz.__main__ import fuzz
 from tests.fuzz.targets import targets
 

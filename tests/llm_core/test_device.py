@@ -6,7 +6,7 @@ import torch
 from llm_core import device
 from llm_core.config import ConfigError
 from llm_core.device import pick_device, set_threads
-from llm_core.train_config import ParallelConfig
+from llm_core.training.config import ParallelConfig
 
 TWO_MACHINES = ParallelConfig("fsdp", 16)
 

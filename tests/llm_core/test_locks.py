@@ -10,7 +10,7 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.locks import open_lock
-from tasks.store import Node, Store
+from tasks.runtime.store import Node, Store
 
 
 def test_a_lock_is_made_and_held_once(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_core import train
 from llm_core.printing import get_logger, note, printable, printable_line, show
+from llm_core.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "a\x1b]8;;http://x\x07b\x9b31mc\rd\x08e\x7ff\u202eg\u2066h\u2028i\u2029j\ud800k\x00l\x85m"

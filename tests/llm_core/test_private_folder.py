@@ -12,7 +12,7 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.private_folder import cache_folder, keep_compiled_code_private, open_to_others, private_folder
-from tasks.keys import ROOT
+from tasks.runtime.code import ROOT
 
 
 def mode(path: Path) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.config import compose
+from flows.compose import compose
 from llm_core.secrets import mask_secrets, mask_values
 
 PLACES = [

@@ -22,8 +22,8 @@ from llm_core.checkpoint.folders import digest_file, prune, read_progress, steps
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.checkpoint.writer import Writer
 from llm_core.optim.config import GuardConfig, OptimConfig
-from tests.llm_core.checkpoint.small_states import ALONE, Run, equal
-from tests.llm_core.small_runs import OPTIM
+from tests.support.engine.small_runs import OPTIM
+from tests.support.engine.small_states import ALONE, Run, equal
 
 
 @pytest.fixture

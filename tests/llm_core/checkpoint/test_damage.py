@@ -18,9 +18,9 @@ from llm_core.checkpoint.folders import steps_in
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import TrainingDiverged
-from llm_core.rollback import Rollback
-from tests.llm_core.checkpoint.small_states import ALONE, Run, damage, equal
-from tests.llm_core.small_runs import OPTIM
+from llm_core.training.rollback import Rollback
+from tests.support.engine.small_runs import OPTIM
+from tests.support.engine.small_states import ALONE, Run, damage, equal
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.processes import run_program
+from tests.support.distributed.processes import run_program
 
 Found = dict[str, list[tuple[str, str]]]
 
@@ -16,7 +16,7 @@ Found = dict[str, list[tuple[str, str]]]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """{scenario: (call, what remained of a kill before it)}"""
     folder = tmp_path_factory.mktemp("moments")
-    run_program("tests.llm_core.checkpoint.kill_moments", [str(folder)], folder)
+    run_program("tests.support.engine.kill_moments", [str(folder)], folder)
     return dict(json.loads((folder / "found.json").read_text("utf-8")))
 
 
@@ -35,7 +35,7 @@ def test_the_kills_are_before_each_kind_of_call(found: Found) -> None:
 
 @pytest.mark.slow
 def test_a_whole_run_that_loses_power_at_any_moment_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    run_program("tests.llm_core.checkpoint.kill_moments", [str(tmp_path), "2"], tmp_path, timeout_s=280)
+    run_program("tests.support.engine.kill_moments", [str(tmp_path), "2"], tmp_path, timeout_s=280)
     moments = json.loads((tmp_path / "found.json").read_text("utf-8"))["run"]
     assert {what for _, what in moments} == {"finished", "called"}, [one for one in moments if "LOST" in one[1]]
     assert any("points/" in call for call, _ in moments) and any("model.safetensors" in call for call, _ in moments)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from llm_core.checkpoint.made_with import MadeWith, made_with
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.config import NOT_IN_KEY
-from llm_core.metric_log import read_rows, training_rows
+from llm_core.data.shards import open_shards
 from llm_core.optim.config import OptimConfig
-from llm_core.run_config import RunConfig
-from llm_core.schedule import learning_rate
-from llm_core.shards import open_shards
-from llm_core.train import run
-from tests.llm_core.small_runs import result_bytes, run_config, write_token_shards
+from llm_core.training.metric_log import read_rows, training_rows
+from llm_core.training.run_config import RunConfig
+from llm_core.training.schedule import learning_rate
+from llm_core.training.train import run
+from tests.support.engine.small_runs import result_bytes, run_config, write_token_shards
 
 STEPS = {"num_steps": 4, "checkpoint_every": 2, "validate_every": 0}
 

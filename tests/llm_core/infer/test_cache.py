@@ -9,7 +9,7 @@ from llm_core.infer.engine import decode, generate, prefill, static_cache
 from llm_core.infer.equivalence import check_cache
 from llm_core.infer.sampling import SamplingParams
 from llm_core.model.masks import Pattern
-from tests.llm_core.infer.small_model import make_model, random_ids
+from tests.support.engine.small_model import make_model, random_ids
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])

@@ -5,7 +5,7 @@ import torch
 
 from llm_core.infer.engine import decode, generate, prefill, static_cache
 from llm_core.infer.sampling import GREEDY, SamplingParams
-from tests.llm_core.infer.small_model import make_model, random_ids
+from tests.support.engine.small_model import make_model, random_ids
 
 PROMPTS = [random_ids(n, seed=n) for n in (7, 1, 12, 4)]
 

@@ -14,7 +14,7 @@ from llm_core.infer.engine import MakeCache, static_cache
 from llm_core.infer.equivalence import TOLERANCE, Check, Shape, check_cache
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
-from tests.llm_core.infer.small_model import make_model
+from tests.support.engine.small_model import make_model
 
 SHAPES = [Shape(1, 6, 4), Shape(1, 40, 4), Shape(6, 6, 4), Shape(6, 20, 4)]
 NUM_TOKENS = 12

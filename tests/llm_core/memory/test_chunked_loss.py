@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from llm_core.loss import IGNORED, token_losses
 from llm_core.memory.chunked_loss import ChunkedHeadLoss
-from tests.llm_core.memory.live_bytes import LiveBytes
+from llm_core.model.loss import IGNORED, token_losses
+from tests.support.engine.live_bytes import LiveBytes
 
 DIM, VOCAB = 8, 51
 TOLERANCE = 1e-12

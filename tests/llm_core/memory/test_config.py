@@ -8,8 +8,8 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig, check_memory
-from llm_core.train_config import ParallelConfig
-from tests.llm_core.small_runs import MODEL
+from llm_core.training.config import ParallelConfig
+from tests.support.engine.small_runs import MODEL
 
 
 @pytest.mark.parametrize("values", [{"every_k": 0}, {"loss_chunk_tokens": -1}, {"ffn_tiles": 0}])

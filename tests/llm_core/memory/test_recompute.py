@@ -15,8 +15,8 @@ from llm_core.memory.recompute import apply_recompute
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Block, Transformer
-from tests.llm_core.memory.live_bytes import LiveBytes
-from tests.llm_core.small_runs import MODEL, VOCAB_SIZE
+from tests.support.engine.live_bytes import LiveBytes
+from tests.support.engine.small_runs import MODEL, VOCAB_SIZE
 
 KINDS: list[dict[str, Any]] = [
     {"recompute": "selective"},

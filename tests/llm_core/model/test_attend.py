@@ -21,7 +21,7 @@ from llm_core.model.masks import (
 )
 from llm_core.model.transformer import Transformer
 from tests.llm_core.model.test_transformer import make_model
-from tests.llm_core.small_runs import MODEL
+from tests.support.engine.small_runs import MODEL
 
 PACKAGES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute.interface"}
 """Where the kernels of a backend are."""

@@ -11,16 +11,16 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
-from llm_core.model import kernels as chosen
-from llm_core.model.kernels import check_kernels
+from llm_core.model import operations as chosen
+from llm_core.model.operations import check_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Block
 from llm_core.parallel import apply
 from llm_core.parallel.ranks import Ranks
-from llm_core.run_config import check_run
-from llm_core.train_config import ParallelConfig
-from tests.llm_core.model.triton_kernels import DEVICE, kernels_of, numbers
-from tests.llm_core.small_runs import MODEL, TRAIN
+from llm_core.training.config import ParallelConfig
+from llm_core.training.run_config import check_run
+from tests.support.engine.small_runs import MODEL, TRAIN
+from tests.support.engine.triton_kernels import DEVICE, kernels_of, numbers
 
 
 def test_kernels_are_refused_where_they_cannot_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from llm_core.model.norm import RMSNorm
-from tests.llm_core.memory.live_bytes import LiveBytes
+from tests.support.engine.live_bytes import LiveBytes
 
 
 @given(st.lists(st.integers(1, 6), max_size=4), st.integers(1, 40), st.booleans())

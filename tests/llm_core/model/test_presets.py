@@ -9,7 +9,7 @@ import yaml
 from llm_core.config import build
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
-from tasks.keys import ROOT
+from tasks.runtime.code import ROOT
 
 PRESETS = {file.stem: file for file in sorted((ROOT / "conf/model").glob("*.yaml"))}
 PUBLISHED = {  # vocabulary, parameters: counts of the published weights

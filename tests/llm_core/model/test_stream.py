@@ -14,13 +14,13 @@ from torch import Tensor
 from llm_core.device import autocast
 from llm_core.model.config import ModelConfig
 from llm_core.model.norm import LayerNorm, RMSNorm
+from llm_core.model.precision import stream_dtype
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks
-from llm_core.precision import stream_dtype
-from llm_core.train_config import ParallelConfig
+from llm_core.training.config import ParallelConfig
 from tests.llm_core.model.test_transformer import make_model
-from tests.llm_core.small_runs import MODEL, TRAIN
+from tests.support.engine.small_runs import MODEL, TRAIN
 
 CPU = torch.device("cpu")
 GPT2: dict[str, Any] = {"norm": "layer", "ffn": "gelu", "positions": "learned", "num_kv_heads": 4}

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from llm_core.model import swiglu
 from llm_core.model.transformer import SwiGLU
-from tests.llm_core.model.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
-from tests.llm_core.small_runs import MODEL
+from tests.support.engine.small_runs import MODEL
+from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
 pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
 

@@ -18,7 +18,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Transformer
-from tests.llm_core.small_runs import MODEL
+from tests.support.engine.small_runs import MODEL
 
 
 def make_model(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> Transformer:

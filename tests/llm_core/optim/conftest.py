@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from llm_core import step as step_module
-from llm_core.run_config import RunConfig
-from tests.llm_core.optim.poison import poisoned_accumulation
+from llm_core.training import step as step_module
+from llm_core.training.run_config import RunConfig
+from tests.support.engine.poison import poisoned_accumulation
 
 
 @pytest.fixture

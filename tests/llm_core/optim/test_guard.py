@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import NOT_FINITE, OVERFLOW, SPIKE, UPDATED, Guard, StepReport, TrainingDiverged
-from tests.llm_core.optim.small_optimizers import KINDS, ONE, copies, make_optimizer, same, set_gradients
+from tests.support.engine.small_optimizers import KINDS, ONE, copies, make_optimizer, same, set_gradients
 
 CPU = torch.device("cpu")
 

@@ -22,7 +22,6 @@ from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.state import collect_state
 from llm_core.config import ConfigError
 from llm_core.memory.paging import Pager
-from llm_core.metric_log import read_rows
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from llm_core.optim import offload
@@ -32,12 +31,13 @@ from llm_core.optim.offload import GRAIN, Offloaded, cut
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
-from llm_core.train import run
-from tasks.keys import ROOT
-from tests.llm_core.memory.live_bytes import LiveBytes
-from tests.llm_core.optim.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
+from llm_core.training.metric_log import read_rows
+from llm_core.training.train import run
+from tasks.runtime.code import ROOT
 from tests.llm_core.optim.test_training import events, in_folder, make_config
-from tests.llm_core.small_runs import MODEL, OPTIM, result_bytes, write_config
+from tests.support.engine.live_bytes import LiveBytes
+from tests.support.engine.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
+from tests.support.engine.small_runs import MODEL, OPTIM, result_bytes, write_config
 
 PLACES = ("device", "host", "disk")
 
@@ -186,7 +186,7 @@ def test_a_killed_run_leaves_nothing_on_the_disk_and_resumes_to_the_same_bytes(t
     scratch, work = tmp_path / "scratch", tmp_path / "work"
     paged = dataclasses.replace(config, optim=dataclasses.replace(config.optim, state_in="disk", state_folder=scratch))
     file = write_config(tmp_path / "config.json", paged)
-    command = [sys.executable, "-m", "llm_core.train", "--config", str(file), "--workdir", str(work)]
+    command = [sys.executable, "-m", "llm_core.training.train", "--config", str(file), "--workdir", str(work)]
     trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     while trainer.poll() is None and len(read_rows(work / "metrics.jsonl")) < 10:
         time.sleep(0.002)

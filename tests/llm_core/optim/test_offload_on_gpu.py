@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from llm_core.memory.config import MemoryConfig
-from llm_core.metric_log import read_rows
 from llm_core.optim import offload
-from llm_core.status import read_status
-from llm_core.train import StopFlag, run
-from tests.llm_core.small_runs import run_config
+from llm_core.training.metric_log import read_rows
+from llm_core.training.status import read_status
+from llm_core.training.train import StopFlag, run
+from tests.support.engine.small_runs import run_config
 
 pytestmark = pytest.mark.gpu
 

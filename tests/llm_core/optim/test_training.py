@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from llm_core.metric_log import read_rows
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import TrainingDiverged
-from llm_core.run_config import RunConfig
-from llm_core.status import read_status
-from llm_core.train import run
-from tests.llm_core.optim.small_optimizers import KINDS
-from tests.llm_core.small_runs import OPTIM, result_bytes, run_config, signal_when
+from llm_core.training.metric_log import read_rows
+from llm_core.training.run_config import RunConfig
+from llm_core.training.status import read_status
+from llm_core.training.train import run
+from tests.support.engine.small_optimizers import KINDS
+from tests.support.engine.small_runs import OPTIM, result_bytes, run_config, signal_when
 
 RATES = {"adamw": 3e-3, "lion": 1e-3, "adafactor": 3e-2, "muon": 3e-3}
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from llm_core.optim.config import AdafactorConfig, GroupRule, MuonConfig
 from llm_core.optim.muon import orthogonalise
 from llm_core.optim.optimizer import NORM_EPS
-from tests.llm_core.optim.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
-from tests.llm_core.small_runs import MODEL
+from tests.support.engine.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
+from tests.support.engine.small_runs import MODEL
 
 NUM_STEPS = 4
 

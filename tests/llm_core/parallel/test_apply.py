@@ -6,8 +6,8 @@ import torch
 
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks
-from llm_core.train_config import ParallelConfig
-from tests.llm_core.small_runs import MODEL, TRAIN
+from llm_core.training.config import ParallelConfig
+from tests.support.engine.small_runs import MODEL, TRAIN
 
 
 def test_a_schedule_of_pipelines_asks_nothing_of_a_run_without_one() -> None:

@@ -21,9 +21,9 @@ from llm_core.parallel.apply import build_layout
 from llm_core.parallel.buckets import split_buckets, sum_over
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, make_meshes
-from llm_core.step import accumulate_gradients
-from llm_core.train_config import ParallelConfig
-from tests.llm_core.small_runs import MODEL, run_config
+from llm_core.training.config import ParallelConfig
+from llm_core.training.step import accumulate_gradients
+from tests.support.engine.small_runs import MODEL, run_config
 
 CPU = torch.device("cpu")
 

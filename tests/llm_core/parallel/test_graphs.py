@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch._dynamo.testing import CompileCounter
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from llm_core.float8 import apply_float8
 from llm_core.model.config import ModelConfig
+from llm_core.model.float8 import apply_float8
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Transformer
-from llm_core.parallel.context import Context
+from llm_core.parallel.sequence.context import Context
 from llm_core.parallel.tensor import TensorShards
 
 MODEL = ModelConfig(64, 32, 3, 4, 2, 64, 64)

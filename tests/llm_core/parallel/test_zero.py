@@ -15,8 +15,8 @@ from llm_core.model.transformer import Transformer
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.zero import rows_of
-from tests.llm_core.optim.small_optimizers import ONE, copies, same, set_gradients
-from tests.llm_core.small_runs import MODEL, OPTIM
+from tests.support.engine.small_optimizers import ONE, copies, same, set_gradients
+from tests.support.engine.small_runs import MODEL, OPTIM
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.profiling.table import read_trace, tabulate
-from llm_core.train import run
-from llm_core.train_config import TrainConfig
-from tests.llm_core.small_runs import TRAIN, result_bytes, run_config
+from llm_core.training.config import TrainConfig
+from llm_core.training.train import run
+from tests.support.engine.small_runs import TRAIN, result_bytes, run_config
 
 
 @pytest.mark.parametrize(("asked", "num_recorded"), [((1, 1), 1), ((2, 3), 2)])

@@ -10,7 +10,7 @@ import pytest
 
 from llm_core.private_folder import cache_folder
 from tasks.kernels import compiled_code_dir
-from tasks.keys import ROOT
+from tasks.runtime.code import ROOT
 
 OUTER = "from numba import njit\nfrom tasks.kernels.inner import answer\n@njit(cache=True)\ndef outer():\n    return answer()\n"
 INNER = "from numba import njit\n@njit(cache=True)\ndef answer():\n    return {}\n"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.readers import Fault, Item, Record
-from tests.tasks.readers.input_files import read_items
+from tests.support.data.input_files import read_items
 
 FAR = 2**62
 """More than every calendar holds, in any unit."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tasks.readers import Dropped, Fault, Item, Layout, Record, Skipped, read_streams
 from tasks.readers.formats import format_of
-from tests.tasks.readers.input_files import (
+from tests.support.data.input_files import (
     COLUMNS,
     COMPRESS,
     RECORDS,

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.readers import Fault, Item, Record, jsonfiles, jsonvalues
-from tasks.recordlimits import Limits
-from tests.tasks.readers.input_files import COLUMNS, COMPRESS, read_items
+from tasks.readers.recordlimits import Limits
+from tests.support.data.input_files import COLUMNS, COMPRESS, read_items
 
 FUZZED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.recursive(
@@ -63,7 +63,7 @@ def test_the_same_records_come_of_every_way_to_write_them(
     for name in ("a.json", "a.jsonl"):
         with pytest.MonkeyPatch.context() as patch:
             if few:  # so that values go over blocks
-                patch.setattr("tasks.bytestreams.BLOCK_BYTES", 7)
+                patch.setattr("tasks.readers.bytestreams.BLOCK_BYTES", 7)
                 patch.setattr("tasks.readers.jsonfiles.BEGINNING_BYTES", 64)
             items = read_items(write(tmp_path / f"{name}{suffix}", text, suffix))
         assert values_of(items) == [json.loads(json.dumps(r)) for r in records] and not faults_of(items)

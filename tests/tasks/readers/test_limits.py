@@ -15,12 +15,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.bytestreams import DamagedStream
 from tasks.readers import Fault, Item, Record, read_streams
+from tasks.readers.bytestreams import DamagedStream
 from tasks.readers.formats import BY_NAME
 from tasks.readers.jsonlines import LongLine, line_blocks
-from tasks.recordlimits import Limits
-from tests.tasks.readers.input_files import COLUMNS, COMPRESS, as_tar, as_zip, warc_record
+from tasks.readers.recordlimits import Limits
+from tests.support.data.input_files import COLUMNS, COMPRESS, as_tar, as_zip, warc_record
 
 LIMITS = Limits(200)
 SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=8)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pages import Encoded
 from tasks.readers import Dropped, Fault, Item, Record, Skipped
-from tests.tasks.readers.input_files import http_response, read_items, warc_record
+from tasks.readers.pages import Encoded
+from tests.support.data.input_files import http_response, read_items, warc_record
 
 HTML = "Content-Type: text/html; charset=EUC-KR"
 

@@ -15,12 +15,12 @@ import zstandard
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tasks.bytestreams import DamagedStream, read_blocks
-from tasks.ingest import ingest
+from tasks.ingest.sources import SourceConfig
+from tasks.ingest.stage import ingest
 from tasks.readers import Fault, Record
-from tasks.sources import SourceConfig
-from tests.tasks.make_artifacts import empty_dir
-from tests.tasks.readers.input_files import COMPRESS, http_response, read_items, warc_record
+from tasks.readers.bytestreams import DamagedStream, read_blocks
+from tests.support.data.input_files import COMPRESS, http_response, read_items, warc_record
+from tests.support.data.make_artifacts import empty_dir
 
 EMBEDDED = b"<pre>\r\n\r\nWARC/1.0\r\nWARC-Type: response\r\nContent-Length: 7\r\n\r\nexample\r\n\r\n</pre>"
 FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,36 @@
+"""Shares with their intervals, and the files that say what is true: what checks against a known truth have in common."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from tasks.corpus.statistics import wilson_interval
+from tasks.runtime.artifact import ArtifactMismatch
+
+
+def share(name: str, successes: int, trials: int, suffix: str = "_frac") -> dict[str, Any]:
+    """A share by name, with its counts and its interval; None for both where there were no trials."""
+    return {
+        f"{name}{suffix}": successes / trials if trials else None,
+        f"{name}_count": [successes, trials],
+        f"{name}_interval": wilson_interval(successes, trials),
+    }
+
+
+def records(file: Path) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a file, or of the same with `.zst`."""
+    packed = file.with_name(file.name + ".zst")
+    if file.exists():
+        with file.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+    elif packed.exists():
+        with packed.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
+            yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
+    else:
+        raise ArtifactMismatch(f"{file} is not there, nor with .zst; give the folder of the truth")

@@ -1,0 +1,1 @@
+"""Commands of `textmill` that are not flows. `entries.py` lists them."""

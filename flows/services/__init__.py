@@ -1,0 +1,1 @@
+"""Local services: Prefect server and worker, MLflow. Read `local.py`, then `access.py`."""

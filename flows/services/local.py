@@ -1,0 +1,294 @@
+"""A Prefect server, a worker and the MLflow UI on this machine: start, find, stop.
+
+Everything listens on 127.0.0.1, keeps its files under `state`, sends no telemetry, and is known by process id and
+start time in `<state>/services.json`. Whoever may create a flow run may run any command as this user, so the server wants a
+password (`flows.services.access`) and refuses pages of other sites (`flows.services.prefect_server`); `state` is closed to other users.
+Prefect's ephemeral server is never used: it loses task records. One lock makes
+two commands at once start one server. Started services are left running; `down` stops what `up` started, and the flow
+runs of its worker, which get SIGTERM first so that they can save their state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.services.access import answers, auth_string, is_guarded, make_auth_string, make_private, own_origins
+from flows.services.processes import descendants, free_port, is_running, open_private, start_detached, start_time, stop
+from flows.tracking import mlflow_log
+from flows.tracking import runs as tracking
+from llm_core.locks import open_lock
+from llm_core.training.config import GRACE_S
+from tasks.runtime.artifact import write_json
+from tasks.runtime.code import ROOT
+from tasks.runtime.environment import without_secrets
+
+POOL = "textmill"
+
+START_LIMIT_S = 300.0
+FLOW_GRACE_S = GRACE_S + 30.0
+"""Time a flow run has to save its state before `down` kills it: what a training has by default, and some for the flow itself."""
+
+
+class ServiceError(RuntimeError):
+    """A service that does not start; the message names its log."""
+
+
+def environment(state: Path) -> dict[str, str]:
+    """What every process that talks to Prefect or MLflow needs, except the server's address."""
+    home = state.resolve() / "prefect"
+    return {
+        "PREFECT_HOME": str(home),
+        "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        **mlflow_log.ENVIRONMENT,
+        "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or tracking.default_uri(state),
+        # Seven more processes and two gigabytes, for jobs that nothing here submits.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+
+
+def client_environment(state: Path, url: str) -> dict[str, str]:
+    """The same for the local server, with its address and password."""
+    return {**environment(state), "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": auth_string(state)}
+
+
+def use_environment(state: Path) -> None:
+    """Put `environment` into this process, where the user has not said otherwise. Before Prefect is imported."""
+    make_private(state)
+    (state / "prefect").mkdir(parents=True, exist_ok=True)
+    for name, value in environment(state).items():
+        if name != "MLFLOW_TRACKING_URI":  # read from the config, which may name another state
+            os.environ.setdefault(name, value)
+
+
+def ensure_server(state: Path, say: Callable[[str], None]) -> str:
+    """Let this process talk to a server that answers: the configured one, else the local one, started where it is not running.
+
+    Gives the address of its API.
+    """
+    if configured := configured_server(state):
+        return configured
+    if (configured := os.environ.get("PREFECT_API_URL")) and not _is_local(configured, state):
+        say(f"no Prefect server answers at {configured}; using a local one")
+    url = up(state, say)
+    access = client_environment(state, url)
+    os.environ |= {name: access[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")}
+    return url
+
+
+def configured_server(state: Path) -> str | None:
+    """The API of the server that the user has configured, where it answers and is not the local one."""
+    configured = os.environ.get("PREFECT_API_URL")
+    if not configured or _is_local(configured, state) or not answers(f"{configured.rstrip('/')}/health"):
+        return None
+    return configured
+
+
+def _is_local(url: str, state: Path) -> bool:
+    return url.rstrip("/") == server_url(state)
+
+
+def up(state: Path, say: Callable[[str], None]) -> str:
+    """Start server, pool, deployments and worker where they are not there yet; the address of the API."""
+    make_private(state)
+    with _Registry.open(state) as services:
+        url = _server(services, say)
+        env = {**os.environ, **client_environment(state, url)}
+        made = answers(f"{url}/deployments/name/pipeline/local", auth_string(state))
+        if services.get("deployed") != _deployment_digest(url) or not made:
+            _deploy(state, env, say)
+            services.set("deployed", _deployment_digest(url))
+        if not services.alive("worker"):
+            command = ["worker", "start", "--pool", POOL, "--type", "process", "--name", "local", "--install-policy", "never"]
+            services.start("worker", [sys.executable, "-m", "prefect", *command], env)
+    return url
+
+
+def down(state: Path) -> list[str]:
+    """Stop what `up` and `ui` started, and what that started; names of the services that were running."""
+    if not (state / "services.json").exists():
+        return []
+    with _Registry.open(state) as services:
+        running = [name for name in ("worker", "server", "mlflow") if services.alive(name)]
+        roots = {name: int(services.get(name)["pid"]) for name in running}
+        if "worker" in roots:
+            # Flow runs first, while the server can still be told how they ended.
+            everything = descendants([roots["worker"]])
+            stop(everything[1:], FLOW_GRACE_S)
+        stop(descendants(roots.values()), 10.0)
+        for name in ("worker", "server", "mlflow"):
+            services.drop(name)
+    return running
+
+
+def server_url(state: Path) -> str | None:
+    """The API of the local server, where it is running."""
+    if not (state / "services.json").exists():
+        return None
+    with _Registry.open(state) as services:
+        return f"http://127.0.0.1:{services.get('server')['port']}/api" if services.alive("server") else None
+
+
+def mlflow_ui(state: Path) -> str:
+    """Start the MLflow UI over the local database where it is not running; its address."""
+    configured = environment(state)["MLFLOW_TRACKING_URI"]
+    if configured.startswith("http"):
+        return configured
+    make_private(state)
+    with _Registry.open(state) as services:
+        if not services.alive("mlflow"):
+            port = free_port(services.port("mlflow"))
+            (state.resolve() / "mlflow").mkdir(exist_ok=True)
+            command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
+            # Not in the command line, which everybody on this machine can read.
+            env = {**os.environ, **environment(state), "MLFLOW_BACKEND_STORE_URI": configured}
+            services.start("mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port)
+            services.wait("mlflow", f"http://127.0.0.1:{port}/health")
+        return f"http://127.0.0.1:{services.get('mlflow')['port']}"
+
+
+class _Registry:
+    """`services.json`: what was started, by name, with its process and port. One command at a time changes it."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state.resolve()
+        self._file = self.state / "services.json"
+        self._known: dict[str, Any] = {}
+        try:
+            self._known |= json.loads(self._file.read_text("utf-8"))
+        except FileNotFoundError:
+            return
+        except (ValueError, TypeError) as error:
+            raise ServiceError(f"{self._file} is not readable ({error}); stop its services by hand and remove it") from error
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, state: Path) -> Iterator[_Registry]:
+        with open_lock(state / "services.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield cls(state)
+
+    def get(self, name: str) -> Any:
+        return self._known.get(name)
+
+    def set(self, name: str, value: Any) -> None:
+        self._known[name] = value
+        write_json(self._file, self._known)
+        self._file.chmod(0o600)
+
+    def drop(self, name: str) -> None:
+        """Forget the process; its port is used again if it is free."""
+        if name in self._known:
+            self.set(name, {"port": self.port(name)})
+
+    def port(self, name: str) -> int | None:
+        return (self._known.get(name) or {}).get("port")
+
+    def alive(self, name: str) -> bool:
+        entry = self._known.get(name) or {}
+        return "pid" in entry and is_running(entry["pid"], entry["started"])
+
+    def log(self, name: str) -> Path:
+        return self.state / "logs" / f"{name}.log"
+
+    def start(self, name: str, command: list[str], env: dict[str, str], port: int | None = None) -> None:
+        # Flow runs of the worker write into the store, which others may be meant to read.
+        umask = -1 if name == "worker" else 0o077
+        process = start_detached(command, env, ROOT, self.log(name), umask)
+        self.set(name, {"pid": process.pid, "started": start_time(process.pid), "port": port})
+
+    def wait(self, name: str, url: str) -> None:
+        until = time.monotonic() + START_LIMIT_S
+        while not answers(url):
+            if not self.alive(name) or time.monotonic() > until:
+                state = "did not answer in time" if self.alive(name) else "ended at once"
+                tail = self.log(name).read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+                raise ServiceError(f"{name} {state}: {' '.join(tail)[:200]}; its log is {self.log(name)}")
+            time.sleep(0.25)
+
+
+def _server(services: _Registry, say: Callable[[str], None]) -> str:
+    port = services.port("server")
+    url = f"http://127.0.0.1:{port}/api"
+    made = make_auth_string(services.state)
+    if services.alive("server") and answers(f"{url}/health"):
+        if is_guarded(url, auth_string(services.state)):
+            return url
+        made = True
+    if made:
+        _stop_without_password(services, say)
+    if services.alive("server"):
+        stop(descendants([services.get("server")["pid"]]), 10.0)
+    port = free_port(port)
+    url = f"http://127.0.0.1:{port}/api"
+    say(f"starting a Prefect server at {url.removesuffix('/api')}; it is left running, `textmill down` stops it")
+    services.start(
+        "server", [sys.executable, "-m", "flows.services.prefect_server", str(port)], _server_environment(services, port), port
+    )
+    services.wait("server", f"{url}/health")
+    return url
+
+
+def _server_environment(services: _Registry, port: int) -> dict[str, str]:
+    """What a server needs: settings of Prefect, and no secret of anything else."""
+    settings = {**os.environ, **client_environment(services.state, f"http://127.0.0.1:{port}/api")}
+    return {
+        **without_secrets(),
+        **{name: value for name, value in settings.items() if name.startswith("PREFECT_")},
+        "DO_NOT_TRACK": settings["DO_NOT_TRACK"],
+        "PREFECT_SERVER_API_AUTH_STRING": auth_string(services.state),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+
+
+def _stop_without_password(services: _Registry, say: Callable[[str], None]) -> None:
+    """Stop a server that asks for no password, as earlier versions started it, and a worker that does not know it."""
+    running = [name for name in ("worker", "server") if services.alive(name)]
+    if not running:
+        return
+    what = f"the Prefect {' and '.join(running)} of {services.state} were started without the password that stands there now"
+    if "worker" in running and len(descendants([services.get("worker")["pid"]])) > 1:
+        raise ServiceError(
+            f"{what}, and flow runs are in progress; `textmill down` stops them and lets them save, then run again"
+        )
+    say(f"{what}; starting them anew")
+    for name in running:
+        stop(descendants([services.get(name)["pid"]]), 10.0)
+        services.drop(name)
+
+
+def _deploy(state: Path, env: dict[str, str], say: Callable[[str], None]) -> None:
+    """Bring work pool and deployments to what prefect.yaml says, and say what changed (`flows.services.deployments`)."""
+    log_file = state / "logs" / "deploy.log"
+    command = [sys.executable, "-m", "flows.services.deployments", POOL, str(state.resolve() / "deployments.json")]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with open_private(log_file) as log:
+        done = subprocess.run(
+            command, env={**env, "PYTHONPATH": paths}, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, check=False
+        )
+    if done.returncode:
+        tail = log_file.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+        raise ServiceError(f"the deployments of prefect.yaml cannot be made: {' '.join(tail)[:200]}; see {log_file}")
+    for line in done.stdout.splitlines():
+        say(line)
+
+
+def _deployment_digest(url: str) -> str:
+    """Deployments stand as long as their description, this clone and the server are the same."""
+    return hashlib.blake2b((ROOT / "prefect.yaml").read_bytes() + f"{ROOT}{url}".encode(), digest_size=8).hexdigest()

@@ -1,0 +1,204 @@
+"""Tells MLflow about a run.
+
+One parent per pipeline run with the full configuration and the headline numbers, cached or not; one child per
+stage that was executed, with that stage's settings, counters, input artifacts as data sets, its
+`artifact.json` and, of analysis, its tables. A cached stage is a tag on the parent that names the child which
+made it. Events are written to a journal (`flows.tracking.journal`) and shipped from there (`flows.tracking.shipping`): nothing here slows a step,
+and a tracker that fails costs one warning line, never the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.console import warn
+from flows.records import RunRecord
+from flows.tracking.journal import Journal
+from flows.tracking.mlflow_log import SWEEP_TAG, MlflowLog, reason_of
+from flows.tracking.mlflow_names import MAX_EXPERIMENT_CHARS
+from flows.tracking.shipping import Shipper
+from llm_core.config import ConfigError
+from llm_core.secrets import mask_secrets, mask_values
+from tasks.runtime.artifact import Artifact
+from tasks.runtime.code import ROOT
+from tasks.runtime.stage import StageInterrupted
+from tasks.runtime.store import Node, now
+
+SWEEP_VARIABLE = "TEXTMILL_SWEEP_ID"
+"""Environment variable that names the sweep to which the runs of this process belong."""
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Whether and where runs are tracked."""
+
+    enabled: bool
+    experiment: str
+    """MLflow experiment that holds the runs."""
+    uri: str | None = None
+    """Tracking server or database; MLFLOW_TRACKING_URI where null, else a SQLite file under `state`."""
+
+    def __post_init__(self) -> None:
+        if not self.experiment.strip():
+            raise ConfigError("experiment (empty) must be a name; set tracking.experiment or tracking.enabled=false")
+        if len(self.experiment) > MAX_EXPERIMENT_CHARS:
+            shown = f"{self.experiment[:20]}…, {len(self.experiment)} characters"
+            raise ConfigError(f"experiment ({shown}) must have at most {MAX_EXPERIMENT_CHARS}; set a shorter tracking.experiment")
+        if self.uri is not None and "://" not in self.uri:
+            shown = mask_secrets(self.uri.rpartition("@")[2])  # what is before it may be a password
+            raise ConfigError(f"uri ({shown}) must be a URI; write sqlite:////absolute/path.db or http://host:port")
+
+    def resolve_uri(self, state: Path) -> str:
+        return self.uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(state)
+
+
+def default_uri(state: Path) -> str:
+    return f"sqlite:///{state.resolve() / 'mlflow' / 'mlflow.db'}"
+
+
+class Tracker:
+    """Tells nobody: what a run gets when tracking is off."""
+
+    uri: str | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run in MLflow, as soon as it is known."""
+        return None
+
+    def stage_done(self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool) -> None:
+        """A stage gave its artifact: `made` by this run, or found."""
+
+    def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
+        """A stage raised, or was stopped."""
+
+    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None, error: str | None = None) -> None:
+        """The run has ended."""
+
+    def describe(self) -> str:
+        """Where a person finds the run."""
+        return f"{self.uri} run {self.run_id}"
+
+
+def make_tracker(config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]) -> Tracker:
+    """The tracker of a run; one that tells nobody where tracking is off."""
+    if not config.enabled:
+        return Tracker()
+    sweep = os.environ.get(SWEEP_VARIABLE)
+    tags = {
+        "flow": record.flow,
+        "target": record.target,
+        "host": str(record.process.get("host")),
+        **_git_tags(),
+        **({SWEEP_TAG: sweep} if sweep else {}),
+    }
+    texts = {
+        "config/resolved.yaml": _yaml(mask_values(resolved)),
+        "config/overrides.txt": "\n".join(map(mask_secrets, record.overrides)) + "\n",
+    }
+    tracker = MlflowTracker(config, state, record.run_id)
+    tracker.begin(f"{record.flow} {record.run_id}", tags, record.started_at, resolved, texts)
+    return tracker
+
+
+class MlflowTracker(Tracker):
+    """Writes what happens to a journal, from which MLflow is told as long as it answers. Nothing here raises."""
+
+    def __init__(self, config: TrackingConfig, state: Path, run_id: str) -> None:
+        self._log = MlflowLog(config.resolve_uri(state), config.experiment, state)
+        self.uri = self._log.name
+        self._id = run_id
+        self._shipper: Shipper | None = None
+
+    def begin(
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        started_at: str,
+        params: Mapping[str, Any],
+        texts: Mapping[str, str],
+        is_run: bool = True,
+    ) -> None:
+        event = {"kind": "begin", "id": self._id, "name": name, "tags": tags, "at": started_at, "params": params, "texts": texts}
+        try:
+            journal = Journal.create(self._log.unsent, self._id)
+            self._shipper = Shipper(self._log, journal)
+        except OSError as error:
+            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); the run continues untracked")
+        self._tell({**event, "is_run": is_run})
+        if self._shipper is not None:
+            self._shipper.start()
+
+    @property
+    def run_id(self) -> str | None:
+        return self._shipper.run_id if self._shipper else None
+
+    def stage_done(self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool) -> None:
+        given = {stage: {"key": parent.key, "path": str(parent.path)} for stage, parent in parents.items()}
+        times = {"started_at": artifact.record["started_at"], "at": artifact.record["finished_at"]}
+        self._tell({**_stage_event("stage", node), **times, "path": str(artifact.path), "parents": given, "made": made})
+
+    def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
+        # Ctrl-C and SIGTERM are no Exceptions, whoever turns them into Python.
+        stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
+        how = {"status": "KILLED" if stopped else "FAILED", "error": f"{type(error).__name__}: {error}"}
+        self._tell({**_stage_event("failure", node), **how, "started_at": started_at, "at": now()})
+
+    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None, error: str | None = None) -> None:
+        status = {"completed": "FINISHED", "interrupted": "KILLED"}.get(outcome, "FAILED")
+        self.end(status, headline, report, error)
+
+    def end(
+        self, status: str, headline: Mapping[str, Any] | None = None, report: Path | None = None, error: str | None = None
+    ) -> None:
+        self._tell(
+            {
+                "kind": "end",
+                "status": status,
+                "at": now(),
+                "headline": headline or {},
+                "report": str(report) if report else None,
+                "error": error,
+            }
+        )
+        if self._shipper is not None:
+            self._shipper.finish()
+
+    def describe(self) -> str:
+        return self._shipper.link if self._shipper else ""
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        if self._shipper is None:
+            return
+        try:
+            self._shipper.tell(event)
+        except OSError as error:  # a full disk
+            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); MLflow is not told how this run ends")
+            self._shipper = None
+
+
+def _stage_event(kind: str, node: Node) -> dict[str, Any]:
+    code = str(node.identity.get("code"))
+    return {"kind": kind, "stage": node.stage, "key": node.key, "code": code, "params": node.config}
+
+
+def _git_tags() -> dict[str, str]:
+    """The commit of this code, where it is a clone."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    if shutil.which("git") is None:
+        return {}
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    commit, _, dirty = shown.stdout.strip().partition("-")
+    return {"git.commit": commit, "git.dirty": str(bool(dirty)).lower()} if commit else {}
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))

@@ -1,0 +1,1 @@
+"""Measures prefill and decoding of a model. Read `generation.py`."""

@@ -1,0 +1,1 @@
+"""Token shards and the loader: packing, order, mixture, prefetch. Read `loader.py`."""

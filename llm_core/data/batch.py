@@ -1,0 +1,19 @@
+"""What a training step is given of its rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+# B rows of one data-parallel rank · T tokens
+class Batch(NamedTuple):
+    """On the CPU, pinned where there is a GPU."""
+
+    ids_BT: Tensor
+    targets_BT: Tensor
+    documents_BT: Tensor | None = None
+    """int32: which document of its row each token belongs to, where attention keeps them apart."""
+    sources_BT: Tensor | None = None
+    """uint8: number of each target's source (`llm_core.data.sources`); None where all is of one."""

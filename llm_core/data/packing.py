@@ -1,0 +1,238 @@
+"""Which tokens make a row? Plans that lay documents out in rows of `seq_len` targets.
+
+A row is a list of segments, ranges of a split's stream. A segment [a, b) gives the targets stream[a:b] and the inputs
+stream[a-1:b-1]: a document begins after the end-of-text token of the one before, so each document, its end included, is
+predicted once per epoch from its first token on, whatever the plan. Places that no segment fills are padding: input end-of-
+text, target ignored.
+
+`concat` chops the stream every `seq_len` targets: no padding, most documents cut. `best_fit` (Ding et al. 2024, "Fewer
+Truncations Improve Language Modeling", section 3) cuts only documents longer than a row, into whole rows and a rest, and packs
+by best-fit decreasing: each piece, longest first, into the fullest row that still takes it. `one_per_row` gives each document a
+row, and crops it.
+
+Cost: `concat` over all documents is arithmetic; the others hold 16 bytes per segment, and best fit handles all pieces of one
+length at once, so its time goes with `seq_len` and the number of documents, not with their product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_core.data.shards import TokenShards
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows of segments. Row r has the segments [row_offsets[r], row_offsets[r + 1])."""
+
+    starts: np.ndarray
+    """int64 (segments,): place in the stream of the first target."""
+    stops: np.ndarray
+    row_offsets: np.ndarray
+    """int64 (rows + 1,)."""
+    num_cropped_tokens: int = 0
+    """Targets that no row has."""
+    num_cut_documents: int = 0
+    """Documents in more than one piece, or cropped."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.row_offsets) - 1
+
+    @property
+    def num_targets(self) -> int:
+        return int((self.stops - self.starts).sum())
+
+
+@dataclass(frozen=True)
+class PackingShares:
+    """What a packing costs, as shares: of places, of targets, of documents."""
+
+    padding_frac: float
+    cropped_frac: float
+    cut_documents_frac: float
+
+
+def make_plan(starts: np.ndarray, stops: np.ndarray, seq_len: int, packing: str) -> Plan:
+    """Lay out documents [starts, stops) (int64, none empty), given in the order they are read."""
+    plan = {"concat": concat, "best_fit": best_fit, "one_per_row": one_per_row}[packing]
+    return plan(np.asarray(starts, np.int64), np.asarray(stops, np.int64), seq_len)
+
+
+def concat(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
+    """One stream of the documents, cut every `seq_len` targets; the tail that fills no row is left out."""
+    ends = np.cumsum(stops - starts)
+    total = int(ends[-1]) if len(ends) else 0
+    num_rows = total // seq_len
+    used = num_rows * seq_len
+    borders = np.unique(np.concatenate([np.arange(num_rows + 1) * seq_len, ends[ends < used]]))
+    document = np.searchsorted(ends, borders[:-1], "right")
+    segment_starts = starts[document] + borders[:-1] - (ends - (stops - starts))[document]
+    row_offsets = np.searchsorted(borders, np.arange(num_rows + 1) * seq_len)
+    pieces = np.bincount(document, minlength=len(starts))
+    return Plan(segment_starts, segment_starts + np.diff(borders), row_offsets, total - used, int(np.sum(pieces > 1)))
+
+
+def one_per_row(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
+    """The first `seq_len` targets of each document, in a row of its own."""
+    lengths = stops - starts
+    cropped = np.maximum(lengths - seq_len, 0)
+    return Plan(
+        starts, stops - cropped, np.arange(len(starts) + 1, dtype=np.int64), int(cropped.sum()), int(np.count_nonzero(cropped))
+    )
+
+
+def best_fit(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
+    """Pieces of at most a row, packed by best-fit decreasing; rows in the order they were opened."""
+    num_pieces = -(-(stops - starts) // seq_len)
+    document = np.repeat(np.arange(len(starts)), num_pieces)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
+    piece_starts = starts[document] + number * seq_len
+    piece_stops = np.minimum(piece_starts + seq_len, stops[document])
+    row_of = pack_best_fit(piece_stops - piece_starts, seq_len)
+    order = np.lexsort((piece_starts, row_of))
+    num_rows = int(row_of.max()) + 1 if len(row_of) else 0
+    row_offsets = np.searchsorted(row_of[order], np.arange(num_rows + 1))
+    return Plan(piece_starts[order], piece_stops[order], row_offsets, 0, int(np.sum(num_pieces > 1)))
+
+
+def pack_best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
+    """The row of each piece by best-fit decreasing; sizes are from 1 to `capacity`.
+
+    All pieces of one size are placed together. In strict order, a row that takes one of them is the fullest that fits the next
+    until it takes no more, so it gets as many as it holds; rows of equal space are interchangeable.
+    """
+    row_of = np.empty(len(sizes), np.int64)
+    by_size = np.argsort(-sizes, kind="stable")
+    bounds = np.flatnonzero(np.diff(sizes[by_size], prepend=-1, append=-1))
+    space: dict[int, list[np.ndarray]] = {}  # free places → rows with as many, in chunks
+    levels = 0  # bit n is set where `space` has n
+    num_rows = 0
+    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        size = int(sizes[by_size[begin]])
+        while begin < end:
+            fitting = levels >> size
+            if fitting:
+                level = size + (fitting & -fitting).bit_length() - 1
+                rows = space[level].pop()
+            else:
+                level = capacity
+                rows = np.arange(num_rows, num_rows + -(-(end - begin) // (capacity // size)))
+                num_rows += len(rows)
+            each = level // size
+            placed = min(end - begin, each * len(rows))
+            row_of[by_size[begin : begin + placed]] = rows[np.arange(placed) // each]
+            begin += placed
+            full, rest = divmod(placed, each)
+            for left, chunk in (
+                (level - each * size, rows[:full]),
+                (level - rest * size, rows[full : full + 1] if rest else rows[:0]),
+                (level, rows[full + bool(rest) :]),
+            ):
+                if left and len(chunk):
+                    space.setdefault(left, []).append(chunk)
+                    levels |= 1 << left
+            if fitting and not space[level]:
+                levels &= ~(1 << level)
+    return row_of
+
+
+def join(plans: list[Plan]) -> Plan:
+    """Rows of several plans, one after another."""
+    segments = np.cumsum([0] + [len(plan.starts) for plan in plans])
+    offsets = [plan.row_offsets[:-1] + base for plan, base in zip(plans, segments[:-1], strict=True)]
+    return Plan(
+        np.concatenate([plan.starts for plan in plans]),
+        np.concatenate([plan.stops for plan in plans]),
+        np.concatenate([*offsets, segments[-1:]]),
+        sum(plan.num_cropped_tokens for plan in plans),
+        sum(plan.num_cut_documents for plan in plans),
+    )
+
+
+# R rows · T places
+class StreamRows:
+    """`concat` over a whole split without a plan: row r has the targets [r · seq_len + 1, (r + 1) · seq_len + 1).
+
+    The first token of the stream is predicted by none.
+    """
+
+    def __init__(self, shards: TokenShards, seq_len: int) -> None:
+        self._shards, self._seq_len = shards, seq_len
+        self.num_rows = max(0, shards.num_tokens - 1) // seq_len
+
+    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids_RT, targets_RT) int64."""
+        ids_RT = np.empty((len(rows), self._seq_len), np.int64)
+        targets_RT = np.empty_like(ids_RT)
+        for k, start in enumerate((rows * self._seq_len).tolist()):
+            self._shards.read_pair(start, ids_RT[k], targets_RT[k])
+        return ids_RT, targets_RT
+
+    def documents(self, rows: np.ndarray) -> np.ndarray:
+        """int32 (R, T): which document of its row each target belongs to, from 0 on."""
+        ids_RT, _ = self.read(rows)
+        return np.cumsum(ids_RT == self._shards.eos_id, axis=1, dtype=np.int32)
+
+    def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+        """(row, place in it, start, stop): the targets from that place on are the tokens [start, stop) of the stream."""
+        for k, start in enumerate((rows * self._seq_len).tolist()):
+            yield k, 0, start + 1, start + 1 + self._seq_len
+
+    def shares(self) -> PackingShares:
+        total = self._shards.num_tokens
+        used = self.num_rows * self._seq_len
+        starts, stops = self._shards.document_bounds()
+        cut = np.sum((starts.clip(1) - 1) // self._seq_len != (stops - 2).clip(0) // self._seq_len)
+        return PackingShares(0.0, 1 - used / total if total else 0.0, float(cut) / max(1, len(starts)))
+
+
+class PlannedRows:
+    """Rows of a plan, read from the shards."""
+
+    def __init__(self, shards: TokenShards, seq_len: int, plan: Plan, ignored: int) -> None:
+        self._shards, self._seq_len, self._plan, self._ignored = shards, seq_len, plan, ignored
+        self.num_rows = plan.num_rows
+
+    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids_RT, targets_RT) int64."""
+        ids_RT = np.full((len(rows), self._seq_len), self._shards.eos_id, np.int64)
+        targets_RT = np.full_like(ids_RT, self._ignored)
+        for k, place, start, stop in self.stretches(rows):
+            end = place + stop - start
+            if start:
+                self._shards.read_pair(start - 1, ids_RT[k, place:end], targets_RT[k, place:end])
+            else:  # nothing stands before the first document; end-of-text, which `ids_RT` holds, stands before the others
+                targets_RT[k, place:end] = self._shards.read(0, stop)
+                ids_RT[k, place + 1 : end] = targets_RT[k, place : end - 1]
+        return ids_RT, targets_RT
+
+    def documents(self, rows: np.ndarray) -> np.ndarray:
+        """int32 (R, T): which segment of its row each target belongs to, from 0 on; -1 in padding."""
+        out = np.full((len(rows), self._seq_len), -1, np.int32)
+        for k, (first, last) in enumerate(self._segments(rows)):
+            lengths = (self._plan.stops - self._plan.starts)[first:last]
+            out[k, : lengths.sum()] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        return out
+
+    def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+        """(row, place in it, start, stop): the targets from that place on are the tokens [start, stop) of the stream."""
+        for k, (first, last) in enumerate(self._segments(rows)):
+            place = 0
+            for start, stop in zip(self._plan.starts[first:last].tolist(), self._plan.stops[first:last].tolist(), strict=True):
+                yield k, place, start, stop
+                place += stop - start
+
+    def shares(self, num_documents: int) -> PackingShares:
+        places, targets = self._plan.num_rows * self._seq_len, self._plan.num_targets
+        return PackingShares(
+            1 - targets / places if places else 0.0,
+            self._plan.num_cropped_tokens / max(1, targets + self._plan.num_cropped_tokens),
+            self._plan.num_cut_documents / max(1, num_documents),
+        )
+
+    def _segments(self, rows: np.ndarray) -> list[tuple[int, int]]:
+        return list(zip(self._plan.row_offsets[rows].tolist(), self._plan.row_offsets[rows + 1].tolist(), strict=True))

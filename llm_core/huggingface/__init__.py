@@ -1,0 +1,1 @@
+"""Reads and writes models in the Hugging Face layout. Read `export.py`."""

@@ -1,0 +1,1 @@
+"""Triton kernels, and packages that offer others. `llm_core/model/operations.py` chooses."""

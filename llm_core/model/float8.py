@@ -1,0 +1,113 @@
+"""Products of linear layers in 8 bits: forward in E4M3, gradients in E5M2 (Micikevicius et al., 2022), a scale for each tensor.
+
+Hopper GPUs multiply 8-bit numbers twice as fast as 16-bit ones. Each operand is divided by its largest magnitude, measured anew
+in every product, so that nothing overflows and no history is kept; sums are taken in float32, and results leave in the dtype of
+what they belong to: activations in bfloat16, gradients of weights in that of the weights. Inputs are kept for backward in 8
+bits, half the memory of bfloat16. Cost: a pass over each operand for its largest value, one to round it, and transposed copies
+for backward, since these units multiply rows by rows only; compile the model (`train.compile`), or these passes cost more than
+they save. With train.kernels=triton rounding and transposing are one pass.
+
+For the linear layers of blocks. Left out: embedding and head, which lose most by rounding; scales for rows or blocks of a tensor,
+which are finer and, at these sizes, slower; sums of gradients between processes in 8 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from llm_core.compat import scaled_product
+from llm_core.config import ConfigError
+from llm_core.model.transformer import Transformer
+
+VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
+"""4 bits of exponent and 3 of fraction; 5 and 2, for the wider range of gradients."""
+SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+Quantize = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor]]
+"""x [I, J] → its numbers in 8 bits, those as [J, I], and what they are to be multiplied by."""
+
+
+# N tokens · D inputs · F outputs
+def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch") -> None:
+    """Let the linear layers of every block of this process multiply in 8 bits, rounded by `train.kernels`.
+
+    Raises ConfigError where the device cannot.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        raise ConfigError(
+            f"train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is {torch.cuda.get_device_name(device)}"
+        )
+    kind = _linear_of(kernels)
+    for block in model.blocks:
+        if block is not None:
+            for layer in block.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.__class__ = kind
+
+
+def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What x is divided by, so that its largest magnitude becomes the largest of the dtype."""
+    return (x.abs().amax().float() / torch.finfo(dtype).max).clamp(min=SMALLEST_SCALE)
+
+
+def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """(x8, its transpose, scale), x ≈ x8 * scale. What is no number stays none."""
+    most, scale = torch.finfo(dtype).max, scale_of(x, dtype)
+    x8 = (x.float() / scale).clamp(-most, most).to(dtype)
+    return x8, x8.t().contiguous(), scale
+
+
+class Float8Linear(nn.Linear):
+    """A class, not a function put on each layer: a compiler would make a graph for every one of those."""
+
+    quantize: ClassVar[Quantize] = staticmethod(quantize)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., D] → [..., F] in bfloat16."""
+        y_NF = cast(Tensor, _Product.apply(x.flatten(0, -2), self.weight, self.quantize))
+        if self.bias is not None:
+            y_NF = y_NF + self.bias.to(y_NF.dtype)
+        return y_NF.unflatten(0, x.shape[:-1])
+
+
+def _linear_of(kernels: str) -> type[Float8Linear]:
+    if kernels == "torch":
+        return Float8Linear
+    from llm_core.kernels.float8_triton import Float8TritonLinear
+
+    return Float8TritonLinear
+
+
+class _Product(torch.autograd.Function):
+    """x_ND, weight_FD → x weightᵀ, bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, weight_FD: Tensor, to_8_bits: Quantize) -> Tensor:
+        x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        weight8_FD, weight8_DF, weight_scale = to_8_bits(weight_FD, VALUES)
+        ctx.save_for_backward(x8_DN, x_scale, weight8_DF, weight_scale)
+        ctx.dtypes, ctx.to_8_bits = (x_ND.dtype, weight_FD.dtype), to_8_bits
+        # Sums that are kept short are good enough here, not for gradients (as in NVIDIA's Transformer Engine).
+        return _multiply(x8_ND, weight8_FD, x_scale, weight_scale, torch.bfloat16, use_fast_accum=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x8_DN, x_scale, weight8_DF, weight_scale = ctx.saved_tensors
+        x_dtype, weight_dtype = ctx.dtypes
+        dy8_NF, dy8_FN, dy_scale = ctx.to_8_bits(gradients[0], GRADIENTS)
+        dx_ND = dweight_FD = None
+        if ctx.needs_input_grad[0]:
+            dx_ND = _multiply(dy8_NF, weight8_DF, dy_scale, weight_scale, x_dtype)
+        if ctx.needs_input_grad[1]:
+            dweight_FD = _multiply(dy8_FN, x8_DN, dy_scale, x_scale, weight_dtype)
+        return dx_ND, dweight_FD, None
+
+
+def _multiply(
+    a8_IK: Tensor, b8_JK: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: torch.dtype, use_fast_accum: bool = False
+) -> Tensor:
+    """a bᵀ [I, J] of rows that lie in one piece each."""
+    return scaled_product(a8_IK, b8_JK.t(), a_scale, b_scale, out_dtype=dtype, use_fast_accum=use_fast_accum)

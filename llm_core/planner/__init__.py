@@ -1,0 +1,1 @@
+"""Arithmetic of FLOPs, memory and time on known devices."""

@@ -1,0 +1,250 @@
+"""What a trainer process is given, and which of it goes together: layouts against layers, heads, tokens and micro batches.
+
+A layout that cannot run is refused with its whole product and the nearest that can. Standard library only, as
+`llm_core.training.config`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from llm_core.config import ConfigError
+from llm_core.memory.config import NO_SAVINGS, SPLIT_BACKWARD, MemoryConfig, check_memory
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig, OptimizerKind
+from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
+from llm_core.training.config import ParallelConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The whole input of the trainer process, written to a file before it starts."""
+
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig
+    shards: Path
+    """Folder of token shards."""
+    bytes_per_token: Path
+    """int32 array: UTF-8 bytes that each token id stands for."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    def __post_init__(self) -> None:
+        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
+        if self.model.vocab_size == 0:
+            raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
+
+
+def check_run(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig = NO_SAVINGS,
+    optimizer: OptimizerKind = "adamw",
+) -> None:
+    """Rules that hold between groups. Raises ConfigError, for degrees that cannot run with the nearest that can."""
+
+    def check(parallel: ParallelConfig) -> None:
+        _check_degrees(model, train, parallel)
+        _check_settings(model, train, parallel, memory, optimizer)
+
+    if train.seq_len > model.max_seq_len:
+        raise ConfigError(
+            f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len ({model.max_seq_len}); "
+            f"set model.max_seq_len={train.seq_len}"
+        )
+    try:
+        _check_degrees(model, train, parallel)
+    except ConfigError as error:
+        divides = parallel.num_processes % (parallel.pp * parallel.cp * parallel.tp) == 0
+        if divides and parallel.num_processes == 1:
+            raise
+        own = f"num_processes {parallel.num_processes} = {parallel.product}; " if divides else ""
+        raise ConfigError(f"{error} ({own}{_what_can_run(parallel, check)})") from None
+    _check_settings(model, train, parallel, memory, optimizer)
+
+
+def _what_can_run(parallel: ParallelConfig, check: Callable[[ParallelConfig], None]) -> str:
+    """The nearest products of as many processes, or else the largest number of fewer ones that can have these degrees."""
+    if near := nearest_layouts(parallel, check):
+        return f"nearest that can run: {' or '.join(other.product for other in near)}"
+    for num_processes in range(parallel.num_processes - 1, 0, -1):
+        with contextlib.suppress(ConfigError):
+            check(replace(parallel, num_processes=num_processes))
+            return f"no other product of as many can run; num_processes={num_processes} can"
+    return "no other product of as many or fewer can run with the rest as it is"
+
+
+def nearest_layouts(parallel: ParallelConfig, check: Callable[[ParallelConfig], None], most: int = 2) -> list[ParallelConfig]:
+    """Layouts of as many processes that pass a check, by how little their degrees differ, as ratios, from those asked for."""
+
+    def distance(degrees: tuple[int, ...]) -> float:
+        asked = (parallel.pp, parallel.cp, parallel.tp, parallel.dp_shard or degrees[3])
+        return sum(abs(math.log(a / b)) for a, b in zip(degrees, asked, strict=True) if a)
+
+    products = [
+        (pp, cp, tp, shard)
+        for pp in divisors(parallel.num_processes)
+        for cp in divisors(parallel.num_processes // pp)
+        for tp in divisors(parallel.num_processes // pp // cp)
+        for shard in (divisors(parallel.num_processes // pp // tp) if parallel.kind == "hsdp" else [0])
+    ]
+    found: list[ParallelConfig] = []
+    for pp, cp, tp, shard in sorted(products, key=distance):
+        with contextlib.suppress(ConfigError):
+            other = replace(parallel, pp=pp, cp=cp, tp=tp, dp_shard=shard)
+            check(other)
+            found.append(other)
+        if len(found) == most:
+            break
+    return found
+
+
+def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Whether processes, layers, heads, tokens and micro batches divide as the degrees ask. Raises ConfigError."""
+    check_shares(parallel)
+    plan = parallel.plan(model.num_layers)
+    piece = train.micro_batch_sequences * parallel.dp
+    if train.global_batch_sequences % piece:
+        suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
+        of = "num_processes" if parallel.pp * parallel.cp * parallel.tp == 1 else "data-parallel degree"
+        raise ConfigError(
+            f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of micro_batch_sequences x "
+            f"{of} ({train.micro_batch_sequences} x {parallel.dp}); {_smaller_micro_batch(train, parallel.dp, plan)}"
+            f"try global_batch_sequences={suggestion}"
+        )
+    if plan is not None:
+        plan.check_micro_batches(train.global_batch_sequences // piece, _smaller_micro_batch(train, parallel.dp, plan))
+    if parallel.cp > 1:
+        check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp)
+    if parallel.tp > 1:
+        check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
+
+
+def check_shares(parallel: ParallelConfig) -> None:
+    """Whether each axis, and the groups of hsdp, get whole processes. Raises ConfigError."""
+    together = parallel.pp * parallel.cp * parallel.tp
+    if parallel.num_processes % together:
+        raise ConfigError(
+            f"parallel.num_processes ({parallel.num_processes}) must be a multiple of pp x cp x tp "
+            f"({parallel.pp} x {parallel.cp} x {parallel.tp})"
+        )
+    if parallel.kind != "hsdp" and parallel.dp_shard:
+        raise ConfigError(
+            f"parallel.dp_shard ({parallel.dp_shard}) belongs to kind=hsdp, kind is {parallel.kind}; set parallel.dp_shard=0"
+        )
+    replicas = parallel.num_processes // (parallel.pp * parallel.tp)
+    if parallel.kind == "hsdp" and (not 1 < parallel.dp_shard < replicas or replicas % parallel.dp_shard):
+        possible = [size for size in divisors(replicas) if 1 < size < replicas]
+        way_out = f"try dp_shard={' or '.join(map(str, possible))}" if possible else "use fsdp, or more processes"
+        raise ConfigError(
+            f"parallel.dp_shard ({parallel.dp_shard}) must divide the {replicas} processes that hold the same layers into groups "
+            f"of two or more; {way_out}"
+        )
+
+
+def _check_settings(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig, optimizer: OptimizerKind
+) -> None:
+    """Whether what is asked for beside the degrees goes with them. Raises ConfigError."""
+    if train.compile and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
+        raise ConfigError(
+            f"train.compile (true) makes one pass of a block's backward, pp_schedule={parallel.pp_schedule} takes it apart; "
+            "use the schedule 1f1b or interleaved, or train.compile=false"
+        )
+    if train.kernels != "torch" and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
+        # torch 2.11 adds up the gradients of both results of a sum and its norm there, and hands them on as that of the sum.
+        raise ConfigError(
+            f"train.kernels ({train.kernels}) take a sum and its norm backward at once, pp_schedule={parallel.pp_schedule} takes "
+            "them apart; use the schedule 1f1b or interleaved, or train.kernels=torch"
+        )
+    check_attention(train, parallel)
+    if train.kernels != "torch" and model.ffn != "swiglu":
+        raise ConfigError(f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set train.kernels=torch")
+    check_quack(model, train, parallel, memory)
+    check_memory(memory, model, parallel, optimizer)
+    check_float8(model, train, parallel, memory)
+
+
+def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:
+    """The way out that leaves what is trained as it is: the largest micro batch below the one asked for that can run."""
+    for size in range(train.micro_batch_sequences - 1, 0, -1):
+        count, rest = divmod(train.global_batch_sequences, size * dp)
+        if rest == 0 and (plan is None or plan.micro_batch_rule(count) is None):
+            return f"try micro_batch_sequences={size} for the same steps, or "
+    return ""
+
+
+def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Whether the kernel that is asked for takes this run's numbers and masks. Raises ConfigError."""
+    kernel, causal_only = train.attention, ("cudnn", "flash", "fa3", "fa4")
+    if kernel in (*causal_only, "varlen") and train.dtype == "fp32":
+        raise ConfigError(f"train.attention ({kernel}) takes 16-bit numbers, train.dtype is fp32; set train.dtype=bf16")
+    if kernel in causal_only and train.data.mask_documents:
+        raise ConfigError(f"train.attention ({kernel}) cannot keep documents apart (mask_documents is true); use varlen or flex")
+    if kernel in (*causal_only, "varlen") and parallel.cp > 1 and parallel.cp_kind == "all_gather":
+        raise ConfigError(
+            f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex, or cp_kind=ulysses"
+        )
+    if kernel not in ("auto", "sdpa", "reference") and parallel.cp > 1 and parallel.cp_kind == "ring":
+        others = "all_gather or cp_kind=ulysses" if kernel == "flex" else "ulysses"
+        raise ConfigError(
+            f"train.attention ({kernel}) does not give the parts that a ring adds up; use auto, sdpa or reference, "
+            f"or cp_kind={others}"
+        )
+
+
+def check_quack(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
+    """Whether the package multiplies what this run has, where it is asked for. Raises ConfigError."""
+    if train.kernels != "quack":
+        return
+    if train.dtype == "fp32":
+        raise ConfigError("train.kernels (quack) multiply 16-bit numbers, train.dtype is fp32; set train.dtype=bf16")
+    values = (
+        ("parallel.tp", parallel.tp, 1),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+        ("model.ffn_bias", model.ffn_bias, False),
+        ("train.float8", train.float8, False),
+    )
+    for name, value, stands in values:
+        if value != stands:
+            raise ConfigError(
+                f"train.kernels (quack) multiply whole feed-forwards in 16 bits, without biases; {name} is "
+                f"{str(value).lower()}; set train.kernels=triton"
+            )
+    for name, width in (("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)):
+        if width % 8:
+            raise ConfigError(f"train.kernels (quack) need multiples of 8, {name} is {width}; set train.kernels=triton")
+
+
+def check_float8(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
+    """Whether products can be taken in 8 bits, where they are asked for. Raises ConfigError."""
+    if not train.float8:
+        return
+    if train.dtype != "bf16":
+        raise ConfigError(
+            f"train.float8 (true) gives activations in bfloat16, train.dtype is {train.dtype}; set train.dtype=bf16"
+        )
+    split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
+    for name, value, stands in (("parallel.tp", parallel.tp, 1), ("memory.ffn_tiles", memory.ffn_tiles, 1)):
+        if value != stands:
+            raise ConfigError(f"train.float8 (true) multiplies whole layers, {name} is {value}; set {name}={stands}")
+    if split_backward:
+        raise ConfigError(
+            f"train.float8 (true) takes both gradients at once, pp_schedule={parallel.pp_schedule} takes them apart; "
+            "use the schedule 1f1b or interleaved"
+        )
+    tokens = train.micro_batch_sequences * train.seq_len // parallel.cp
+    widths = {"model.dim": model.dim, "the width of all heads": model.attention_dim, "model.ffn_dim": model.ffn_dim}
+    widths["the width of queries, keys and values"] = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    for name, width in (widths | {"tokens of a micro batch on a process": tokens}).items():
+        if width % 16:
+            raise ConfigError(
+                f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set train.float8=false"
+            )

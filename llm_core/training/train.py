@@ -1,0 +1,306 @@
+"""The trainer process: `torchrun -m llm_core.training.train --config resolved.json --workdir DIR`, or one process without torchrun.
+
+Its only input is the resolved config file. In the work directory it keeps `checkpoints/`, `metrics.jsonl`, `timing.jsonl`
+and `status.json`, goes on from the newest checkpoint it finds there, and leaves the model in `model/` when it finishes.
+SIGTERM and SIGUSR1 ask it to save and stop (code 75); a second trainer in the same directory waits for the first to end.
+What a user can mend is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+from torch import Tensor
+
+from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.checkpoint.made_with import made_with
+from llm_core.checkpoint.reader import CheckpointError
+from llm_core.config import ConfigError, build
+from llm_core.data.loader import Loader
+from llm_core.data.prefetch import Prefetch
+from llm_core.data.shards import ShardError, TokenShards, open_shards
+from llm_core.device import device_name, set_threads
+from llm_core.durable import sync_folder
+from llm_core.huggingface.export import export_model, read_weights
+from llm_core.locks import open_lock
+from llm_core.optim.build import build_optimizer
+from llm_core.optim.guard import TrainingDiverged
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.ranks import Ranks, open_ranks
+from llm_core.parallel.weights import whole_weights, write_weights
+from llm_core.planner.roofline import training_peak
+from llm_core.printing import escape_defects, note, show
+from llm_core.process import terminate_with_parent
+from llm_core.profiling.recorder import Recorder
+from llm_core.training.metric_log import (
+    METRICS_FILE,
+    PROFILE_FOLDER,
+    TIMING_FILE,
+    MetricLog,
+    read_rows,
+    training_rows,
+)
+from llm_core.training.rollback import Rollback
+from llm_core.training.run_config import RunConfig
+from llm_core.training.status import LOCK_FILE, STATUS_FILE, Heartbeat
+from llm_core.training.trainer import Batches, Preempted, Trainer
+from llm_core.training.validate import read_validation_set
+
+TRY_AGAIN = os.EX_TEMPFAIL
+"""Exit code of a run that was asked to stop and has saved: launchers and queues that start it again go on from there."""
+REFUSED = 2
+"""Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so again."""
+USER_ERRORS = (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError)
+"""What ends with that code and one line, which names the way out; anything else is a defect."""
+MODEL_FOLDER = "model"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="resolved run config, JSON")
+    parser.add_argument("--workdir", type=Path, required=True, help="where checkpoints and metrics are kept")
+    arguments = parser.parse_args(argv)
+    escape_defects()
+    try:
+        outcome = run_in(arguments.workdir, read_run_config(arguments.config))
+    except USER_ERRORS as error:
+        note(f"llm_core.training.train: {error}")
+        sys.exit(REFUSED)
+    if outcome == "preempted":
+        sys.exit(TRY_AGAIN)
+
+
+def read_run_config(file: Path) -> RunConfig:
+    """Raises ConfigError where the file is none."""
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file} is not JSON ({error}); give the resolved config of a run") from error
+    return build(RunConfig, values)
+
+
+def run_in(workdir: Path, config: RunConfig) -> str:
+    """`run` as the only trainer in a directory, with `status.json` kept whatever happens."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # a killed torchrun would leave its ranks behind
+        terminate_with_parent()
+    with hold_workdir(workdir):
+        if not is_first_rank():
+            return run(config, workdir)
+        with Heartbeat(workdir, last_step(workdir)) as status:
+            try:
+                return run(config, workdir, status)
+            except BaseException as error:
+                try:
+                    status.end("failed", error=str(error), refused=isinstance(error, USER_ERRORS))
+                except OSError as no_room:  # often what went wrong in the first place, which must be told
+                    note(f"{workdir / STATUS_FILE} was not written: {no_room}")
+                raise
+
+
+def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> str:
+    """Train to the end, or until asked to stop: finished or preempted, as `status.json` says too."""
+    stop = StopFlag()
+    status = status or Heartbeat(workdir)
+    num_threads = set_threads(config.parallel)
+    with open_ranks(config.parallel) as ranks:
+        shards = open_shards(config.shards, "train")
+        if config.train.data.verify_shards and ranks.is_first:
+            shards.verify()
+        validation_shards = open_shards(config.shards, "validation")
+        for split in (shards, validation_shards):
+            split.check_ids(config.model.vocab_size)
+        loader = build_loader(config, shards, ranks)
+        facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
+        peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
+        facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
+        ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
+        metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
+        if metrics and status.earlier.get("outcome") in ("running", "died"):
+            died = status.earlier.get("cause", f"process {status.earlier.get('pid')} ended without a word")
+            metrics.tell("died", int(status.earlier["step"]), died)
+        report, identity = reporter(metrics), made_with(config, shards, validation_shards)
+        with (
+            Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
+            Checkpoints(workdir / "checkpoints", ranks, *checkpointing(config, ranks), report, identity) as saved,
+            Checkpoints(workdir / "points", ranks, report=report, made_with=identity) as points,
+        ):
+            trainer, start = build_trainer(config, workdir, batches, validation_shards, ranks, saved, metrics, stop, peak_flops)
+            trainer.sources = loader.sources.names if loader.sources else ()
+            if config.optim.guard.rollback_skips:
+                trainer.rollback = Rollback(config.optim.guard, points)
+            if config.train.profile_steps:
+                first, last = config.train.profile_steps
+                trainer.recorder = Recorder(first, last, workdir / PROFILE_FOLDER, ranks)
+            if ranks.is_first:
+                status.note_step(start)
+                status.tell(**facts)
+                trainer.on_step = status.note_step
+            try:
+                trainer.run(start)
+            except Preempted:
+                outcome = "preempted"
+            else:
+                outcome = "finished"
+        if outcome == "finished":
+            weights = whole_weights(trainer.layout, ranks)
+            if ranks.is_first:
+                publish_model(config, weights, workdir, shards.eos_id)
+        if ranks.is_first:
+            status.end(outcome)
+        ranks.barrier()
+    return outcome
+
+
+def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | None:
+    """Tells what happened to checkpoints in the metrics and on stderr, on the first rank."""
+    if metrics is None:
+        return None
+
+    def report(event: str, step: int, what: str) -> None:
+        metrics.tell(event, step, what)
+        note(f"llm_core.training.train: {event} (step {step}): {what}")
+
+    return report
+
+
+def publish_model(config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None) -> None:
+    """Export to `model/`, which is the whole model or is not there."""
+    final, unpublished = workdir / MODEL_FOLDER, workdir / f".{MODEL_FOLDER}.tmp"
+    for path in (unpublished, final):
+        if path.exists():
+            shutil.rmtree(path)
+    export_model(config.model, weights, unpublished, eos_id)
+    os.rename(unpublished, final)
+    sync_folder(workdir)
+
+
+def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
+    train = config.train
+    return Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.data_rank, ranks.data_world, train.data)
+
+
+def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
+    """How many of the newest checkpoints stay, whether the best does too, and whether training goes on while one is written."""
+    train = config.train
+    in_background = train.checkpoint_in_background
+    if in_background is None:
+        # State is on disk because memory has no room for it, so it has none for a copy.
+        in_background = ranks.device.type == "cuda" and config.optim.state_in != "disk"
+    return train.keep_checkpoints, train.keep_best_checkpoint, in_background
+
+
+def build_trainer(
+    config: RunConfig,
+    workdir: Path,
+    batches: Batches,
+    validation_shards: TokenShards,
+    ranks: Ranks,
+    checkpoints: Checkpoints,
+    metrics: MetricLog | None,
+    stop: StopFlag,
+    peak_flops: float,
+) -> tuple[Trainer, int]:
+    """A trainer with its parts made, filled from the newest checkpoint, and the step it stands at."""
+    train = config.train
+    bytes_per_token = padded_bytes_per_token(config)
+    mask_documents = train.data.mask_documents
+    validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
+    layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
+    start = checkpoints.load(layout, optimizer, train.restart)
+    if start > train.num_steps:
+        raise ConfigError(
+            f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step {start} in {workdir}; "
+            "give as many, or a work directory of its own"
+        )
+    if start == 0 and train.init_from is not None:
+        write_weights(layout, read_weights(train.init_from, config.model))
+    if metrics:
+        metrics.cut(start)
+        if 0 < start < train.num_steps:
+            metrics.tell("resumed", start, f"goes on from the checkpoint of step {start}, on {ranks.world} processes")
+    trainer = Trainer(
+        layout=layout,
+        optimizer=optimizer,
+        batches=batches,
+        validation=validation,
+        config=config,
+        ranks=ranks,
+        checkpoints=checkpoints,
+        metrics=metrics,
+        timing=MetricLog(workdir / TIMING_FILE, start) if ranks.is_first else None,
+        should_stop=stop,
+        peak_flops=peak_flops,
+    )
+    return trainer, start
+
+
+def padded_bytes_per_token(config: RunConfig) -> np.ndarray:
+    """Bytes per id, with zeros for ids that the model has and the tokenizer has not."""
+    try:
+        table = np.load(config.bytes_per_token, allow_pickle=False).astype(np.int64)
+    except (ValueError, EOFError) as error:
+        raise ConfigError(
+            f"bytes_per_token ({config.bytes_per_token}) is not a table of numbers; give that of a tokenizer"
+        ) from error
+    if len(table) > config.model.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size ({config.model.vocab_size}) must hold the {len(table)} ids of the tokenizer; 0 takes them all"
+        )
+    return np.pad(table, (0, config.model.vocab_size - len(table)))
+
+
+class StopFlag:
+    """Up once SIGTERM or SIGUSR1 came; asked after each step."""
+
+    def __init__(self) -> None:
+        self._raised = False
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._raise)
+
+    def __call__(self) -> bool:
+        return self._raised
+
+    def _raise(self, _number: int, _frame: FrameType | None) -> None:
+        self._raised = True
+
+
+@contextmanager
+def hold_workdir(workdir: Path) -> Iterator[None]:
+    """Be the only trainer in a directory, by a lock that ends with the process; the first rank holds it for all."""
+    if not is_first_rank():
+        yield
+        return
+    with open_lock(workdir / LOCK_FILE) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            show("an earlier trainer is still saving; waiting for it to end", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def last_step(workdir: Path) -> int:
+    rows = training_rows(read_rows(workdir / METRICS_FILE))
+    return int(rows[-1]["step"]) if rows else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Measurements of single stages, each a module that is run as a program and ends with a line of JSON."""

@@ -1,0 +1,1 @@
+"""Finds documents that contain items of benchmark suites. Read `stage.py`, then `suites.py`."""

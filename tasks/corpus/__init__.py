@@ -1,0 +1,1 @@
+"""Document sets and what every stage shares about them: labels, tallies, URLs, score cuts, statistics."""

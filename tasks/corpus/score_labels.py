@@ -1,0 +1,41 @@
+"""By what are documents told apart, where it matters whom a score disfavours? Language, source and register of each.
+
+Columns `language` (as identified), `source`, `register` (text under a key of the metadata), `bytes` of text: one row per
+document, so that tables of what a cut removes need neither texts nor metadata again.
+"""
+
+from __future__ import annotations
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.corpus.documentset import one_chunk
+
+LABELS_FILE = "labels.parquet"
+LABELS_FOLDER = "labels"
+DIMENSIONS = ("language", "source", "register")
+NONE = "(none)"
+
+
+def label_table(documents: pa.Table, languages: pa.ChunkedArray, register_key: str | None) -> pa.Table:
+    """The labels of documents that have `text, source, metadata`."""
+    # Documents of one source often have the same metadata.
+    metadata = one_chunk(documents["metadata"]).dictionary_encode()
+    registers = pa.array([register_of(one, register_key) for one in metadata.dictionary.to_pylist()], pa.string())
+    return pa.table(
+        {
+            "language": languages,
+            "source": documents["source"],
+            "register": pc.fill_null(registers.take(metadata.indices), NONE),
+            "bytes": pc.binary_length(documents["text"]).cast(pa.int64()),
+        }
+    )
+
+
+def register_of(metadata: str | None, key: str | None) -> str:
+    """The text under a key of a document's metadata, `(none)` where there is none."""
+    if key is None or not metadata or key not in metadata:
+        return NONE
+    value = orjson.loads(metadata).get(key)
+    return value if isinstance(value, str) else NONE

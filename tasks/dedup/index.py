@@ -1,0 +1,235 @@
+"""Keeps of documents what later ones are compared with, so that earlier runs are not read again.
+
+An index, the folder `index/` of a dedup artifact: one row for every distinct text seen so far, this run's after those of earlier
+runs, in order of preference.
+
+* `scheme.json`: what two runs must agree on, so that their keys and hashes mean the same.
+* `documents.parquet`: id, exact_key, num_shingles, survivor and family (row numbers), cluster_size.
+* `urls.parquet`: url_key, row. `pieces.arrow`: 128-bit keys of lines or paragraphs that were kept, sorted.
+* For rows with shingles: `signatures.arrow`, `bands.arrow` (one column per band), `shingles.arrow` (sorted 32-bit hashes: the
+  exact sets that verification compares, not a sketch of them).
+
+Arrow files are one record batch each, not compressed, and mapped: only what is looked at is read. Cost a document: 448 bytes of
+signature, 336 of bands and 4 for each distinct shingle, somewhat more than half the size of the text. Comparing a new corpus
+reads all bands once, and the sets of those earlier documents only that share a bucket with a new one. An index says nothing of
+the pairs among earlier documents, which were judged when they came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from llm_core.config import ConfigError
+from llm_core.json_files import UnreadableJson, read_json
+from tasks.corpus.documentset import ID, one_chunk, read_table, write_table
+from tasks.dedup.config import INDEX_FILES, DedupConfig
+from tasks.dedup.signatures import choose_bands, id_words
+from tasks.runtime.artifact import ArtifactMismatch, write_json
+
+VERSION = 2
+"""Of what hashes mean: 1 had no lone signs in shingles."""
+
+SCHEME_FILE, DOCUMENTS_FILE, URLS_FILE, SIGNATURES_FILE, BANDS_FILE, SHINGLES_FILE, PIECES_FILE = INDEX_FILES
+
+
+@dataclass(frozen=True)
+class Index:
+    """One entry per row; `members` are the rows with shingles, and sketches have one entry per member."""
+
+    ids: pa.Array
+    exact_key: np.ndarray
+    blank: np.ndarray
+    num_shingles: np.ndarray
+    survivor: np.ndarray
+    family: np.ndarray
+    cluster_size: np.ndarray
+    """Of survivors: documents in the cluster; of others 0."""
+    url_key: np.ndarray
+    url_row: np.ndarray
+    signatures: np.ndarray
+    bands: list[np.ndarray]
+    shingles: np.ndarray
+    shingle_begins: np.ndarray
+    piece_keys: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def members(self) -> np.ndarray:
+        return np.flatnonzero(self.num_shingles > 0)
+
+
+def empty_index(config: DedupConfig) -> Index:
+    none, no_keys = np.zeros(0, np.int64), np.zeros((0, 2), np.uint64)
+    num_bands = sum(bands for bands, _ in choose_bands(config)) if config.method == "minhash" else 0
+    return Index(
+        pa.array([], ID),
+        no_keys,
+        none > 0,
+        none,
+        none,
+        none,
+        none,
+        no_keys,
+        none,
+        np.zeros((0, config.num_perms), np.uint32),
+        [np.zeros(0, np.uint64)] * num_bands,
+        np.zeros(0, np.uint32),
+        np.zeros(1, np.int64),
+        no_keys,
+    )
+
+
+def open_index(config: DedupConfig) -> Index:
+    """The index that the config names, or an empty one.
+
+    Raises ConfigError where it was made in another way, ArtifactMismatch where its files are damaged or do not belong together.
+    """
+    if config.index is None:
+        return empty_index(config)
+    folder = config.index / "index"
+    _check_scheme(folder / SCHEME_FILE, config)
+    try:
+        index = _read_index(folder)
+    except ArtifactMismatch:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise ArtifactMismatch(f"{folder} is damaged ({type(error).__name__}); make the index again") from error
+    _check_rows(index, empty_index(config), folder)
+    return index
+
+
+def _read_index(folder: Path) -> Index:
+    documents, urls = read_table(_present(folder / DOCUMENTS_FILE)), read_table(_present(folder / URLS_FILE))
+    signatures = _map(folder / SIGNATURES_FILE).column(0)
+    sets = _map(folder / SHINGLES_FILE).column(0)
+    pieces = _map(folder / PIECES_FILE)
+    return Index(
+        one_chunk(documents["id"]),
+        id_words(documents["exact_key"]),
+        documents["exact_key"].is_null().to_numpy(),
+        documents["num_shingles"].to_numpy(),
+        documents["survivor"].to_numpy(),
+        documents["family"].to_numpy(),
+        documents["cluster_size"].to_numpy(),
+        id_words(urls["url_key"]),
+        urls["row"].to_numpy(),
+        signatures.values.to_numpy().reshape(-1, signatures.type.list_size),
+        [column.to_numpy() for column in _map(folder / BANDS_FILE).columns],
+        sets.values.to_numpy(),
+        sets.offsets.to_numpy(),
+        np.stack([pieces.column(0).to_numpy(), pieces.column(1).to_numpy()], axis=1),
+    )
+
+
+def _check_rows(index: Index, empty: Index, folder: Path) -> None:
+    """Raise ArtifactMismatch unless rows name rows and sketches are those of members: compiled loops look up without asking."""
+    arrays = [name for name, value in vars(empty).items() if isinstance(value, np.ndarray)]
+    alike = [(getattr(index, name), getattr(empty, name)) for name in arrays] + list(zip(index.bands, empty.bands, strict=False))
+    rows, members = len(index), len(index.members)
+    sketches = {len(index.signatures), len(index.shingle_begins) - 1, *map(len, index.bands)}
+    named = (index.survivor, index.family, index.url_row)
+    fits = (
+        all(found.dtype == wanted.dtype and found.shape[1:] == wanted.shape[1:] for found, wanted in alike)
+        and len(index.bands) == len(empty.bands)
+        and sketches == {members}
+        and len(index.url_key) == len(index.url_row)
+    )
+    if not fits or any(len(names) and not 0 <= names.min() <= names.max() < rows for names in named):
+        raise ArtifactMismatch(f"{folder} is damaged (its files are not of the same documents); make the index again")
+
+
+def write_index(folder: Path, index: Index, config: DedupConfig) -> None:
+    """Write `index/`. Deterministic for equal content."""
+    folder.mkdir()
+    write_json(folder / SCHEME_FILE, _scheme(config))
+    documents = {
+        "id": index.ids,
+        "exact_key": binary_ids(index.exact_key, ~index.blank),
+        "num_shingles": pa.array(index.num_shingles, pa.int64()),
+        "survivor": pa.array(index.survivor, pa.int64()),
+        "family": pa.array(index.family, pa.int64()),
+        "cluster_size": pa.array(index.cluster_size, pa.int64()),
+    }
+    write_table(pa.table(documents), folder / DOCUMENTS_FILE)
+    urls = {"url_key": binary_ids(index.url_key), "row": pa.array(index.url_row, pa.int64())}
+    write_table(pa.table(urls), folder / URLS_FILE)
+    flat = pa.array(index.signatures.reshape(-1), pa.uint32())
+    _write(folder / SIGNATURES_FILE, {"signature": pa.FixedSizeListArray.from_arrays(flat, config.num_perms)})
+    _write(folder / BANDS_FILE, {f"band-{i:03}": pa.array(keys, pa.uint64()) for i, keys in enumerate(index.bands)})
+    sets = pa.LargeListArray.from_arrays(pa.array(index.shingle_begins, pa.int64()), pa.array(index.shingles, pa.uint32()))
+    _write(folder / SHINGLES_FILE, {"shingles": sets})
+    words = np.ascontiguousarray(index.piece_keys.T)
+    _write(folder / PIECES_FILE, {"high": pa.array(words[0], pa.uint64()), "low": pa.array(words[1], pa.uint64())})
+
+
+def binary_ids(words: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
+    """Two uint64 words per row as binary(16), the inverse of `id_words`."""
+    data = pa.py_buffer(words.astype(">u8").tobytes())
+    mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    return pa.FixedSizeBinaryArray.from_buffers(ID, len(words), [mask, data])
+
+
+def _scheme(config: DedupConfig) -> dict[str, Any]:
+    minhash = config.method == "minhash"
+    return {
+        "version": VERSION,
+        "method": config.method,
+        "shingle_units": config.shingle_units if minhash else None,
+        "num_perms": config.num_perms if minhash else None,
+        "seed": config.seed if minhash else None,
+        "bands": [list(banding) for banding in choose_bands(config)] if minhash else None,
+        "same_url": config.same_url,
+        "tracking_parameters": list(config.tracking_parameters) if config.same_url else None,
+        "cuts.pieces": config.cuts.pieces,
+        "cuts.min_piece_units": config.cuts.min_piece_units if config.cuts.pieces != "none" else None,
+    }
+
+
+def _check_scheme(file: Path, config: DedupConfig) -> None:
+    try:
+        theirs = read_json(_present(file))
+    except UnreadableJson as error:
+        raise ArtifactMismatch(f"{file} is not readable ({error}); make the index again") from error
+    if not isinstance(theirs, dict):
+        raise ArtifactMismatch(f"{file} holds no scheme; make the index again")
+    if theirs.get("version") != VERSION:
+        raise ArtifactMismatch(
+            f"{file} has version {theirs.get('version')}, this release compares with {VERSION}: "
+            "make the index again with dedup.keep_index=true"
+        )
+    for name, ours in _scheme(config).items():
+        if theirs.get(name) != ours:
+            raise ConfigError(
+                f"dedup.index ({config.index}) was made with {name}={theirs.get(name)}, this run has {ours}; "
+                f"set dedup.{name} as it was, or make the index again"
+            )
+
+
+def _present(file: Path) -> Path:
+    if not file.is_file():
+        raise ArtifactMismatch(f"{file} is missing; make the index again with dedup.keep_index=true")
+    return file
+
+
+def _map(file: Path) -> pa.RecordBatch:
+    try:
+        batch = pa.ipc.open_file(pa.memory_map(str(_present(file)))).get_batch(0)
+        batch.validate(full=True)
+        return batch
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the file
+        raise ArtifactMismatch(f"{file} is damaged ({error}); make the index again") from error
+
+
+def _write(file: Path, columns: dict[str, pa.Array]) -> None:
+    batch = pa.record_batch(columns)
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)

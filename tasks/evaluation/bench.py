@@ -1,0 +1,165 @@
+"""Measures the speed of the key-value cache engine on this device, after proving that its results are right.
+
+First the proof (`llm_core.infer.equivalence`): in float64, generation with the cache gives the logits of a full forward pass, on
+the trained weights, at every cell of the grid and beyond. When it fails no speed is measured, and the artifact says which check
+failed. Then the grid of `llm_core.bench.generation`: prefill and decode apart, cached against recomputed, medians with their spread.
+
+In: the model folder of train. Out: `bench.json`. A measured stage: its key holds the device fingerprint, and its bytes
+differ from run to run. Cost: seconds for a small model on a CPU; uncached cells take most. Leaves out: serving under load,
+quality, energy. Speed on random prompts says nothing about text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from llm_core.config import ConfigError
+from llm_core.fingerprint import device_fingerprint
+from tasks.runtime.artifact import Artifact, write_json
+from tasks.runtime.parts import RunParts, serial
+from tasks.runtime.stage import StageFailure
+
+if TYPE_CHECKING:
+    import torch
+
+    from llm_core.bench.generation import Cell
+    from llm_core.infer.engine import MakeCache
+    from llm_core.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    batches: tuple[int, ...] = (1, 4)
+    """Requests that run together."""
+    prompt_tokens: tuple[int, ...] = (32, 128)
+    new_tokens: tuple[int, ...] = (16,)
+    """Tokens generated per request, whatever they are; the first one counts as prefill."""
+    repeats: int = 5
+    check_tokens: int = 24
+    """Length of the sequence that is split into prefill and decode at several places; other checks are as long as the grid."""
+    seed: int = 0
+    """Of the random prompts."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of weights and cache; auto is bfloat16 on a GPU and float32 elsewhere."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):
+            values = getattr(self, name)
+            if not values or min(values) < least:
+                raise ConfigError(f"{name} ({list(values)}) must hold numbers of at least {least}")
+        if 1 not in self.batches:
+            raise ConfigError(f"batches ({list(self.batches)}) must hold 1, the cell of the headline; add it")
+        if self.repeats < 3:
+            raise ConfigError(f"repeats ({self.repeats}) must be at least 3, or there is no spread to tell")
+        if self.check_tokens < 4:
+            raise ConfigError(f"check_tokens ({self.check_tokens}) must be at least 4")
+        if self.seed < 0:
+            raise ConfigError(f"seed ({self.seed}) must not be negative")
+
+
+def benchmark_model(train: Artifact, out_dir: Path, config: BenchConfig, run_parts: RunParts = serial) -> Artifact:
+    """Prove the cache right in float64, then measure prefill and decode over the grid.
+
+    Raises StageFailure when no cell of the grid fits the model's max_seq_len.
+    """
+    from llm_core.infer.engine import static_cache
+
+    result = measure(train.path / "model", config, static_cache)
+    write_json(out_dir / "bench.json", result)
+    return Artifact(out_dir, "bench", {"cells": len(result["cells"])}, result)
+
+
+def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> dict[str, Any]:
+    """The whole content of `bench.json`. `make_cache` is what the proof is about."""
+    import torch
+
+    from llm_core.bench.generation import DEFINITIONS
+    from llm_core.device import choose_device
+    from llm_core.huggingface.export import load_model
+    from llm_core.infer.equivalence import TOLERANCE, Shape, check_cache
+
+    device = choose_device(config.device)
+    dtype = getattr(torch, config.dtype) if config.dtype != "auto" else torch.bfloat16 if device.type == "cuda" else torch.float32
+    precise = load_model(model_folder, torch.float64).to(device)
+    cells, skipped = choose_cells(config, precise.config.max_seq_len)
+    shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
+    checks = check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
+    del precise
+    failed = [check for check in checks if not check.passed]
+    worst = max((check.max_abs_diff for check in checks), key=lambda value: math.inf if math.isnan(value) else value)
+    result: dict[str, Any] = {
+        "correctness": {
+            "fp64_max_abs_diff": _finite(worst),
+            "tolerance": TOLERANCE,
+            "passed": not failed,
+            "checks": [{"name": c.name, "max_abs_diff": _finite(c.max_abs_diff), "passed": c.passed} for c in checks],
+        },
+        "withheld": None,
+        "environment": {
+            "device": device_fingerprint(),
+            "dtype": str(dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        },
+        "definitions": DEFINITIONS,
+    }
+    if failed:
+        found = ", ".join(f"{check.name}: {check.finding}" for check in failed)
+        why = f"cached and full forward differ in float64 ({found}), {TOLERANCE:.0e} is allowed: no speed is reported"
+        return result | {
+            "withheld": why,
+            "cells": [],
+            "skipped": [],
+            "decode_tok_s": None,
+            "prefill_tok_s": None,
+            "headline": None,
+        }
+    return result | {"skipped": skipped} | measure_grid(load_model(model_folder, dtype).to(device), cells, config, device, dtype)
+
+
+def _finite(value: float) -> float | None:
+    """The value where JSON has it."""
+    return value if math.isfinite(value) else None
+
+
+def measure_grid(
+    model: Transformer, cells: Sequence[Cell], config: BenchConfig, device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
+    from llm_core.bench.generation import measure_cell, significant
+    from llm_core.planner.roofline import measure_peaks
+
+    peaks = measure_peaks(device, dtype)
+    rows = [row for cell in cells for row in measure_cell(model, cell, config.repeats, config.seed, peaks)]
+    first = max((row for row in rows if row["mode"] == "cached" and row["batch"] == 1), key=lambda r: r["prompt_tokens"])
+    return {
+        "cells": rows,
+        "peaks": {"bytes_per_s": significant(peaks.bytes_per_s), "flops_per_s": significant(peaks.flops_per_s)},
+        "decode_tok_s": first["decode_tok_s"]["median"],
+        "prefill_tok_s": first["prefill_tok_s"]["median"],
+        "headline": {name: first[name] for name in ("mode", "batch", "prompt_tokens", "new_tokens")},
+    }
+
+
+def choose_cells(config: BenchConfig, max_seq_len: int) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """Cells that fit the model, and those that do not with the reason."""
+    from llm_core.bench.generation import Cell
+
+    cells = [Cell(b, p, n) for b in config.batches for p in config.prompt_tokens for n in config.new_tokens]
+    fitting = [cell for cell in cells if cell.prompt_tokens + cell.new_tokens <= max_seq_len]
+    if not fitting:
+        shortest = min(cell.prompt_tokens + cell.new_tokens for cell in cells)
+        raise StageFailure(
+            f"bench has no cell of at most max_seq_len ({max_seq_len}) tokens (shortest: {shortest}); set shorter prompt_tokens"
+        )
+    reason = f"prompt and new tokens are more than max_seq_len ({max_seq_len})"
+    skipped = [
+        {"batch": c.batch, "prompt_tokens": c.prompt_tokens, "new_tokens": c.new_tokens, "reason": reason}
+        for c in cells
+        if c not in fitting
+    ]
+    return fitting, skipped

@@ -1,0 +1,327 @@
+"""Measures how well the model predicts unseen text: bits per UTF-8 byte on validation documents, with error bars.
+
+bits per byte = Σ −log2 p(token) / Σ bytes, over whole documents, each scored from its own start with the end-of-text id
+as its only context (`llm_core.infer.bits_per_byte` has the window policy). The bits of the closing end-of-text are in
+neither sum; they are reported apart. Bytes are those of the text itself: a tokenizer that does not give a document back
+byte for byte is refused, for its numbers would compare with nothing. 95 % intervals come from a bootstrap over documents.
+Beside it, on exactly the same tokens and bytes: add-one unigram and bigram models of the training shards.
+
+In: `id, text` of documents, `tokens, id, source, language, num_bytes` of the validation shards, the tokens of the training
+shards. Out: `eval.json`, with a row per document for paired comparisons, and `samples.json` (scrubbed). Numbers are
+rounded to what float32 passes can promise. Cost: one forward over at most twice the scored tokens, and one pass over the
+training tokens. Leaves out: downstream suites.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.corpus.documentset import read_table
+from tasks.corpus.statistics import ratio_bootstrap
+from tasks.corpus.tally import OTHER, largest, tally_documents
+from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
+from tasks.runtime.artifact import Artifact, write_json
+from tasks.runtime.parts import RunParts, serial
+from tasks.runtime.stage import StageFailure
+
+if TYPE_CHECKING:
+    from llm_core.data.shards import Document, TokenShards
+    from llm_core.infer.sampling import SamplingParams
+    from llm_core.model.transformer import Transformer
+    from tasks.tokenizer.stage import Tokenizer
+
+ROUND_DIGITS = 5
+"""Of bits per byte."""
+BITS_DIGITS = 2
+"""Of the bits of a document."""
+STREAM_TOKENS = 1 << 22
+"""Training tokens read at a time for the baselines."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    max_documents: int | None = 200
+    """Validation documents scored: those of the smallest ids, which are hashes, so a random sample; null takes all."""
+    max_document_tokens: int | None = None
+    """Score only the first so many tokens of a document, and count their bytes; null scores whole documents."""
+    window_tokens: int | None = None
+    """Longest input of one forward pass; null takes the length the model was trained on."""
+    context_tokens: int | None = None
+    """Scored tokens that a later window of a long document begins with; null takes half a window."""
+    batch_tokens: int = 8192
+    """Token places of one forward pass."""
+    bootstrap_samples: int = 1000
+    small_group_documents: int = 20
+    """Groups with fewer documents are marked `small`: their intervals are too narrow."""
+    seed: int = 0
+    """Of the bootstrap and of the samples."""
+    sample_prompts: tuple[str, ...] = ("The ",)
+    num_document_prompts: int = 2
+    """Validation documents whose first tokens serve as prompts, too."""
+    document_prompt_tokens: int = 16
+    max_new_tokens: int = 64
+    temperature: float = 0.8
+    """0 takes the likeliest token."""
+    top_k: int = 0
+    top_p: float = 1.0
+    device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
+
+    def __post_init__(self) -> None:
+        least = {
+            "max_documents": 1,
+            "max_document_tokens": 1,
+            "window_tokens": 2,
+            "context_tokens": 0,
+            "batch_tokens": 1,
+            "bootstrap_samples": 100,
+            "small_group_documents": 0,
+            "seed": 0,
+            "num_document_prompts": 0,
+            "document_prompt_tokens": 1,
+            "max_new_tokens": 0,
+            "temperature": 0,
+            "top_k": 0,
+        }
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise ConfigError(f"{name} ({value}) must be at least {smallest}")
+        if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
+            raise ConfigError(
+                f"context_tokens ({self.context_tokens}) must be less than window_tokens ({self.window_tokens}); "
+                f"try {self.window_tokens // 2}"
+            )
+        if not 0 <= self.top_p <= 1:
+            raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
+
+    def sampling(self) -> SamplingParams:
+        from llm_core.infer.sampling import SamplingParams
+
+        return SamplingParams(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Per document, in order of id: bits by each model, bytes, and the bits of the closing end-of-text."""
+
+    documents: Sequence[Document]
+    num_tokens: np.ndarray
+    num_bytes: np.ndarray
+    bits: Mapping[str, np.ndarray]
+    eos_bits: np.ndarray
+
+
+def evaluate_model(
+    documents: Artifact,
+    tokenizer: Artifact,
+    shards: Artifact,
+    train: Artifact,
+    out_dir: Path,
+    config: EvaluateConfig,
+    run_parts: RunParts = serial,
+) -> Artifact:
+    """Score validation documents with the trained model and with n-gram baselines, and write samples.
+
+    Deterministic for equal input and config, in whatever order the shards hold the documents.
+    Raises StageFailure without validation documents, or when the tokenizer does not give their text back.
+    """
+    from llm_core.data.shards import open_shards
+    from llm_core.device import choose_device
+    from llm_core.huggingface.export import load_model
+    from tasks.tokenizer.stage import load_tokenizer
+
+    model = load_model(train.path / "model").to(choose_device(config.device))
+    codec = load_tokenizer(tokenizer.path)
+    validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
+    for split in (validation, training):
+        split.check_ids(model.config.vocab_size)
+    chosen, skipped = choose_documents(validation, codec, config)
+    check_round_trip(documents, codec, chosen)
+    window, context = choose_window(train, model, config)
+    prompts = choose_prompts(codec, chosen, config)
+    answer_limits(model, codec, prompts, config.max_new_tokens)  # what does not fit is said before anything is scored
+    scored = score(model, codec, training, chosen, window, context, config)
+    result = summarise(scored, config) | {
+        "policy": {
+            "document_start": "end-of-text id as the only context; scored from there, whole documents"
+            if config.max_document_tokens is None
+            else f"end-of-text id as the only context; the first {config.max_document_tokens} tokens of each document",
+            "end_of_text": "its bits are in no bits-per-byte figure; eos_bits_per_document has them",
+            "window_tokens": window,
+            "context_tokens": context,
+            "interval": f"95 % percentile bootstrap of the ratio over documents, {config.bootstrap_samples} samples",
+            "baselines": "add-one smoothed counts of the training shards, same tokens, same bytes",
+        },
+        "counts": skipped
+        | {"documents": len(chosen), "tokens": int(scored.num_tokens.sum()), "bytes": int(scored.num_bytes.sum())},
+    }
+    samples = write_samples(model, codec, prompts, config)
+    write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
+    write_json(out_dir / "samples.json", samples)
+    return Artifact(out_dir, "evaluate", result["counts"], result | {"samples": samples})
+
+
+def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -> tuple[int, int]:
+    """Tokens of a window, and of those the ones that only give context.
+
+    The record of training says which length it saw; beyond that a model is worse, whatever max_seq_len allows.
+    """
+    trained = train.config.get("train", {}).get("seq_len", model.config.max_seq_len)
+    window = config.window_tokens or trained
+    if window > model.config.max_seq_len:
+        raise ConfigError(f"window_tokens ({window}) must be at most the model's max_seq_len ({model.config.max_seq_len})")
+    return window, window // 2 if config.context_tokens is None else config.context_tokens
+
+
+def choose_documents(
+    validation: TokenShards, tokenizer: Tokenizer, config: EvaluateConfig
+) -> tuple[list[Document], dict[str, int]]:
+    """The documents to score, in order of id, cut to the configured length; and how many were not taken."""
+    ordered = sorted(validation.documents(), key=lambda d: d.id)
+    filled = [d for d in ordered if d.num_bytes > 0]
+    chosen = filled[: config.max_documents]
+    if not chosen:
+        raise StageFailure(f"evaluate found no text in {len(ordered)} validation documents; raise documents.validation_frac")
+    return chosen, {"empty": len(ordered) - len(filled), "over_max_documents": len(filled) - len(chosen)}
+
+
+def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence[Document]) -> None:
+    """Raise StageFailure unless the tokens of every chosen document give its text back, byte for byte."""
+    texts = read_texts(documents, {d.id for d in chosen})
+    for document in chosen:
+        if document.id not in texts:
+            raise StageFailure(
+                f"document {document.id.hex()} of the shards is not in {documents.path.name}; rebuild with force=[shards]"
+            )
+        if tokenizer.decode_bytes(document.tokens) != texts[document.id].encode():
+            raise StageFailure(
+                f"the tokens of document {document.id.hex()} do not give its text back, so bits per byte would count "
+                "other bytes; choose a lossless tokenizer, or rebuild with force=[tokenizer,shards]"
+            )
+
+
+def read_texts(documents: Artifact, ids: set[bytes]) -> dict[bytes, str]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array(sorted(ids), pa.binary(16))
+    texts: dict[bytes, str] = {}
+    for file in documents.files("part-*.parquet"):
+        table = read_table(file, ["id", "text"])
+        table = table.filter(pc.is_in(table["id"], wanted))
+        texts |= dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    return texts
+
+
+def score(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    training: TokenShards,
+    chosen: Sequence[Document],
+    window: int,
+    context: int,
+    config: EvaluateConfig,
+) -> Scored:
+    """Bits of every chosen document by the model, the unigram and the bigram."""
+    from llm_core.infer.bits_per_byte import score_documents
+    from tasks.evaluation.ngrams import score_ngrams
+
+    eos = tokenizer.eos_id
+    tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in chosen]
+    by_model = score_documents(model, tokens, eos, window, context, config.batch_tokens)
+    unigram, bigram = score_ngrams(stream(training), tokens, model.config.vocab_size, eos)
+    is_text = [t != eos for t in tokens]
+    bits = {
+        name: np.array([b[text].sum() for b, text in zip(each, is_text, strict=True)])
+        for name, each in (("model", by_model), ("unigram", unigram), ("bigram", bigram))
+    }
+    return Scored(
+        documents=chosen,
+        num_tokens=np.array([text.sum() for text in is_text]),
+        num_bytes=np.array([tokenizer.bytes_per_token[t].sum() for t in tokens], np.int64),
+        bits=bits,
+        eos_bits=np.concatenate([b[~text] for b, text in zip(by_model, is_text, strict=True)]),
+    )
+
+
+def stream(training: TokenShards) -> Iterator[np.ndarray]:
+    for begin in range(0, training.num_tokens, STREAM_TOKENS):
+        yield training.read(begin, min(begin + STREAM_TOKENS, training.num_tokens))
+
+
+def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
+    """Headline, baselines and groups as plain numbers."""
+
+    def ratio(bits: np.ndarray, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
+        interval = ratio_bootstrap(bits[rows], scored.num_bytes[rows], config.bootstrap_samples, config.seed)
+        return {
+            "value": rounded(interval.value),
+            "low": rounded(interval.low),
+            "high": rounded(interval.high),
+            "standard_error": rounded(interval.standard_error),
+            "documents": interval.num_observations,
+            "bytes": int(scored.num_bytes[rows].sum()),
+            "small": interval.num_observations < config.small_group_documents,
+        }
+
+    def groups(names: Sequence[str | None]) -> dict[str, Any]:
+        named = [name or "und" for name in names]
+        shown = largest(tally_documents(named, scored.num_bytes.tolist()))
+        labels = np.array([name if name in shown else OTHER for name in named])
+        return {str(name): ratio(scored.bits["model"], np.flatnonzero(labels == name)) for name in np.unique(labels)}
+
+    headline, unigram, bigram = (ratio(scored.bits[name]) for name in ("model", "unigram", "bigram"))
+    best = "bigram" if bigram["value"] <= unigram["value"] else "unigram"
+    return {
+        "val_bpb": headline | {"level": 0.95, "num_documents": headline["documents"], "num_bytes": headline["bytes"]},
+        "unigram_bpb": unigram["value"],
+        "bigram_bpb": bigram["value"],
+        "baselines": {"unigram": unigram, "bigram": bigram},
+        # Paired: both models are resampled together, so the interval is that of the difference.
+        "gain_over_best_baseline": ratio(scored.bits[best] - scored.bits["model"]) | {"baseline": best},
+        "bits_per_token": rounded(math.fsum(scored.bits["model"]) / int(scored.num_tokens.sum())),
+        "eos_bits_per_document": rounded(float(scored.eos_bits.mean())) if len(scored.eos_bits) else None,
+        "by_source": groups([d.source for d in scored.documents]),
+        "by_language": groups([d.language for d in scored.documents]),
+    }
+
+
+def document_rows(scored: Scored) -> list[dict[str, Any]]:
+    """One row per document, so that two models can be compared on the same documents."""
+    return [
+        {"id": d.id.hex(), "bits": round(float(bits), BITS_DIGITS), "bytes": int(num_bytes), "tokens": int(tokens)}
+        for d, bits, num_bytes, tokens in zip(
+            scored.documents, scored.bits["model"], scored.num_bytes, scored.num_tokens, strict=True
+        )
+    ]
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, ROUND_DIGITS)
+
+
+def choose_prompts(tokenizer: Tokenizer, chosen: Sequence[Document], config: EvaluateConfig) -> list[list[int]]:
+    """The configured prompts, and the first tokens of some documents."""
+    prompts = [tokenizer.encode(text).tolist() for text in config.sample_prompts]
+    for document in chosen[: config.num_document_prompts]:
+        text_tokens = document.tokens[:-1] if document.tokens[-1] == tokenizer.eos_id else document.tokens
+        prompts.append(text_tokens[: config.document_prompt_tokens].tolist())
+    return prompts
+
+
+def write_samples(
+    model: Transformer, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], config: EvaluateConfig
+) -> list[dict[str, str]]:
+    """Continuations of prompts, all scrubbed. Prompt and text are whole characters, and together those of all tokens."""
+    from tasks.pii.scrub import scrub
+
+    answers = generate_texts(model, tokenizer, prompts, config.sampling(), config.max_new_tokens)
+    texts = [TextStream(tokenizer).add(prompt) for prompt in prompts]
+    return [{"prompt": scrub(text), "text": scrub(answer.text)} for text, answer in zip(texts, answers, strict=True)]

@@ -1,0 +1,288 @@
+"""What would other quality rules have kept? Asked of the stored features, without reading a text again.
+
+The sidecars of quality hold every feature of every document. One query over them (DuckDB, columns in place, all cores) gives
+each document the first rule of the new rule book that drops it, as `tasks.quality.rules.judge` would, and counts documents and
+bytes by the reason of the run and the new one, by source and language, with some that change: which they are, the rule that
+decides, and what it measured. Their texts are not shown; `textmill explain ID` does.
+
+In: quality's sidecars (`id, num_bytes, drops, kept` and the features the new rules look at), `language`, and `source` of the
+documents. Cost: seconds for ten million documents, memory of the groups. Left out: what dedup would make of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from llm_core.config import ConfigError, nearest, to_plain
+from tasks.corpus.documentset import document_parts, read_row
+from tasks.quality.described_rules import place_of, threshold_at
+from tasks.quality.presets import Rule
+from tasks.quality.rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
+from tasks.quality.score_limits import check_scores, resolve_limits
+from tasks.quality.stage import QualityConfig
+from tasks.runtime.artifact import Artifact, ArtifactMismatch, digest_file
+from tasks.runtime.keys import key_config
+
+NUM_SAMPLES = 5
+
+
+@dataclass
+class Count:
+    """Documents and bytes that were kept, that would be, and that change either way."""
+
+    kept_before: int = 0
+    kept_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    newly_dropped: int = 0
+    newly_kept: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A document whose verdict changes, and the first rule that drops it: the new one where it would go, else the old one."""
+
+    id: str
+    """In hex."""
+    source: str
+    source_id: str | None
+    language: str
+    rule: str
+    feature: str
+    value: float
+    side: str
+    threshold: float | None
+
+
+@dataclass
+class Replay:
+    """How the verdict changes, in all and by label."""
+
+    total: Count = field(default_factory=Count)
+    by_source: dict[str, Count] = field(default_factory=dict)
+    by_language: dict[str, Count] = field(default_factory=dict)
+    reasons: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """{rule: documents dropped for it first, before and after}."""
+    newly_dropped: list[Sample] = field(default_factory=list)
+    newly_kept: list[Sample] = field(default_factory=list)
+
+
+def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quality: Artifact, config: QualityConfig) -> Replay:
+    """Compare the verdicts in `quality` with those that `config` would give.
+
+    Raises ConfigError where a rule looks at a feature that was not measured, ArtifactMismatch for an older artifact.
+    """
+    import duckdb
+
+    files = quality.files("part-*.parquet")
+    fields = {field.name: str(field.type) for field in pq.read_schema(files[0])}
+    if "drops" not in fields or "num_bytes" not in fields:
+        raise ArtifactMismatch(f"the quality artifact {quality.path} is of an older version; rebuild it with a run")
+    check_scores(config, list(scores.metrics["scores"]))
+    _check_lists(quality, config)
+    for name, limit in config.limits.items():
+        if limit.spare_frac:
+            raise ConfigError(f"limits.{name}.spare_frac is drawn when documents are judged; replay without it, or run")
+    book = resolve_limits(config, scores, document_parts(ingest, language=language, scores=scores)).rule_book()
+    query = _query(
+        [str(f) for f in files],
+        [str(language.file(f.name)) for f in files],
+        [str(ingest.file(f"documents/{f.name}")) for f in files],
+        _reason(book, fields),
+        _kind(config),
+    )
+    with duckdb.connect() as connection:
+        rows = connection.execute(query).fetchall()
+    before = {str(rule["name"]): rule for rule in quality.metrics["rules"]}
+    result, dropped, kept = _summarize(rows, list(before))
+    for chosen in dropped:
+        document = _document(chosen, ingest)
+        place = place_of(to_plain(config), chosen.source, chosen.language, document["metadata"])
+        rule = next(j.rule for j in book.judgements(*place) if j.rule.name == chosen.reason)
+        threshold = dict(rule.cuts).get(chosen.language, rule.threshold)
+        result.newly_dropped.append(_sample(chosen, document, rule.feature, rule.side, threshold))
+    for chosen in kept:
+        document, old = _document(chosen, ingest), before[chosen.reason]
+        place = place_of(quality.config, chosen.source, chosen.language, document["metadata"])
+        result.newly_kept.append(_sample(chosen, document, old["feature"], old["side"], threshold_at(old, quality.config, place)))
+    return result
+
+
+class _Chosen(NamedTuple):
+    """A document that is shown, in the order of ids: the row of a quality sidecar, and why it goes or went."""
+
+    id: bytes
+    reason: str
+    source: str
+    language: str
+    file: str
+    row: int
+
+
+def _document(chosen: _Chosen, ingest: Artifact) -> dict[str, Any]:
+    return read_row(ingest.file(f"documents/{Path(chosen.file).name}"), chosen.row, ["id", "source_id", "metadata"])
+
+
+def _sample(chosen: _Chosen, document: Mapping[str, Any], feature: str, side: str, threshold: float | None) -> Sample:
+    value = read_row(Path(chosen.file), chosen.row, ["id", feature])
+    assert document["id"] == value["id"] == chosen.id, "sidecars have the rows of the documents"
+    place = (chosen.source, document["source_id"], chosen.language)
+    return Sample(chosen.id.hex(), *place, chosen.reason, feature, value[feature], side, threshold)
+
+
+def _check_lists(quality: Artifact, config: QualityConfig) -> None:
+    """Raise ConfigError where lists hold something else than those whose hits are stored."""
+    if not quality.record:
+        return  # never published, so nobody knows of its lists
+    found = {f"keywords.{name}": one for name, one in quality.config.get("keywords", {}).items()}
+    found["urls"] = quality.config.get("urls", {})
+    files = quality.record["identity"].get("inputs", {})
+    own_files = {name: digest_file(path) for name, path in config.input_files().items()}
+    wanted = json.loads(json.dumps(key_config(config)))
+    asked = {f"keywords.{name}": one for name, one in wanted["keywords"].items()}
+    asked |= {"urls": wanted["urls"]} if config.urls.finds else {}
+    for place, one in asked.items():
+        under = place.replace(".", "/") + "/"
+        before = _contents(found.get(place, {})), {n: d for n, d in files.items() if n.startswith(under)}
+        if before != (_contents(one), {n: d for n, d in own_files.items() if n.startswith(under)}):
+            raise ConfigError(
+                f"quality.{place} is not the list whose hits this run has stored; it takes a run to look for others"
+            )
+
+
+def _contents(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the hits of a list, in plain values."""
+    return {name: value for name, value in settings.items() if name not in ("action", "max_hits", "drops")}
+
+
+def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[str], reason: str, kind: str) -> str:
+    """Groups of (source, language, bit of the old reason or null, new reason or null, documents, bytes, smallest ids with their
+    file and row)."""
+    # Rows of the three are the same documents in the same order: joined by position, with no table of ids in memory.
+    return f"""
+    WITH judged AS (
+        SELECT d.source AS source, l.language AS language, q.id AS id, q.num_bytes AS num_bytes,
+            {{'id': q.id, 'file': q.filename, 'row': q.file_row_number}} AS place,
+            CASE WHEN q.drops = 0 THEN NULL ELSE q.drops & ((~q.drops) + 1::UBIGINT) END AS old_bit,
+            {reason} AS new_reason
+        FROM {_table(quality, ", filename = true, file_row_number = true")} q
+        POSITIONAL JOIN (SELECT language FROM {_table(language)}) l
+        POSITIONAL JOIN (SELECT source, {kind} AS kind FROM {_table(documents)}) d
+    )
+    SELECT source, language, old_bit, new_reason, count(*), sum(num_bytes),
+        min_by(place, id, {NUM_SAMPLES}) FILTER ((old_bit IS NULL) <> (new_reason IS NULL))
+    FROM judged GROUP BY ALL ORDER BY ALL
+    """
+
+
+def _kind(config: QualityConfig) -> str:
+    """An expression of the kind that `tasks.quality.rules.document_kind` finds."""
+    if not config.by_kind:
+        return "NULL"
+    of_source = [f"WHEN source = {_text(source)} THEN {_text(kind)}" for source, kind in config.kind_of_source.items()]
+    given = f"CASE {' '.join(of_source)} END" if of_source else "NULL"
+    if config.kind_key is None:
+        return given
+    pointer = _text("/" + config.kind_key.replace("~", "~0").replace("/", "~1"))
+    own = f"json_extract_string(metadata, {pointer})"
+    return f"CASE WHEN {own} IN ({', '.join(map(_text, config.by_kind))}) THEN {own} ELSE {given} END"
+
+
+def _reason(book: RuleBook, fields: dict[str, str]) -> str:
+    """An expression of the first rule that drops a document, by its source, language and kind; null where it is kept."""
+    cases = []
+    for place in book.places():
+        rules = [j.rule for j in book.judgements(*place) if j.drops and j.rule.is_on]
+        first = (
+            "CASE " + " ".join(f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules) + " END"
+            if rules
+            else "NULL"
+        )
+        labels = (("d.source", place.source), ("l.language", place.language), ("d.kind", place.kind))
+        where = [f"{column} = {_text(label)}" for column, label in labels if label is not None]
+        cases.append((len(where), " AND ".join(where), first))
+    # The narrowest place first. Every combination has its own, so of two as narrow only one can hold after all narrower ones.
+    ordered = sorted(cases, key=lambda case: -case[0])
+    branches = " ".join(f"WHEN {where} THEN {first}" for _, where, first in ordered if where)
+    rest = next(first for _, where, first in ordered if not where)
+    return f"CASE {branches} ELSE {rest} END" if branches else rest
+
+
+def _breaks(rule: Rule, fields: dict[str, str]) -> str:
+    """A condition as `tasks.quality.rules.breaks` and `judge` have it; a missing value breaks no rule."""
+    if rule.feature not in fields:
+        raise ConfigError(
+            f"{rule.name} looks at {rule.feature}, which this run did not measure; {nearest(rule.feature, list(fields))}"
+        )
+    column = f'CAST(q."{rule.feature}" AS DOUBLE)'
+    conditions = [f"{column} {'<' if rule.side == 'min' else '>'} {_threshold(rule)}"]
+    if fields[rule.feature] in ("float", "double"):
+        conditions.append(f"NOT isnan({column})")  # DuckDB takes NaN for the largest number
+    if rule.applies_to == "segmented":
+        conditions.append(f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}")
+    elif rule.applies_to == "terminal":
+        conditions.append(f"l.language NOT IN ({', '.join(map(_text, WITHOUT_TERMINAL_PUNCTUATION))})")
+    if rule.languages:
+        conditions.append(f"l.language IN ({', '.join(map(_text, rule.languages))})")
+    return " AND ".join(conditions)
+
+
+def _threshold(rule: Rule) -> str:
+    """The threshold of a row's language; null, which nothing is under or over, where only other languages have one."""
+    threshold = "NULL" if rule.threshold is None else f"CAST('{float(rule.threshold)!r}' AS DOUBLE)"
+    if not rule.cuts:
+        return threshold
+    branches = " ".join(f"WHEN {_text(language)} THEN CAST('{cut!r}' AS DOUBLE)" for language, cut in rule.cuts)
+    return f"(CASE l.language {branches} ELSE {threshold} END)"
+
+
+def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[Replay, list[_Chosen], list[_Chosen]]:
+    """The counts, and some documents that would go and that would come back."""
+    result = Replay()
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+    dropped: list[_Chosen] = []
+    kept: list[_Chosen] = []
+    for source, language, old_bit, new_reason, documents, num_bytes, samples in rows:
+        old_reason = None if old_bit is None else names[int(old_bit).bit_length() - 1]
+        if old_reason is not None:
+            before[old_reason] = before.get(old_reason, 0) + documents
+        if new_reason is not None:
+            after[new_reason] = after.get(new_reason, 0) + documents
+        for count in (
+            result.total,
+            result.by_source.setdefault(str(source), Count()),
+            result.by_language.setdefault(str(language), Count()),
+        ):
+            if old_reason is None:
+                count.kept_before += documents
+                count.bytes_before += int(num_bytes)
+                count.newly_dropped += documents if new_reason is not None else 0
+            if new_reason is None:
+                count.kept_after += documents
+                count.bytes_after += int(num_bytes)
+                count.newly_kept += documents if old_reason is not None else 0
+        changed = kept if new_reason is None else dropped
+        reason = str(old_reason if new_reason is None else new_reason)
+        for one in samples or ():
+            changed.append(_Chosen(bytes(one["id"]), reason, str(source), str(language), one["file"], one["row"]))
+    order = [*names, *sorted(set(after) - set(names))]
+    result.reasons = {name: (before.get(name, 0), after.get(name, 0)) for name in order if name in before or name in after}
+    return result, sorted(dropped)[:NUM_SAMPLES], sorted(kept)[:NUM_SAMPLES]
+
+
+def _table(paths: Sequence[str], options: str = "") -> str:
+    """The rows of files and nothing else: DuckDB takes `language=de/` in a path for a column and `[1]` for a pattern."""
+    literal = [re.sub(r"[\[*?]", r"[\g<0>]", path) for path in paths]
+    return f"read_parquet([{', '.join(map(_text, literal))}], hive_partitioning = false{options})"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,1 @@
+"""Reads fastText model files and checks them before the C++ loader sees them."""

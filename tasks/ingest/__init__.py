@@ -1,0 +1,1 @@
+"""Reads source files, local or remote, into documents. Read `stage.py`, `sources.py`, `documentrows.py`."""

@@ -1,0 +1,219 @@
+"""What is a record as a document? Columns get their meaning, the text is repaired, the rest becomes metadata.
+
+Repaired and counted, per document: NUL (removed), BOM (removed at the beginning), CRLF (becomes LF), LONE_SURROGATE (becomes
+U+FFFD), ENCODING (bytes without a meaning in a page's encoding become U+FFFD). Dropped: EMPTY (nothing but white space and
+zero-width characters), EXCLUDED (by `exclude` or `include`). Left out: any normalisation of Unicode forms; documents are what
+the source says.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from tasks.corpus.visible import shows
+from tasks.ingest.sources import HtmlConfig, InputConfig
+from tasks.readers import Fault, Record, json_type
+from tasks.readers.items import MAX_NESTING, TOO_DEEP
+from tasks.readers.pages import BrokenPage, Encoded, PageText, extract
+from tasks.readers.recordlimits import USUAL, Limits
+from tasks.runtime.sandbox import OutOfBounds, Sandbox
+
+DUMP_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
+_MISSING = object()
+
+
+class NestedTooDeeply(ValueError):
+    """A value with more levels than a record may have."""
+
+
+class Row(NamedTuple):
+    """A document without its id; texts that may be long are UTF-8."""
+
+    text: bytes
+    source: str
+    source_id: str | None
+    url: str | None
+    language: str | None
+    added_at: str | None
+    metadata: bytes
+    license: str | None
+    repairs: tuple[str, ...]
+
+
+class RowReader:
+    """Makes rows of the records of one source. `sandbox` reads its pages."""
+
+    def __init__(self, source: str, config: InputConfig, html: HtmlConfig, sandbox: Sandbox, limits: Limits = USUAL) -> None:
+        self._source, self._config, self._html, self._sandbox = source, config, html, sandbox
+        self._limits = limits
+        # A column that is null has no name that a record could use.
+        columns: tuple[Any, ...] = (
+            config.source_column,
+            config.id_column,
+            config.url_column,
+            config.language_column,
+            config.added_column,
+        )
+        self._columns = columns
+
+    def read(self, record: Record) -> Row | str | Fault:
+        """A row, or a drop reason, or a fault. Takes the record's values apart."""
+        try:
+            return self._read(record)
+        except NestedTooDeeply:
+            return Fault(record.line, record.byte_offset, TOO_DEEP)
+        except (RecursionError, ArithmeticError) as error:
+            return Fault(record.line, record.byte_offset, f"wrong type: {type(error).__name__} where a value becomes JSON")
+
+    def _read(self, record: Record) -> Row | str | Fault:
+        config, values = self._config, record.values
+        if (config.exclude or config.include) and _excluded(values, config):
+            return "EXCLUDED"
+        text = values.pop(config.text_column, _MISSING)
+        page: PageText | None = None
+        if type(text) is not str or config.text_kind == "html":
+            found = self._find_text(text, record)
+            if isinstance(found, Fault):
+                return found
+            text, page = found
+        repairs = record.repaired
+        try:
+            encoded = text.encode("utf-8")
+        except UnicodeEncodeError:  # half a surrogate pair from a table format that does not check
+            encoded, repairs = text.encode("utf-8", "replace"), (*repairs, "LONE_SURROGATE")
+            text = encoded.decode("utf-8")
+        if len(encoded) > self._limits.record_bytes:
+            return Fault(record.line, record.byte_offset, self._limits.over("a text"))
+        # Looked for in bytes: a search for one byte is many times faster than one in wide characters.
+        if b"\0" in encoded or b"\r" in encoded or text.startswith("\ufeff"):
+            text, more = repair_text(text)
+            encoded, repairs = text.encode("utf-8"), (*repairs, *more)
+        if not shows(text):
+            return "EMPTY"
+        if page is not None:
+            details = {"title": page.title, "encoding": page.encoding}
+            values = {name: value for name, value in details.items() if value is not None} | values
+            repairs = (*repairs, "ENCODING") if page.repaired else repairs
+        license_name = values.get("license")
+        # Looked up before they are taken out: one column may be two things, as an address that is the id too.
+        meanings = [values.get(column) for column in self._columns]
+        for column in self._columns:
+            values.pop(column, None)
+        for i, value in enumerate(meanings):
+            if value is not None and type(value) is not str:
+                meanings[i] = _as_text(value)
+        row_source, source_id, url, language, added_at = meanings
+        metadata = metadata_json(values)
+        license_name = license_name if isinstance(license_name, str) else None
+        return Row(encoded, row_source or self._source, source_id, url, language, added_at, metadata, license_name, repairs)
+
+    def source_id(self, record: Record) -> str | None:
+        """The record's own id as a document has it, None if nested too deeply; asked for before `read` takes the values apart."""
+        try:
+            return _as_text(record.values.get(self._config.id_column)) if self._config.id_column else None
+        except NestedTooDeeply:
+            return None
+
+    def _find_text(self, value: Any, record: Record) -> tuple[str, PageText | None] | Fault:
+        if isinstance(value, bytes):
+            if self._config.text_kind == "html":
+                value = Encoded(value, None, True)
+            else:
+                try:
+                    value = value.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    return Fault(record.line, record.byte_offset, f"invalid UTF-8: byte 0x{value[error.start]:02x}")
+        if isinstance(value, str):
+            if self._config.text_kind == "plain":
+                return value, None
+            value = Encoded(value.encode("utf-8", "replace"), "utf-8", True)
+        if isinstance(value, Encoded):
+            try:
+                page = extract(value, self._sandbox, self._html.main_content, self._limits)
+            except BrokenPage as error:
+                return Fault(record.line, record.byte_offset, str(error))
+            except OutOfBounds as error:
+                return Fault(record.line, record.byte_offset, f"page out of bounds: {error}")
+            return page.text, page
+        column = self._config.text_column
+        if value is _MISSING:
+            what = f"column {column} is missing"
+        elif value is None:
+            what = f"column {column} is null"
+        else:
+            what = f"wrong type: column {column} is {json_type(value)}, not text"
+        return Fault(record.line, record.byte_offset, what)
+
+
+def repair_text(text: str) -> tuple[str, tuple[str, ...]]:
+    """The text without NUL, leading BOM and CRLF, and which of them it had. Repairing twice changes nothing."""
+    repairs = []
+    if "\0" in text:
+        text = text.replace("\0", "")
+        repairs.append("NUL")
+    if text.startswith("\ufeff"):
+        text = text.lstrip("\ufeff")
+        repairs.append("BOM")
+    if "\r\n" in text:
+        *lines, last = text.split("\n")
+        text = "\n".join([*(line.rstrip("\r") for line in lines), last])
+        repairs.append("CRLF")
+    return text, tuple(repairs)
+
+
+def metadata_json(values: Mapping[str, Any]) -> bytes:
+    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON becomes null. Raises
+    NestedTooDeeply."""
+    if not values:
+        return b"{}"
+    try:
+        return orjson.dumps(values, option=DUMP_OPTIONS, default=_plain)
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, keys that are no texts, more than MAX_NESTING levels
+        _require_shallow(values)
+    try:
+        return _dump(values)
+    except ValueError:
+        return _dump(json.loads(json.dumps(values, default=_plain), parse_constant=lambda name: None))
+
+
+def _require_shallow(values: Mapping[str, Any]) -> None:
+    """Raise NestedTooDeeply where more than MAX_NESTING lists and objects are in each other, the mapping among them."""
+    level, held = 1, [v for v in values.values() if type(v) is dict or type(v) is list]
+    while held and level < MAX_NESTING:
+        members = [m for one in held for m in (one.values() if type(one) is dict else one)]
+        level, held = level + 1, [m for m in members if type(m) is dict or type(m) is list]
+    if held:
+        raise NestedTooDeeply
+
+
+def _excluded(values: Mapping[str, Any], config: InputConfig) -> bool:
+    return any(_as_text(values.get(column)) in unwanted for column, unwanted in config.exclude.items()) or any(
+        _as_text(values.get(column)) not in wanted for column, wanted in config.include.items()
+    )
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    _require_shallow({"": value})
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=_plain).strip('"')
+
+
+def _dump(values: Mapping[str, Any]) -> bytes:
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+    return text.encode("utf-8", "replace")
+
+
+def _plain(value: Any) -> str:
+    """Text for column types that JSON does not have: dates, decimals, bytes."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)

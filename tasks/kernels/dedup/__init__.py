@@ -1,0 +1,1 @@
+"""Kernels of deduplication: hashes, shingles, MinHash, banding, overlap."""

@@ -1,0 +1,1 @@
+"""Kernels of classifiers and n-gram language models."""

@@ -1,0 +1,1 @@
+"""Kernels that find candidates of personal data. Read `spans.py` first."""

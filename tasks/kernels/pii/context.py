@@ -1,0 +1,89 @@
+"""Which word before a number says what it is? Short walks back over words, for vetoes and for weak checksums."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.definitions import pii_kinds as kinds
+from tasks.kernels import inner
+from tasks.kernels.pii.bytes import ALPHA, contains, is_any, pack, packed
+
+MAX_CONTEXT_BYTES = 48
+MAX_CONTEXT_WORDS = 6
+
+_NUMBERINGS = packed(
+    "v ver version versions standard standards release released rel section sections sec sect chapter clause appendix oid "
+    "build rev revision"
+)
+_BRIDGES = packed("to from is was and number no nr")
+
+_WORDS_OF = {
+    kinds.US_SSN: "ssn ssns itin social",
+    kinds.DE_IDNR: "idnr steuerid steuer steuernummer identifikationsnummer tin",
+    kinds.IN_AADHAAR: "aadhaar aadhar adhaar uidai uid",
+    kinds.BR_CPF: "cpf contribuinte",
+    kinds.PL_PESEL: "pesel",
+    kinds.NL_BSN: "bsn sofinummer burgerservicenummer",
+    kinds.ES_DNI: "dni nif documento",
+    kinds.ETHER_ADDRESS: "eth ether ethereum wallet address addr erc metamask",
+}
+_CONTEXT_WORDS = np.concatenate([packed(words) for words in _WORDS_OF.values()])
+_CONTEXT_KINDS = np.concatenate([np.full(len(words.split()), kind, np.int64) for kind, words in _WORDS_OF.items()])
+
+
+@inner
+def announced(v: np.ndarray, lo: int, i: int, kind: int) -> bool:
+    """Does one of the last words before i name this kind of number?"""
+    limit = max(lo, i - MAX_CONTEXT_BYTES)
+    words = 0
+    while i > limit and words < MAX_CONTEXT_WORDS and v[i - 1] != 60 and v[i - 1] != 62:
+        k = i
+        while i > limit and is_any(v[i - 1], ALPHA):
+            i -= 1
+        if i == k:
+            i -= 1
+            continue
+        words += 1
+        word = pack(v, i, k)
+        for n in range(len(_CONTEXT_WORDS)):
+            if _CONTEXT_WORDS[n] == word and _CONTEXT_KINDS[n] == kind:
+                return True
+    return False
+
+
+@inner
+def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
+    """Is what stands before i a word or sign that counts versions, sections or objects?"""
+    j = _skip_back(v, i, lo, False)
+    if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
+        return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
+    # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their places act alike.
+    if j - 2 >= lo and v[j - 1] == 61:
+        b = v[j - 2]
+        if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
+            return True
+    for _ in range(4):  # "Standards-Version to 4.6.0.1": small words lead to the one that tells
+        k = _skip_back(v, i, lo, True)
+        if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
+            k -= 1
+        i = k
+        while i > lo and k - i <= 9 and is_any(v[i - 1], ALPHA):
+            i -= 1
+        word = pack(v, i, k)
+        if i < k and contains(_NUMBERINGS, word):
+            return True
+        if i == k or not contains(_BRIDGES, word):
+            return False
+    return False
+
+
+@inner
+def _skip_back(v: np.ndarray, i: int, lo: int, signs: bool) -> int:
+    """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where asked."""
+    limit = max(lo, i - 4)
+    while i > limit:
+        c = v[i - 1]
+        if not (c == 32 or c == 40 or c == 34 or c == 39 or (signs and (c == 58 or c == 61))):
+            break
+        i -= 1
+    return i

@@ -1,0 +1,381 @@
+"""Which numbers of people begin at this digit? Cards, bank accounts, telephones and national ids.
+
+All are rows of digit groups. `read_groups` reads the row once, and each judge asks for shapes: how many digits each group has
+and what stands between. Cards and bank accounts are final here; the others get a value and are decided by it outside.
+Vetoed: decimals, names and codes, longer rows of numbers, dates, and weak checksums that no word announces.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.definitions import pii_kinds as kinds
+from tasks.kernels import inlined, inner
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, UPPER, is_any
+from tasks.kernels.pii.context import announced
+from tasks.kernels.pii.shapes import SIZE_BITS, shape_of, shape_table
+
+MAX_PHONE_BYTES = 40
+MAX_GROUPS = 8
+MAX_DIGITS = 19
+MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS = 15, 12
+MAX_ONES = 3
+"""More groups of one digit are no number but a row of them."""
+
+END, DIGITS, SHAPE, SIGNS, GROUP_NUMBERS = (MAX_GROUPS * column for column in range(5))
+"""Where the columns of a row of groups begin, a number per group in each: where it ends; digits and sizes so far (five bits
+each); bits of the separators so far."""
+BLANK, HYPHEN, DOT, SLASH, OTHER = 1, 2, 4, 8, 16
+
+_SEPARATOR = np.zeros(256, np.int64)
+for _c, _code in ((" ", BLANK), ("-", HYPHEN), (".", DOT), ("/", SLASH), ("(", OTHER), (")", OTHER)):
+    _SEPARATOR[ord(_c)] = _code
+
+
+_UNSORTED_FORMS: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
+    ((18,), 0, kinds.CN_RIC, False),
+    ((17,), 0, kinds.CN_RIC, False),  # and X
+    ((3, 2, 4), HYPHEN, kinds.US_SSN, False),
+    ((3, 2, 4), BLANK, kinds.US_SSN, True),
+    ((9,), 0, kinds.US_SSN, True),
+    ((11,), 0, kinds.DE_IDNR, True),
+    ((2, 3, 3, 3), BLANK, kinds.DE_IDNR, True),
+    ((15,), 0, kinds.FR_NIR, False),
+    ((13, 2), BLANK, kinds.FR_NIR, False),
+    ((1, 2, 2, 2, 3, 3, 2), BLANK, kinds.FR_NIR, False),
+    ((12,), 0, kinds.IN_AADHAAR, True),
+    ((4, 4, 4), BLANK, kinds.IN_AADHAAR, True),
+    ((4, 4, 4), HYPHEN, kinds.IN_AADHAAR, True),
+    ((11,), 0, kinds.BR_CPF, True),
+    ((3, 3, 3, 2), DOT | HYPHEN, kinds.BR_CPF, False),
+    ((6, 7), HYPHEN, kinds.KR_RRN, False),
+    ((11,), 0, kinds.PL_PESEL, True),
+    ((9,), 0, kinds.NL_BSN, True),
+    ((8,), 0, kinds.ES_DNI, False),  # and a letter
+)
+_FORMS = sorted(_UNSORTED_FORMS, key=lambda form: shape_of(*form[0]))
+FORM_SHAPES = np.array([shape_of(*sizes) for sizes, _, _, _ in _FORMS], np.int64)
+_FORM_SIGNS = np.array([signs for _, signs, _, _ in _FORMS], np.int64)
+_FORM_KIND = np.array([kind for _, _, kind, _ in _FORMS], np.int64)
+_FORM_WEAK = np.array([weak for _, _, _, weak in _FORMS], np.uint8)
+NUM_FORMS = len(_FORMS)
+FORM_TABLE = shape_table(FORM_SHAPES)
+
+# Length of an IBAN by country, ISO 13616 registry of SWIFT.
+_IBAN_BYTES = (
+    "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20 EG29 ES24 FI18 "
+    "FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 "
+    "LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 RO24 RS22 RU33 SA24 "
+    "SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30"
+)
+IBAN_LENGTHS = {entry[:2]: int(entry[2:]) for entry in _IBAN_BYTES.split()}
+_IBAN_TABLE = np.zeros(26 * 26, np.uint8)
+for _country, _length in IBAN_LENGTHS.items():
+    _IBAN_TABLE[(ord(_country[0]) - 65) * 26 + ord(_country[1]) - 65] = _length
+
+
+@inlined
+def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray, most_mixed: int) -> int:
+    """Read the digit groups from i, with one or two separators between; how many there are.
+
+    most_mixed: digits of the longest telephone number that may begin here. Nothing else has so many and separators of two
+    kinds, so a longer row is not read to its end.
+    """
+    count, digits, shape, signs, separator, ones = 0, 0, 0, 0, 0, 0
+    limit = min(hi, i + MAX_PHONE_BYTES)
+    while count < MAX_GROUPS:
+        j, most = i, min(limit, i + MAX_DIGITS + 1)
+        while j < most and is_any(v[j], DIGIT):
+            j += 1
+        digits += j - i
+        ones += j - i == 1
+        if j == i or digits > MAX_DIGITS or ones > MAX_ONES or (j == limit and limit < hi):
+            break
+        signs |= separator
+        if digits > most_mixed and signs & (signs - 1) != 0:
+            break
+        shape = (shape << SIZE_BITS) | (j - i)
+        groups[END + count] = j
+        groups[DIGITS + count] = digits
+        groups[SHAPE + count] = shape
+        groups[SIGNS + count] = signs
+        count += 1
+        if j == limit:
+            break
+        separator, size = _separator(v, j, limit)
+        if size == 0:
+            break
+        i = j + size
+        if i < limit and not is_any(v[i], DIGIT):
+            code, size = _separator(v, i, limit)
+            separator |= code | (OTHER if code > 0 else 0)
+            i += size
+    return count
+
+
+@inner
+def value_of(v: np.ndarray, i: int, end: int) -> int:
+    """The digits from i to `end` as one number."""
+    value = 0
+    for j in range(i, end):
+        if is_any(v[j], DIGIT):
+            value = value * 10 + (v[j] - np.int64(48))
+    return value
+
+
+@inlined
+def may_begin(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
+    """Could a long number begin with the digits from i to end? Quick, and rather yes than no.
+
+    It has more than seven digits at once, or others follow, with one or two separators between. What stands behind a hyphen or
+    slash is the middle of something, and so is what stands in a row of numbers with blanks between.
+    """
+    if i - 1 > lo and (v[i - 1] == 45 or v[i - 1] == 47) and is_any(v[i - 2], ALNUM):
+        return False
+    if end + 1 >= hi:
+        return end - i > 7
+    if v[end] == 32 and is_any(v[end + 1], DIGIT) and numbers_before(v, lo, i) > 1:
+        return False
+    if end - i > 7:
+        return True
+    if v[end] < 0xC2 and _SEPARATOR[v[end]] == 0:
+        return i > lo and v[i - 1] == 43
+    return is_any(v[end + 1], DIGIT) or v[end + 1] >= 0x80 or _SEPARATOR[v[end + 1]] != 0
+
+
+@inlined
+def _separator(v: np.ndarray, i: int, hi: int) -> tuple[int, int]:
+    """Code and bytes of one separator inside numbers at i, or zeros: blanks, hyphens, dot, slash, parentheses."""
+    code = _SEPARATOR[v[i]]
+    if code > 0:
+        return code, 1
+    if v[i] == 0xC2 and i + 1 < hi and v[i + 1] == 0xA0:
+        return OTHER, 2
+    if v[i] == 0xE2 and i + 2 < hi and v[i + 1] == 0x80 and 0x90 <= v[i + 2] <= 0x93:
+        return OTHER, 3
+    return 0, 0
+
+
+@inner
+def numbers_before(v: np.ndarray, lo: int, i: int) -> int:
+    """How many groups of digits, at most two, stand before i with a blank between."""
+    count = 0
+    while count < 2 and i - 2 >= lo and v[i - 1] == 32 and is_any(v[i - 2], DIGIT):
+        i -= 1
+        limit = max(lo, i - 20)
+        while i > limit and is_any(v[i - 1], DIGIT):
+            i -= 1
+        count += 1
+    return count
+
+
+@inner
+def numbers_after(v: np.ndarray, hi: int, end: int) -> int:
+    """How many groups of digits, at most two, stand after `end` with a blank between."""
+    count = 0
+    while count < 2 and end + 1 < hi and v[end] == 32 and is_any(v[end + 1], DIGIT):
+        end += 1
+        limit = min(hi, end + 20)
+        while end < limit and is_any(v[end], DIGIT):
+            end += 1
+        count += 1
+    return count
+
+
+@inner
+def _is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
+    """Is this no piece of a longer name, code, decimal or path?"""
+    if end < hi:
+        c = v[end]
+        if is_any(c, ALNUM) or c == 95 or ((c == 46 or c == 45 or c == 47) and end + 1 < hi and is_any(v[end + 1], ALNUM)):
+            return False
+    if start > lo:
+        c = v[start - 1]
+        if is_any(c, ALNUM) or c == 46 or c == 95 or c == 43 or c == 47:
+            return False
+        if c == 45 and start - 1 > lo and is_any(v[start - 2], ALNUM):
+            return False
+    return True
+
+
+@inner
+def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int) -> int:
+    """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer row of numbers."""
+    for k in range(min(count, 5) - 1, -1, -1):
+        digits, shape, signs = groups[DIGITS + k], groups[SHAPE + k], groups[SIGNS + k]
+        if digits < 14 or signs > HYPHEN or not _is_card_shape(shape, k + 1):
+            continue
+        end = groups[END + k]
+        if (
+            _is_free(v, lo, hi, i, end)
+            and numbers_before(v, lo, i) + numbers_after(v, hi, end) <= 1
+            and _is_card_number(v, i, end)
+        ):
+            return end
+    return -1
+
+
+@inner
+def _is_card_shape(shape: int, count: int) -> bool:
+    # Sizes 4-4-4-4, 4-4-4-4-1 to 3, 4-6-5 and 4-6-4 as codes of five bits each.
+    if count == 1:
+        return shape <= 19
+    if count == 3:
+        return shape >> 5 == 0b00100_00110 and (shape & 31 == 5 or shape & 31 == 4)
+    if count == 4:
+        return shape == 0b00100_00100_00100_00100
+    return count == 5 and shape >> 5 == 0b00100_00100_00100_00100 and shape & 31 <= 3
+
+
+@inner
+def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
+    total, length, prefix = 0, 0, 0
+    for j in range(end - 1, start - 1, -1):
+        if is_any(v[j], DIGIT):
+            digit = v[j] - np.int64(48)
+            if length % 2 == 1:
+                digit = digit * 2 - 9 if digit > 4 else digit * 2
+            total += digit
+            length += 1
+    if total % 10 != 0:
+        return False
+    for j in range(start, start + 4):
+        prefix = prefix * 10 + (v[j] - np.int64(48))
+    two = prefix // 100
+    if length == 15:
+        return two == 34 or two == 37  # American Express
+    if length == 14:
+        return 300 <= prefix // 10 <= 305 or two == 36 or two == 38  # Diners Club
+    if length == 16 and (51 <= two <= 55 or 2221 <= prefix <= 2720):  # Mastercard
+        return True
+    if prefix // 1000 == 4:  # Visa; its old numbers of 13 digits would take time stamps and article numbers
+        return length == 16 or length == 19
+    # Discover, JCB, UnionPay
+    return length >= 16 and (prefix == 6011 or 644 <= prefix // 10 <= 649 or two == 65 or 3528 <= prefix <= 3589 or two == 62)
+
+
+@inner
+def phone_start(v: np.ndarray, lo: int, i: int) -> int:
+    """Where an international number begins whose + stands before the digit i, or -1."""
+    plus = i - 1
+    if plus > lo and (is_any(v[plus - 1], ALNUM) or v[plus - 1] == 43 or v[plus - 1] == 95):
+        return -1
+    return plus if v[i] != 48 else -1
+
+
+@inner
+def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -> int:
+    """Where a national number begins with the digit i, its parenthesis included, or -1."""
+    start = i - 1 if i > lo and v[i - 1] == 40 else i
+    if start > lo:
+        c = v[start - 1]
+        if is_any(c, ALNUM) or c == 46 or c == 45 or c == 47 or c == 95 or c == 43 or c == 36 or c == 37:
+            return -1
+        blank_follows = first_end < hi and v[first_end] == 32
+        if start - 1 > lo and is_any(v[start - 2], DIGIT) and (c == 58 or c == 44 or (c == 32 and blank_follows)):
+            return -1
+    return start
+
+
+@inner
+def ends_a_phone(v: np.ndarray, hi: int, end: int) -> bool:
+    """A digit group that a letter ends is a name or a code, except for an extension."""
+    return end >= hi or not (is_any(v[end], ALPHA) or v[end] == 95) or v[end] == 120
+
+
+@inner
+def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
+    """Is a national number only the beginning of a longer row of numbers?"""
+    if end + 1 >= hi or not is_any(v[end + 1], DIGIT):
+        return False
+    c = v[end]
+    return c == 45 or c == 46 or c == 47 or (c == 32 and signs & BLANK != 0)
+
+
+@inner
+def national_id(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: int, nth: int) -> tuple[int, int, int]:
+    """(end, kind, value) of the digits from i to the end of group k, which has the shape of the nth form; end -1 if none."""
+    kind, end = _FORM_KIND[nth], groups[END + k]
+    if groups[SIGNS + k] != _FORM_SIGNS[nth]:
+        return -1, 0, 0
+    value = value_of(v, i, end)
+    if FORM_SHAPES[nth] == 17 or kind == kinds.ES_DNI:
+        if end >= hi:
+            return -1, 0, 0
+        c = v[end]
+        end += 1
+        if kind == kinds.ES_DNI:
+            if not is_any(c, UPPER) or (_is_date(value) and not announced(v, lo, i, kind)):
+                return -1, 0, 0
+            value = value * 32 + (c - np.int64(64))
+        elif c | 32 == 120:
+            value = value * 16 + 10
+        else:
+            return -1, 0, 0
+    elif kind == kinds.CN_RIC:
+        value = value // 10 * 16 + value % 10
+    if not _is_free(v, lo, hi, i, end) or numbers_before(v, lo, i) + numbers_after(v, hi, end) > 0:
+        return -1, 0, 0
+    if _FORM_WEAK[nth] and not announced(v, lo, i, kind):
+        return -1, 0, 0
+    return end, kind, value
+
+
+@inner
+def _is_date(value: int) -> bool:
+    return 18000000 <= value < 21000000 and 1 <= value // 100 % 100 <= 12 and 1 <= value % 100 <= 31
+
+
+@inner
+def foreigner_id(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> tuple[int, int]:
+    """The Spanish NIE with the seven digits from i to end, as (end, value), or (-1, 0)."""
+    value = v[i - 1] - np.int64(88)
+    if value < 0 or value > 2 or end >= hi or not is_any(v[end], UPPER) or not _is_free(v, lo, hi, i - 1, end + 1):
+        return -1, 0
+    for k in range(i, end):
+        value = value * 10 + (v[k] - np.int64(48))
+    return end + 1, value * 32 + (v[end] - np.int64(64))
+
+
+@inner
+def iban_end(v: np.ndarray, lo: int, hi: int, i: int) -> int:
+    """End of the bank account number (ISO 13616) whose check digits are at i, after two capitals, or -1.
+
+    Compact or in groups of four with blanks; country length and remainder 1 modulo 97.
+    """
+    start = i - 2
+    length = np.int64(_IBAN_TABLE[(v[start] - np.int64(65)) * 26 + v[start + 1] - np.int64(65)])
+    if length == 0 or (start > lo and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95)):
+        return -1
+    grouped = start + 4 < hi and v[start + 4] == 32
+    j, taken, head, remainder = start, 0, 0, 0
+    while taken < length:
+        if grouped and taken > 0 and taken % 4 == 0:
+            if j >= hi or v[j] != 32:
+                return -1
+            j += 1
+        if j >= hi or not is_any(v[j], DIGIT | UPPER) or ((taken == 2 or taken == 3) and not is_any(v[j], DIGIT)):
+            return -1
+        digit = v[j] - np.int64(48) if v[j] < 65 else v[j] - np.int64(55)
+        if taken < 4:  # country and check digits count last
+            head = head * (10 if digit < 10 else 100) + digit
+        else:
+            remainder = (remainder * (10 if digit < 10 else 100) + digit) % 97
+        taken += 1
+        j += 1
+    if (remainder * 1_000_000 + head) % 97 != 1 or (j < hi and (is_any(v[j], ALNUM) or v[j] == 95)):
+        return -1
+    return j
+
+
+@inner
+def is_codice_fiscale(v: np.ndarray, lo: int, hi: int, i: int) -> bool:
+    """The shape AAAAAA00A00A000A of the Italian tax code, its first digit at i."""
+    start, end = i - 6, i + 10
+    if start < lo or end > hi or not _is_free(v, lo, hi, start, end):
+        return False
+    for k in range(16):
+        letter = k < 6 or k == 8 or k == 11 or k == 15
+        if not is_any(v[start + k], UPPER if letter else DIGIT):
+            return False
+    return True

@@ -1,0 +1,134 @@
+"""Is a long word a key of some service, or an address of a crypto currency?
+
+Keys are final here: prefix, length, alphabet and entropy, as their makers document them. Addresses are shapes that are checked
+outside by their checksums. A word is a run of letters, digits, `_` and `-`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tasks.definitions import pii_kinds as kinds
+from tasks.kernels import inner
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, BASE58, DIGIT, HEX, TOKEN, UPPER, all_of, is_any
+from tasks.kernels.pii.context import announced
+
+MIN_TOKEN_BYTES = 20
+MAX_TOKEN_BYTES = 256
+MAX_SEGMENT_BYTES = 8192
+MIN_ENTROPY_BITS = 2.8
+"""Bits per character of what follows the prefix. Random keys of 16 characters have about 3.6, placeholders below 2.5."""
+
+_KEYS: tuple[tuple[str, int, int, int], ...] = (
+    # prefix, shortest and longest word, alphabet of the rest
+    ("AKIA", 20, 20, UPPER | DIGIT),  # Amazon: long-term, temporary, bearer
+    ("ASIA", 20, 20, UPPER | DIGIT),
+    ("ABIA", 20, 20, UPPER | DIGIT),
+    ("ghp_", 40, 40, ALNUM),  # GitHub: personal, OAuth, user, server, refresh
+    ("gho_", 40, 40, ALNUM),
+    ("ghu_", 40, 40, ALNUM),
+    ("ghs_", 40, 40, ALNUM),
+    ("ghr_", 40, 80, ALNUM),
+    ("github_pat_", 93, 93, TOKEN),
+    ("glpat-", 26, 26, TOKEN),  # GitLab
+    ("xoxa-", 20, 120, TOKEN),  # Slack
+    ("xoxb-", 20, 120, TOKEN),
+    ("xoxe-", 20, 256, TOKEN),
+    ("xoxo-", 20, 120, TOKEN),
+    ("xoxp-", 20, 120, TOKEN),
+    ("xoxr-", 20, 120, TOKEN),
+    ("xoxs-", 20, 120, TOKEN),
+    ("AIza", 39, 39, TOKEN),  # Google
+    ("GOCSPX-", 35, 35, TOKEN),
+    ("sk_live_", 24, 120, ALNUM),  # Stripe
+    ("rk_live_", 24, 120, ALNUM),
+    ("sk_test_", 24, 120, ALNUM),
+    ("whsec_", 30, 80, ALNUM),
+    ("sk-ant-", 60, 160, TOKEN),  # Anthropic
+    ("sk-proj-", 48, 220, TOKEN),  # OpenAI
+    ("sk-", 51, 51, ALNUM),
+    ("hf_", 37, 37, ALPHA),  # Hugging Face
+    ("npm_", 40, 40, ALNUM),
+    ("pypi-AgE", 60, 256, TOKEN),
+    ("dop_v1_", 71, 71, HEX),  # DigitalOcean
+    ("shpat_", 38, 38, HEX),  # Shopify
+)
+# The first eight bytes of a word as one number, and which of its bits a prefix decides.
+_PREFIX = np.array([int.from_bytes(p.encode()[:8].ljust(8, b"\0"), "big") for p, _, _, _ in _KEYS], np.uint64)
+_PREFIX_MASK = np.array([(2**64 - 1) << (64 - 8 * min(8, len(p))) & (2**64 - 1) for p, _, _, _ in _KEYS], np.uint64)
+_PREFIX_BYTES = np.array([len(p) for p, _, _, _ in _KEYS], np.int64)
+_SHORTEST = np.array([shortest for _, shortest, _, _ in _KEYS], np.int64)
+_LONGEST = np.array([longest for _, _, longest, _ in _KEYS], np.int64)
+_ALPHABET = np.array([alphabet for _, _, _, alphabet in _KEYS], np.int64)
+
+
+@inner
+def token_kind(v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np.ndarray) -> tuple[int, int, int]:
+    """What the word v[start:end] is, as (end, kind, value), or an end of -1. `counts` is scratch for 128 numbers."""
+    size = end - start
+    c = v[start]
+    if c == 48 and size == 42 and v[start + 1] | 32 == 120 and all_of(v, start + 2, end, HEX):
+        # The case of the letters tells where there are two.
+        asked = not (_has_case(v, start + 2, end, 96) and _has_case(v, start + 2, end, 64))
+        return end, kinds.ETHER_ADDRESS, 1 if asked and announced(v, lo, start, kinds.ETHER_ADDRESS) else 0
+    if (c == 49 or c == 51) and 26 <= size <= 35:
+        return (end, kinds.BASE58_ADDRESS, 0) if all_of(v, start, end, BASE58) else (-1, 0, 0)
+    if c | 32 == 98 and size <= 74 and v[start + 1] | 32 == 99 and v[start + 2] == 49:
+        return end, kinds.BECH32_ADDRESS, 0
+    if c == 101 and v[start + 1] == 121 and v[start + 2] == 74:
+        # A JSON web token: header.payload.signature, the first two JSON objects in base 64, which begin with eyJ.
+        payload = _segment_end(v, end, hi)
+        if payload > 0 and v[end + 1] == 101 and v[end + 2] == 121 and v[end + 3] == 74:
+            signature = _segment_end(v, payload, hi)
+            if signature > 0:
+                return signature, kinds.API_KEY, 0
+        return -1, 0, 0
+    head = np.uint64(0)
+    for k in range(start, start + 8):
+        head = (head << np.uint64(8)) | np.uint64(v[k])
+    for n in range(len(_PREFIX)):
+        if (
+            (head ^ _PREFIX[n]) & _PREFIX_MASK[n] == 0
+            and _SHORTEST[n] <= size <= _LONGEST[n]
+            and all_of(v, start + _PREFIX_BYTES[n], end, _ALPHABET[n])
+            and _entropy_bits(v, start + _PREFIX_BYTES[n], end, counts) >= MIN_ENTROPY_BITS
+        ):
+            return end, kinds.API_KEY, 0
+    return -1, 0, 0
+
+
+@inner
+def _has_case(v: np.ndarray, start: int, end: int, case: int) -> bool:
+    """Is one of these letters and digits a capital (64) or a small letter (96)?"""
+    found = False
+    for i in range(start, end):
+        found |= v[i] & 96 == case
+    return found
+
+
+@inner
+def _segment_end(v: np.ndarray, dot: int, hi: int) -> int:
+    """End of the at least ten characters of base 64 after a dot, or -1."""
+    if dot + 11 > hi or v[dot] != 46:
+        return -1
+    i = dot + 1
+    limit = min(hi, i + MAX_SEGMENT_BYTES)
+    while i < limit and is_any(v[i], TOKEN):
+        i += 1
+    return i if i - dot > 10 else -1
+
+
+@inner
+def _entropy_bits(v: np.ndarray, start: int, end: int, counts: np.ndarray) -> float:
+    """Shannon entropy of the bytes, in bits per byte."""
+    bits, size = 0.0, end - start
+    for i in range(start, end):
+        counts[v[i] & 127] += 1
+    for i in range(start, end):
+        n = counts[v[i] & 127]
+        if n > 0:
+            bits -= n / size * math.log2(n / size)
+            counts[v[i] & 127] = 0
+    return bits

@@ -1,0 +1,1 @@
+"""Kernels of quality features, C4 lines and keywords. Read `features.py` first."""

@@ -1,0 +1,1 @@
+"""Identifies the language of every document. Read `stage.py`."""

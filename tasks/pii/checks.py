@@ -1,0 +1,107 @@
+"""Is a candidate what it looks like? Number plans, check digits and checksums.
+
+The kernel finds shapes; these are the judges outside it. Telephone numbers go to the plans of `phonenumbers`, as tables
+(`tasks.pii.phone_plans`): international ones by number plan, national ones only where their digits are grouped as a configured region
+groups them (STRICT_GROUPING), so that dates, ISBNs, ids and rows of numbers stay. National ids have the check digits that
+`python-stdnum` knows, and Chinese ones a county that its registry has for the year of birth. Cost: tenths of a microsecond, one
+to two for crypto addresses, also where all candidates differ; a county is looked up once.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+
+from tasks.definitions import pii_kinds as kinds
+from tasks.pii.phone_plans import phone_plans, phone_shapes
+
+ALWAYS = (-9999, 9999)
+
+
+class Checks:
+    """Judges of candidates in one text for one configuration; remembers which it has turned down."""
+
+    def __init__(self, regions: tuple[str, ...]) -> None:
+        self._regions = regions
+        self.phone_shapes = phone_shapes(regions)
+        """Sorted codes of the digit groups of national numbers."""
+        self._turned_down = np.zeros(0, np.int64)
+
+    def passed(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Which rows (document, start, end, kind, value) are what they look like, as booleans."""
+        from tasks.kernels.pii.rows import are_new, keys_of, of_kind
+
+        # What was turned down the last time is not asked again: where spans are many, all others come again in the next round.
+        passed = are_new(rows, self._turned_down)
+        for kind in np.flatnonzero(np.bincount(rows[:, 3])).tolist():
+            if kind in kinds.BY_VALUE or kind in kinds.BY_TEXT:
+                mine, numbers = of_kind(rows, passed, kind)
+                passed[mine] = self._by_value(kind, numbers) if kind in kinds.BY_VALUE else _by_text(kind, values, rows[mine])
+        self._turned_down = np.sort(keys_of(rows, passed))
+        return passed
+
+    def _by_value(self, kind: int, values: np.ndarray) -> np.ndarray:
+        from tasks.kernels.pii.ids import are_ids
+
+        if kind == kinds.PHONE:
+            return phone_plans().are_international(values)
+        if kind == kinds.LOCAL_PHONE:
+            numbers, nth = values >> kinds.SHAPE_BITS, values & kinds.MAX_PHONE_SHAPES - 1
+            verdicts = np.zeros(len(values), np.bool_)
+            for region in self._regions:
+                shapes = phone_plans().written(self.phone_shapes, region)[nth]
+                shapes[verdicts] = 0
+                verdicts |= phone_plans().are_national(numbers, shapes, region)
+            return verdicts
+        verdicts = are_ids(kind, values)
+        if kind == kinds.CN_RIC:
+            left = np.flatnonzero(verdicts)
+            verdicts[left] = _have_county(values[left] >> 4)
+        return verdicts
+
+
+def _by_text(kind: int, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    from tasks.kernels.pii.addresses import are_ip6
+    from tasks.kernels.pii.crypto import are_base58, are_bech32, are_ether
+    from tasks.kernels.pii.ids import are_codici_fiscali
+
+    judges = {
+        kinds.IP6: are_ip6,
+        kinds.BASE58_ADDRESS: are_base58,
+        kinds.BECH32_ADDRESS: are_bech32,
+        kinds.ETHER_ADDRESS: are_ether,
+        kinds.IT_CF: are_codici_fiscali,
+    }
+    # Always the same array type, so that each kernel is compiled once.
+    readonly = values.view()
+    readonly.flags.writeable = False
+    verdicts: np.ndarray = judges[kind](readonly, rows)
+    return verdicts
+
+
+def _have_county(numbers: np.ndarray) -> np.ndarray:
+    """Which Chinese ids, 17 digits each, begin with a county that there was in their year of birth."""
+    areas, place = np.unique(numbers // 10**11, return_inverse=True)
+    known = [_county_years(area) for area in areas.tolist()]
+    years = numbers // 10**7 % 10**4
+    verdicts = np.zeros(len(numbers), np.bool_)
+    for n in range(max(map(len, known), default=0)):
+        limits = np.array([spans[n] if n < len(spans) else (1, 0) for spans in known], np.int64)[place]
+        verdicts |= (limits[:, 0] <= years) & (years <= limits[:, 1])
+    return verdicts
+
+
+@functools.lru_cache(maxsize=1 << 20)
+def _county_years(area: int) -> tuple[tuple[int, int], ...]:
+    """First and last year of each county that had this number; none for a number without county."""
+    from stdnum import numdb
+
+    # stdnum's own check of ids fails with KeyError where a province is known and the county is not.
+    counties = [properties["county"] for _, properties in numdb.get("cn/loc").info(f"{area:06d}") if "county" in properties]
+    spans = []
+    for county in counties[-1].split(",") if counties else ():
+        found = re.match(r"\[(\d*)-(\d*)\]", county)
+        spans.append((int(found[1] or ALWAYS[0]), int(found[2] or ALWAYS[1])) if found else ALWAYS)
+    return tuple(spans)

@@ -1,0 +1,118 @@
+"""What stands in the place of a span, and what may be said of it? Tags, masks, pseudonyms, and digests of values.
+
+`tag`: `<EMAIL>`. `mask`: one `*` per byte. `drop_document`: the document goes; spans keep their tags for whoever shows an
+excerpt. `pseudonym`: `<EMAIL-` and sixteen letters, the same ones for the same value under one key, in every run: the first
+64 bits of HMAC-SHA256 (RFC 2104) over type and value, written in the letters a to p. No replacement holds anything that a
+detector looks at.
+
+The key is read from an environment variable or a file and never kept; `key_id`, a digest of it, stands for it in configs and
+artifact keys. Digests of values are 32 bits of an HMAC under the key: enough to see that two spans hold the same. Without a key
+there are none: the numbers of a kind are few, and whoever tries them all finds the one behind a plain digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from llm_core.config import ConfigError
+from tasks.definitions.pii_kinds import TYPE_NAMES
+from tasks.pii.spans import Spans
+
+ACTIONS = ("tag", "mask", "drop_document", "pseudonym")
+MIN_KEY_BYTES = 16
+PSEUDONYM_LETTERS = 16
+HASH_LETTERS = 8
+_TO_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+
+
+def read_key(variable: str | None, file: Path | None) -> bytes | None:
+    """The secret key that an environment variable or a file holds, or None where none is named.
+
+    Raises ConfigError where it is not there or too short to be a secret; the message never shows it.
+    """
+    if variable is None and file is None:
+        return None
+    if variable is not None and file is not None:
+        raise ConfigError(f"key_env ({variable}) and key_file ({file}) exclude each other; give one of them")
+    if variable is not None:
+        key, place = os.environ.get(variable, "").encode("utf-8", "surrogateescape"), f"key_env ({variable})"
+        if not key:
+            raise ConfigError(f"{place} is not set in the environment; set it to a secret of at least {MIN_KEY_BYTES} bytes")
+    else:
+        assert file is not None
+        place = f"key_file ({file})"
+        try:
+            key = file.read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(f"{place} cannot be read ({error.strerror}); give a file with a secret key") from error
+    if len(key) < MIN_KEY_BYTES:
+        raise ConfigError(f"{place} holds {len(key)} bytes; a key needs {MIN_KEY_BYTES}, e.g. from `openssl rand -hex 32`")
+    return key
+
+
+def key_id(key: bytes) -> str:
+    """What names a key without telling it: 64 bits of an HMAC under it, in hex."""
+    return hmac.new(key, b"textmill key id", hashlib.sha256).hexdigest()[:16]
+
+
+def pseudonym(key: bytes, kind: str, value: bytes) -> str:
+    """The name that stands for a value of a type; case, and blanks and signs in numbers, make no difference."""
+    digest = hmac.new(key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256).hexdigest()
+    return f"<{kind}-{digest[:PSEUDONYM_LETTERS].translate(_TO_LETTERS)}>"
+
+
+def value_hash(key: bytes, kind: str, value: bytes) -> str:
+    """32 bits in hex that equal values share under one key."""
+    return hmac.new(key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256).hexdigest()[:HASH_LETTERS]
+
+
+def normal_form(kind: str, value: bytes) -> bytes:
+    """One spelling of a value: e-mail in lower case; numbers without what groups them; the rest as it is."""
+    if kind == "EMAIL":
+        return value.decode("utf-8").casefold().encode()
+    if kind in ("CARD", "IBAN", "NATIONAL_ID", "PHONE", "MAC"):
+        return bytes(c for c in value.lower() if 48 <= c <= 57 or 97 <= c <= 122 or c == 43)
+    return value
+
+
+def replacements(values: np.ndarray, spans: Spans, action_of: Callable[[str], str], key: bytes | None) -> pa.Array:
+    """What stands in the place of each span, as strings."""
+    types = spans.types
+    texts = np.array([f"<{name}>" for name in TYPE_NAMES], object)[types]
+    for number, name in enumerate(TYPE_NAMES):
+        action = action_of(name)
+        if action in ("tag", "drop_document"):
+            continue
+        known: dict[bytes, str] = {}
+        for i in np.flatnonzero(types == number).tolist():
+            start, end = int(spans.starts[i]), int(spans.ends[i])
+            if action == "mask":
+                texts[i] = "*" * (end - start)
+                continue
+            assert key is not None, "a pseudonym needs a key"
+            value = values[start:end].tobytes()
+            if value not in known:
+                known[value] = pseudonym(key, name, value)
+            texts[i] = known[value]
+    return pa.array(texts, pa.string())
+
+
+def value_hashes(values: np.ndarray, spans: Spans, key: bytes | None) -> pa.Array:
+    """The digest of each span's value; null without a key."""
+    if key is None:
+        return pa.nulls(len(spans), pa.string())
+    known: dict[tuple[int, bytes], str] = {}
+    digests = []
+    for start, end, number in zip(spans.starts.tolist(), spans.ends.tolist(), spans.types.tolist(), strict=True):
+        value = number, values[start:end].tobytes()
+        if value not in known:
+            known[value] = value_hash(key, TYPE_NAMES[number], value[1])
+        digests.append(known[value])
+    return pa.array(digests, pa.string())

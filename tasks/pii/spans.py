@@ -1,0 +1,158 @@
+"""Which bytes of each document are personal data? Candidates, their checks, and which one wins where two overlap.
+
+Overlaps go to the type that is first in `TYPE_NAMES`, then to the candidate whose trigger comes first, then to the longer one.
+Found spans may free what they shadowed, so the places around them are searched again, with the spans overwritten as
+their replacements will be, until nothing is left; that makes scrubbing idempotent. Cost: the kernel's, linear in the text; each
+further round looks at less than a kilobyte around each span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tasks.definitions import pii_kinds as kinds
+from tasks.pii.checks import Checks
+from tasks.pii.phrases import addresses_in_words, names, private_keys
+
+if TYPE_CHECKING:
+    from tasks.pii.stage import PiiConfig
+
+TAG_MARK, MASK_MARK = ord("<"), ord("*")
+TYPE_OF_KIND = np.full(kinds.NUM_KINDS, 255, np.uint8)
+for _kind, _type in kinds.TYPE_OF_KIND.items():
+    TYPE_OF_KIND[_kind] = _type
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Disjoint spans of a buffer of documents, in order. Arrays of equal length."""
+
+    documents: np.ndarray
+    """Which document, int64."""
+    starts: np.ndarray
+    """Byte offset in the buffer, int64."""
+    ends: np.ndarray
+    kinds: np.ndarray
+    """See `tasks.definitions.pii_kinds`, int64."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def types(self) -> np.ndarray:
+        """Numbers of the types in `TYPE_NAMES`, uint8."""
+        return TYPE_OF_KIND[self.kinds]
+
+
+def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
+    """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i + 1])."""
+    from tasks.kernels.pii.rows import ROW, take
+    from tasks.kernels.pii.shapes import shape_table
+
+    checks = Checks(config.regions)
+    table = shape_table(checks.phone_shapes)
+    marks = np.array([MASK_MARK if config.action_of(name) == "mask" else TAG_MARK for name in kinds.TYPE_NAMES], np.uint8)
+    windows = np.arange(len(begins) - 1), begins[:-1], begins[1:]
+    masked = values
+    found: list[np.ndarray] = []
+    keys = np.array(list(private_keys(values.tobytes(), begins)) if "PRIVATE_KEY" in config.types else [], np.int64)
+    while len(windows[0]):
+        candidates = _candidates(masked, begins, windows, config, table)
+        rows = _joined([keys.reshape(-1, ROW), candidates, _phrases(masked, begins, windows, config, candidates)])
+        rows = _chosen(rows, checks.passed(masked, rows))
+        if not len(rows):
+            break
+        if masked is values:
+            masked = values.copy()
+        rows = _in_order(rows, TYPE_OF_KIND[rows[:, 3]])
+        rows = _chosen(rows, take(masked, rows, marks[TYPE_OF_KIND[rows[:, 3]]]))
+        rows = _in_order(rows, rows[:, 1])
+        found.append(rows)
+        windows, keys = _around(rows, begins), keys[:0]
+    rows = _joined(found) if found else np.zeros((0, ROW), np.int64)
+    rows = _in_order(rows, rows[:, 1])
+    return Spans(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
+
+
+# Most rows are in order, of one kind, and taken as they are: then nothing is copied.
+def _joined(tables: list[np.ndarray]) -> np.ndarray:
+    filled = [table for table in tables if len(table)]
+    return filled[0] if len(filled) == 1 else np.concatenate(tables)
+
+
+def _chosen(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    return rows if chosen.all() else rows[chosen]
+
+
+def _in_order(rows: np.ndarray, by: np.ndarray) -> np.ndarray:
+    return rows if (by[1:] >= by[:-1]).all() else rows[np.argsort(by, kind="stable")]
+
+
+Windows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Document, first and last byte (int64 each) of places to search."""
+
+
+def _candidates(
+    values: np.ndarray, begins: np.ndarray, windows: Windows, config: PiiConfig, phone_shapes: np.ndarray
+) -> np.ndarray:
+    """Rows of (document, start, end, kind, value)."""
+    from tasks.kernels.pii.numbers import GROUP_NUMBERS
+    from tasks.kernels.pii.rows import ROW
+    from tasks.kernels.pii.spans import MIN_ROOM, find_candidates
+
+    # Always the same array types, read-only and writable alike, so that the kernel is compiled once.
+    readonly = values.view()
+    readonly.flags.writeable = False
+    documents, scan_lo, scan_hi = (np.array(column, np.int64) for column in windows)
+    # Room for a row every eight bytes. What is not used costs nothing, and large arrays of NumPy, unlike those that a kernel
+    # makes, lie in huge pages: else a row in every ten bytes costs more in page faults than in looking.
+    room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 8 * ROW), np.int64)
+    groups, letters = np.empty(GROUP_NUMBERS, np.int64), np.zeros(128, np.int64)
+    rows = find_candidates(
+        readonly,
+        begins[documents],
+        begins[documents + 1],
+        scan_lo,
+        scan_hi,
+        config.wanted_kinds,
+        phone_shapes,
+        room,
+        groups,
+        letters,
+    ).reshape(-1, ROW)
+    rows[:, 0] = documents[rows[:, 0]]
+    return rows
+
+
+def _phrases(values: np.ndarray, begins: np.ndarray, windows: Windows, config: PiiConfig, candidates: np.ndarray) -> np.ndarray:
+    """Rows of the two options that no byte triggers."""
+    from tasks.kernels.pii.rows import ROW
+
+    words, persons = config.addresses_in_words and "EMAIL" in config.types, "NAME" in config.types
+    if not words and not persons:
+        return np.zeros((0, ROW), np.int64)
+    text = values.tobytes()
+    emails = candidates[candidates[:, 3] == kinds.EMAIL, :3]
+
+    def search() -> Iterator[tuple[int, int, int, int, int]]:
+        for document, scan_lo, scan_hi in zip(*(column.tolist() for column in windows), strict=True):
+            low, high = int(begins[document]), int(begins[document + 1])
+            if words:
+                yield from addresses_in_words(text, document, low, high, scan_lo, scan_hi)
+            if persons:
+                first, last = np.searchsorted(emails[:, 1], (scan_lo, scan_hi))
+                yield from names(text, document, low, high, scan_lo, scan_hi, emails[first:last, 1:].tolist())
+
+    return np.array(list(search()), np.int64).reshape(-1, ROW)
+
+
+def _around(rows: np.ndarray, begins: np.ndarray) -> Windows:
+    """Where a trigger may now judge otherwise: around spans in order, overlapping places of a document as one."""
+    from tasks.kernels.pii.rows import places_around
+
+    documents, lows, highs = places_around(rows, begins)
+    return documents, lows, highs

@@ -1,0 +1,1 @@
+"""Judges documents by rules on features, scores, keywords and URLs. Read `stage.py`, then `rules.py`."""

@@ -1,0 +1,167 @@
+"""Which published collections of rules are there, and what exactly does each ask?
+
+A preset is a set of rules; a rule drops a document whose feature is under (`min`) or over (`max`) its threshold, and the
+threshold itself passes. Rules of one name judge one feature on one side and share a bit of the verdict, whatever preset they come
+from; what they differ in is the threshold. Features: tasks.kernels.quality.features, where the readings of each measure are pinned.
+
+gopher        quality and repetition, Rae et al. 2021, A.1.1 and Table A1 (also apart: gopher_quality, gopher_repetition). Stop
+              words are counted once each (DataTrove and DCLM can count repetitions).
+fineweb_paper Penedo et al. 2024, appendix E: a tenth of the characters in duplicate lines, and no rule on newlines.
+fineweb_code  the same as published in code (DataTrove), and newlines per word: a hundredth in English, the number of its
+              ablations, which were English alone; a tenth in every other language, as their code for FineWeb-2 has it. A
+              hundredth of a page of Chinese is a poet's name that stands twice.
+refinedweb    Gopher's rules with repetitions of stop words counted, as DCLM reproduces Penedo et al. 2023. Of that paper's own
+              steps: its list of domains is `quality.urls`, language at 0.65 is `language.min_score`; the correction of single
+              lines (capitals, counters, navigation; a page goes where that takes over 5 % of its words) is left out.
+c4_paper      Raffel et al. 2020, section 2.2: pages of 5 sentences, in lines of 3 words.
+c4_code       the same as published in code (tensorflow_datasets, c4_utils.py): 3 sentences, in lines of 5 words.
+c4_fineweb    the same without its rule on ends of lines, as FineWeb ran it: 5 sentences, in lines of 3 words.
+              Not in scripts without spaces: C4 is English. Its readings: tasks.kernels.quality.c4.
+              All c4_* judge pages; `quality.line_cuts` takes the single lines out (tasks.quality.c4_lines). Of the paper's other steps,
+              bad words are a list in `quality.keywords`, English at 0.99 is `language.min_score` with a limit on languages, and
+              sentences repeated in spans of three come near to `dedup.cuts`; none of them is in a preset.
+fineweb2/LANG FineWeb-2's thresholds by language (tasks.quality.fineweb2).
+
+Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:
+
+* stop words are asked only where there is a list: of documents identified as `en`, or with FineWeb-2's list of their language;
+* word lengths and the length of a short line mean little where a letter is a unit and 30 letters are a paragraph: not where half
+  of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, of words its tokenizers found, and no
+  short-line rule at all);
+* five to seven letters are two or three words of Chinese or Japanese, which every text repeats: duplicate n-grams count there
+  from eight letters on, about as long as five words of English;
+* Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2 sets it to 0 for Thai).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tasks.quality.fineweb2 import FINEWEB2, LanguageLimits
+
+Scope = Literal["all", "segmented", "terminal"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One reason to drop a document, named after the defect. A threshold of None switches the rule off.
+
+    applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end sentences without a mark.
+    languages: labels it applies to; empty for all.
+    cuts: (language, threshold) where languages have thresholds of their own; `threshold` is that of all others.
+    """
+
+    name: str
+    preset: str
+    feature: str
+    side: Literal["min", "max"]
+    threshold: float | None
+    applies_to: Scope = "all"
+    languages: tuple[str, ...] = ()
+    cuts: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        return self.threshold is not None or bool(self.cuts)
+
+
+_GOPHER_QUALITY = (
+    Rule("TOO_FEW_WORDS", "gopher_quality", "num_words", "min", 50),
+    Rule("TOO_MANY_WORDS", "gopher_quality", "num_words", "max", 100_000),
+    Rule("SHORT_WORDS", "gopher_quality", "mean_word_chars", "min", 3, "segmented"),
+    Rule("LONG_WORDS", "gopher_quality", "mean_word_chars", "max", 10, "segmented"),
+    Rule("TOO_MANY_HASHES", "gopher_quality", "hash_per_word", "max", 0.1),
+    Rule("TOO_MANY_ELLIPSES", "gopher_quality", "ellipsis_per_word", "max", 0.1),
+    Rule("TOO_MANY_BULLET_LINES", "gopher_quality", "bullet_line_frac", "max", 0.9),
+    Rule("TOO_MANY_ELLIPSIS_LINES", "gopher_quality", "ellipsis_line_frac", "max", 0.3),
+    Rule("TOO_FEW_ALPHABETIC_WORDS", "gopher_quality", "alphabetic_word_frac", "min", 0.8),
+    Rule("TOO_FEW_STOP_WORDS", "gopher_quality", "num_stop_words", "min", 2, languages=("en",)),
+)
+_GOPHER_REPETITION = (
+    Rule("DUPLICATE_LINES", "gopher_repetition", "dup_line_frac", "max", 0.30),
+    Rule("DUPLICATE_PARAGRAPHS", "gopher_repetition", "dup_paragraph_frac", "max", 0.30),
+    Rule("DUPLICATE_LINE_CHARS", "gopher_repetition", "dup_line_char_frac", "max", 0.20),
+    Rule("DUPLICATE_PARAGRAPH_CHARS", "gopher_repetition", "dup_paragraph_char_frac", "max", 0.20),
+    Rule("TOP_2GRAM", "gopher_repetition", "top_2gram_char_frac", "max", 0.20),
+    Rule("TOP_3GRAM", "gopher_repetition", "top_3gram_char_frac", "max", 0.18),
+    Rule("TOP_4GRAM", "gopher_repetition", "top_4gram_char_frac", "max", 0.16),
+    Rule("DUPLICATE_5GRAMS", "gopher_repetition", "dup_5gram_char_frac", "max", 0.15, "segmented"),
+    Rule("DUPLICATE_6GRAMS", "gopher_repetition", "dup_6gram_char_frac", "max", 0.14, "segmented"),
+    Rule("DUPLICATE_7GRAMS", "gopher_repetition", "dup_7gram_char_frac", "max", 0.13, "segmented"),
+    Rule("DUPLICATE_8GRAMS", "gopher_repetition", "dup_8gram_char_frac", "max", 0.12),
+    Rule("DUPLICATE_9GRAMS", "gopher_repetition", "dup_9gram_char_frac", "max", 0.11),
+    Rule("DUPLICATE_10GRAMS", "gopher_repetition", "dup_10gram_char_frac", "max", 0.10),
+)
+_FINEWEB_PAPER = (
+    Rule("TOO_FEW_PUNCTUATED_LINES", "fineweb_paper", "terminal_line_frac", "min", 0.12, "terminal"),
+    Rule("TOO_MANY_SHORT_LINES", "fineweb_paper", "short_line_frac", "max", 0.67, "segmented"),
+    Rule("ANY_DUPLICATE_LINE_CHARS", "fineweb_paper", "dup_line_char_frac", "max", 0.1),
+)
+_NEWLINES = Rule("TOO_MANY_NEWLINES", "fineweb_code", "newline_per_word", "max", 0.3)
+_C4_PAPER = (
+    Rule("C4_TOO_FEW_SENTENCES", "c4_paper", "c4_num_sentences", "min", 5, "segmented"),
+    Rule("C4_CURLY_BRACES", "c4_paper", "c4_num_curly_braces", "max", 0, "segmented"),
+    Rule("C4_LOREM_IPSUM", "c4_paper", "c4_num_lorem_ipsum_lines", "max", 0, "segmented"),
+)
+_C4_CODE = (
+    Rule("C4_CODE_TOO_FEW_SENTENCES", "c4_code", "c4_code_num_sentences", "min", 3, "segmented"),
+    Rule("C4_CODE_FORBIDDEN_LINES", "c4_code", "c4_code_num_forbidden_lines", "max", 0, "segmented"),
+)
+_C4_FINEWEB = (
+    Rule("C4_FINEWEB_TOO_FEW_SENTENCES", "c4_fineweb", "c4_fineweb_num_sentences", "min", 5, "segmented"),
+    Rule("C4_FINEWEB_FORBIDDEN_LINES", "c4_fineweb", "c4_fineweb_num_forbidden_lines", "max", 0, "segmented"),
+)
+_STOP_WORD_OCCURRENCES = Rule(
+    "TOO_FEW_STOP_WORD_OCCURRENCES", "refinedweb", "num_stop_word_occurrences", "min", 2, languages=("en",)
+)
+
+
+def _with(rules: Iterable[Rule], preset: str, thresholds: dict[str, float] | None = None) -> tuple[Rule, ...]:
+    """The rules as those of another preset, with its thresholds where they differ."""
+    return tuple(replace(r, preset=preset, threshold=(thresholds or {}).get(r.name, r.threshold)) for r in rules)
+
+
+def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
+    """Gopher's and FineWeb's rules with the numbers of one language; those that FineWeb-2 switches off are left out."""
+    off = {
+        "DUPLICATE_PARAGRAPHS",
+        "DUPLICATE_LINE_CHARS",
+        "DUPLICATE_PARAGRAPH_CHARS",
+        "TOO_MANY_SHORT_LINES",
+    }
+    if not limits.stop_words:
+        off.add("TOO_FEW_STOP_WORDS")
+    kept = [r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_PAPER, _NEWLINES) if r.name not in off]
+    kept = [replace(r, languages=(language,)) if r.languages else r for r in kept]
+    return _with(kept, f"fineweb2/{language}", limits.thresholds())
+
+
+_FINEWEB_CODE = (
+    *(
+        replace(rule, cuts=(("en", 0.01),)) if rule.name == "ANY_DUPLICATE_LINE_CHARS" else rule
+        for rule in _with(_FINEWEB_PAPER, "fineweb_code")
+    ),
+    _NEWLINES,
+)
+
+PRESETS: dict[str, tuple[Rule, ...]] = {
+    "gopher": (*_GOPHER_QUALITY, *_GOPHER_REPETITION),
+    "gopher_quality": _GOPHER_QUALITY,
+    "gopher_repetition": _GOPHER_REPETITION,
+    "fineweb_paper": _FINEWEB_PAPER,
+    "fineweb_code": _FINEWEB_CODE,
+    "refinedweb": (
+        *_with((r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION) if r.name != "TOO_FEW_STOP_WORDS"), "refinedweb"),
+        _STOP_WORD_OCCURRENCES,
+    ),
+    "c4_paper": _C4_PAPER,
+    "c4_code": _C4_CODE,
+    "c4_fineweb": _C4_FINEWEB,
+    "fineweb2/en": _with((*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_CODE), "fineweb2/en"),
+    **{f"fineweb2/{language}": _fineweb2(language, limits) for language, limits in FINEWEB2.items()},
+}
+
+RULE_NAMES: tuple[str, ...] = tuple(dict.fromkeys(rule.name for rules in PRESETS.values() for rule in rules))
+"""Every rule there is, in the order of bits in a verdict and of reasons: a dropped document counts for the first of its rules."""

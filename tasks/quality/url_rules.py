@@ -1,0 +1,319 @@
+"""Which documents come from places that are listed, by domain, URL or a word in the URL?
+
+Blocklists come from the configuration, from files (one entry per line, `#` comments) and from folders laid out as those of the
+University of Toulouse (UT1: `CATEGORY/domains`, `CATEGORY/urls`), the blocklist of RefinedWeb and FineWeb. A listed domain stands
+for itself and everything under it, never above the registrable domain of the public suffix list: `example.co.uk` hits
+`a.example.co.uk`, and an entry `co.uk` is an error. A listed URL stands for itself and everything under its path. Lists of
+allowed domains and URLs win over all. One's own entries are checked before a run begins; in folders, which others keep and which
+have odd lines among millions (`a b.com`, `com.ve`, `localhost`, bytes that are no UTF-8), those are passed over and counted.
+
+Compared are hosts in lower case and punycode (IDNA), without user, port and trailing dot, and URLs without scheme, `www.`,
+fragment and final slash. Keywords are pieces of letters and digits of the URL, escapes undone, in any case.
+
+In: url. Out: features `url_domain`, `url_listed`, `url_keyword` (0 or 1, int64; 0 without a URL) and the rules URL_DOMAIN,
+URL_LISTED, URL_KEYWORD. Cost: entries are looked up by hash, hosts once for each different one. A list is a set in memory: some
+100 bytes an entry. Left out: patterns, and the private part of the public suffix list (`github.io` can be listed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from llm_core.config import NOT_IN_KEY, ConfigError, nearest
+from tasks.corpus.listfiles import read_entries
+from tasks.corpus.urls import normal_escapes
+from tasks.quality.presets import Rule
+
+if TYPE_CHECKING:
+    from publicsuffixlist import PublicSuffixList
+
+FEATURES_OF_URLS = ("url_domain", "url_listed", "url_keyword")
+_PIECES = re.compile(r"[^\W_]+")
+_SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.-]*://")
+_IDNA_DOTS = str.maketrans("。．｡", "...")
+
+
+@dataclass(frozen=True)
+class UrlRules:
+    """What is blocked, and what is allowed all the same."""
+
+    domains: tuple[str, ...] = ()
+    """Blocked domains."""
+
+    domain_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
+    """Files of blocked domains."""
+
+    urls: tuple[str, ...] = ()
+    """Blocked URLs; with what is under their paths."""
+
+    url_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
+    """Files of blocked URLs."""
+
+    folders: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
+    """Folders of CATEGORY/domains and CATEGORY/urls."""
+
+    categories: tuple[str, ...] = ()
+    """Categories of `folders` that block; empty for all."""
+
+    keywords: tuple[str, ...] = ()
+    """Words that block a URL."""
+
+    keyword_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
+    """Files of such words."""
+
+    allow_domains: tuple[str, ...] = ()
+    """Domains that nothing here blocks."""
+
+    allow_domain_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
+    """Files of such domains."""
+
+    allow_urls: tuple[str, ...] = ()
+    """URLs that nothing here blocks; with what is under their paths."""
+
+    drops: bool = True
+    """False records which documents are hit, and drops none."""
+
+    def __post_init__(self) -> None:
+        if self.categories and not self.folders:
+            raise ConfigError("categories choose among those of folders, and there are none; give folders=[…]")
+        for setting, read in _READ.items():
+            for entry in getattr(self, setting, ()):
+                read(entry, f"quality.urls.{setting}")
+
+    @property
+    def finds(self) -> tuple[str, ...]:
+        """The features that have entries to compare with."""
+        sources = (
+            self.domains or self.domain_files or self.folders,
+            self.urls or self.url_files or self.folders,
+            self.keywords or self.keyword_files,
+        )
+        return tuple(name for name, given in zip(FEATURES_OF_URLS, sources, strict=True) if given)
+
+
+def url_rules(rules: UrlRules) -> list[tuple[Rule, bool]]:
+    """(rule, whether it drops) of each kind of list that is given."""
+    return [(Rule(name.upper(), "urls", name, "max", 0), rules.drops) for name in rules.finds]
+
+
+def url_files(rules: UrlRules) -> dict[str, Path]:
+    """{place in the configuration: file}. Raises ConfigError on folders and categories that are not there."""
+    files: dict[str, Path] = {}
+    for setting in _FILES:
+        files |= {f"urls/{setting}/{i}": path for i, path in enumerate(getattr(rules, setting))}
+    categories: set[str] = set()
+    for i, folder in enumerate(rules.folders):
+        found = sorted(folder.glob("*/domains")) + sorted(folder.glob("*/urls"))
+        if not found:
+            raise ConfigError(
+                f"quality.urls.folders ({folder}) holds no CATEGORY/domains and no CATEGORY/urls; give a UT1 folder"
+            )
+        categories |= {path.parent.name for path in found}
+        chosen = [path for path in found if not rules.categories or path.parent.name in rules.categories]
+        files |= {f"urls/folders/{i}/{path.parent.name}/{path.name}": path for path in chosen}
+    for category in rules.categories:
+        if category not in categories:
+            hint = nearest(category, sorted(categories))
+            raise ConfigError(f"quality.urls.categories names {category}, which no folder has; {hint}")
+    return files
+
+
+def check_url_files(rules: UrlRules) -> None:
+    """Raise ConfigError for an entry that means nothing in a file of one's own, as reading it would."""
+    for setting in _FILES:
+        for i, path in enumerate(getattr(rules, setting)):
+            stat = path.stat()
+            _entries_of(path, setting, f"quality.urls/{setting}/{i}", (stat.st_size, stat.st_mtime_ns))
+
+
+def odd_entries(rules: UrlRules, files_digest: str) -> dict[str, int]:
+    """{file of a folder: entries that mean nothing}, without files that have none."""
+    return dict(_read_lists(rules, files_digest).odd) if rules.folders else {}
+
+
+def check_entries(rules: UrlRules) -> None:
+    """Raise ConfigError on an entry of the configuration itself that is no domain, no URL or no word."""
+    for setting in ("domains", "allow_domains"):
+        for entry in getattr(rules, setting):
+            _domain(entry, f"quality.urls.{setting}")
+    for setting in ("urls", "allow_urls"):
+        for entry in getattr(rules, setting):
+            _place(entry, f"quality.urls.{setting}")
+    for entry in rules.keywords:
+        _keyword(entry, "quality.urls.keywords")
+
+
+def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict[str, np.ndarray]:
+    """{feature: 0 or 1 by document} of the kinds of lists that are given.
+
+    files_digest: of the contents of all files, so that lists are read again when they have changed.
+    Raises ConfigError on an entry that is no domain, or a public suffix.
+    """
+    if not rules.finds:
+        return {}
+    lists = _read_lists(rules, files_digest)
+    encoded = urls.combine_chunks().dictionary_encode()
+    encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    hosts: dict[str, tuple[bool, bool]] = {}
+    verdicts = np.zeros((len(encoded.dictionary) + 1, len(FEATURES_OF_URLS)), np.int64)  # the last: no URL
+    for i, url in enumerate(encoded.dictionary.to_pylist()):
+        verdicts[i] = lists.judge(url, hosts)
+    rows = verdicts[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()]
+    return {name: rows[:, i].copy() for i, name in enumerate(FEATURES_OF_URLS) if name in rules.finds}
+
+
+def count_urls(features: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """{feature: documents it hits}."""
+    return {name: int(values.sum()) for name, values in features.items()}
+
+
+@dataclass(frozen=True)
+class _Lists:
+    suffixes: PublicSuffixList
+    domains: frozenset[str]
+    urls: frozenset[str]
+    keywords: frozenset[str]
+    allow_domains: frozenset[str]
+    allow_urls: frozenset[str]
+    odd: Mapping[str, int]
+
+    def judge(self, url: str, hosts: dict[str, tuple[bool, bool]]) -> tuple[int, int, int]:
+        """Hits of domain, URL and keyword. `hosts` remembers (blocked, allowed) of each host."""
+        split = split_url(url)
+        if split is None:
+            return 0, 0, 0
+        host, rest = split
+        if host not in hosts:
+            above = domains_above(host, self.suffixes)
+            hosts[host] = (not self.domains.isdisjoint(above), not self.allow_domains.isdisjoint(above))
+        blocked, allowed = hosts[host]
+        paths = places_above(host, rest) if self.urls or self.allow_urls else []
+        if allowed or not self.allow_urls.isdisjoint(paths):
+            return 0, 0, 0
+        keyword = bool(self.keywords) and not self.keywords.isdisjoint(_PIECES.findall(unquote(host + rest).casefold()))
+        return int(blocked), int(not self.urls.isdisjoint(paths)), int(keyword)
+
+
+def split_url(url: str) -> tuple[str, str] | None:
+    """(host, what follows it up to the fragment) of an absolute URL or one without a scheme; None where there is no host."""
+    url = url.strip()
+    try:
+        pieces = urlsplit(url if _SCHEME.match(url) or url.startswith("//") else f"//{url}")
+        host = normal_host(pieces.hostname or "")
+    except ValueError:  # a bracketed host that is none
+        return None
+    rest = pieces.path + (f"?{pieces.query}" if pieces.query else "")
+    return (host, normal_escapes(rest)) if host else None
+
+
+def normal_host(host: str) -> str:
+    """Lower case, punycode, no dots at the end; a name that IDNA does not allow stays as it is, but for case."""
+    host = host.translate(_IDNA_DOTS).lower().rstrip(".")
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return host
+
+
+def domains_above(host: str, suffixes: PublicSuffixList) -> list[str]:
+    """The host and the domains above it, down to the registrable one; an address or an unknown host alone."""
+    registrable = suffixes.privatesuffix(host) if not host.replace(".", "").isdigit() and ":" not in host else None
+    if registrable is None:
+        return [host]
+    labels, least = host.split("."), registrable.count(".") + 1
+    return [".".join(labels[i:]) for i in range(len(labels) - least + 1)]
+
+
+def places_above(host: str, rest: str) -> list[str]:
+    """The URL, without its query, and every folder above it, as `host/path`; `www.` and final slashes are left out."""
+    host = host.removeprefix("www.")
+    path = rest.partition("?")[0]
+    names = path.strip("/").split("/") if path.strip("/") else []
+    places = ["/".join([host, *names[:i]]) for i in range(len(names) + 1)]
+    return [*places, f"{places[-1]}?{rest.partition('?')[2]}"] if "?" in rest else places
+
+
+@lru_cache(maxsize=1)
+def _public_suffixes() -> PublicSuffixList:
+    from publicsuffixlist import PublicSuffixList
+
+    return PublicSuffixList(only_icann=True)
+
+
+@lru_cache(maxsize=2)
+def _read_lists(rules: UrlRules, files_digest: str) -> _Lists:
+    files, odd = url_files(rules), Counter[str]()
+    lists: dict[str, set[str]] = {setting: {read(e, setting) for e in getattr(rules, setting)} for setting, read in _READ.items()}
+    for name, path in files.items():
+        _, kind, *_, last = name.split("/")
+        if kind != "folders":
+            lists[_FILES[kind]] |= _entries_of(path, kind, f"quality.{name}", files_digest)
+            continue
+        for entry in read_entries(path, f"quality.{name}", "surrogateescape"):
+            try:
+                lists[last].add(_READ[last](entry, name))
+            except ConfigError:
+                odd[name] += 1
+    domains, urls, keywords, allow_domains, allow_urls = (frozenset(lists[setting]) for setting in _READ)
+    return _Lists(_public_suffixes(), domains, urls, keywords, allow_domains, allow_urls, odd)
+
+
+@lru_cache(maxsize=16)
+def _entries_of(path: Path, setting: str, where: str, version: Any) -> frozenset[str]:
+    """The entries of a file of one's own. `version`: of its content, so that it is read again when it has changed."""
+    read = _READ[_FILES[setting]]
+    return frozenset(read(entry, f"{where} ({path})") for entry in read_entries(path, where))
+
+
+def _domain(entry: str, where: str) -> str:
+    host = normal_host(entry.strip().removeprefix("*.").lstrip("."))
+    if not host or any(char in host for char in "/:@ ") or ".." in host or not host.isprintable():
+        raise ConfigError(
+            f"{where} holds {entry!r}, which is no domain; write it like example.com, and addresses of pages under urls"
+        )
+    if not host.replace(".", "").isdigit() and _public_suffixes().is_public(host):
+        raise ConfigError(
+            f"{where} holds {entry!r}, a public suffix under which anybody has a domain; list the domains under it that are meant"
+        )
+    return host
+
+
+def _place(entry: str, where: str) -> str:
+    split = split_url(entry)
+    if split is None or not entry.isprintable():
+        raise ConfigError(f"{where} holds {entry!r}, which is no URL; write it like example.com/path")
+    host, rest = split
+    if not rest.strip("/"):
+        raise ConfigError(f"{where} holds {entry!r}, which is a whole host; write it under domains")
+    return places_above(host, rest)[-1]
+
+
+def _keyword(entry: str, where: str) -> str:
+    word = entry.strip().casefold()
+    if not _PIECES.fullmatch(word):
+        raise ConfigError(f"{where} holds {entry!r}; a keyword of URLs is one word of letters and digits")
+    return word
+
+
+_READ: Mapping[str, Callable[[str, str], str]] = {
+    "domains": _domain,
+    "urls": _place,
+    "keywords": _keyword,
+    "allow_domains": _domain,
+    "allow_urls": _place,
+}
+"""How an entry of a setting is read."""
+_FILES = {"domain_files": "domains", "url_files": "urls", "keyword_files": "keywords", "allow_domain_files": "allow_domains"}
+"""Settings that name files, and what those hold."""

@@ -1,0 +1,71 @@
+"""A page of unknown encoding, on this side of the sandbox that reads it (tasks.runtime.sandbox; the other side is tasks.ingest.pagetext).
+
+A page can be made that takes hours to read, so none is read in the process that must go on. Order and answer are a JSON header
+and bytes, one frame each.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tasks.readers.recordlimits import USUAL, Limits
+from tasks.runtime.sandbox import Sandbox
+
+READ_PAGE = "tasks.ingest.pagetext:read_page"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text that is still bytes: its encoding is to be found, and where it is HTML, its text.
+
+    charset: what the transport says about the encoding; None where it says nothing.
+    codings: what the transport did to the bytes, in order: `chunked`, `gzip`, `deflate`, `br`, `zstd`.
+    """
+
+    data: bytes
+    charset: str | None
+    is_html: bool
+    codings: tuple[str, ...] = ()
+
+
+class BrokenPage(ValueError):
+    """Bytes that are not what the transport said: the message is a fault's error."""
+
+
+class PageText(NamedTuple):
+    """The text of a page, and what was found out about it on the way."""
+
+    text: str
+    title: str | None
+    encoding: str
+    repaired: bool
+    """Whether bytes without a meaning became U+FFFD."""
+
+
+def extract(page: Encoded, sandbox: Sandbox, main_content: bool, limits: Limits = USUAL) -> PageText:
+    """The text of a page. Raises BrokenPage, OutOfBounds."""
+    header = {
+        "charset": page.charset,
+        "html": page.is_html,
+        "codings": page.codings,
+        "main_content": main_content,
+        "max_bytes": limits.record_bytes,
+    }
+    answer, text = split_frame(sandbox.call(join_frame(header, page.data)))
+    if "error" in answer:
+        raise BrokenPage(answer["error"])
+    return PageText(text.decode("utf-8"), answer["title"], answer["encoding"], answer["repaired"])
+
+
+def join_frame(header: dict[str, Any], data: bytes) -> bytes:
+    """A header and bytes as one."""
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(4, "little") + head + data
+
+
+def split_frame(frame: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header and the bytes of a frame."""
+    end = 4 + int.from_bytes(frame[:4], "little")
+    return json.loads(frame[4:end]), frame[end:]

@@ -1,0 +1,1 @@
+"""Writes the report page. Read `stage.py`, then `overview.py`; a section is one module."""

@@ -1,0 +1,71 @@
+"""What came of this run? One page a person would rather look at than logs.
+
+`report.html` is a single file that opens from disk: headline numbers, where documents went and why, duplicates, personal
+data, tokenizer, training, evaluation with intervals, decode speed, samples, a model card, and the lineage of every
+artifact. It draws what the stages measured and computes nothing from texts; a value that is missing reads `not measured`.
+Charts are inline SVG, there is no script and no request; every text from the data is escaped.
+Reads counters, metrics and records of all stages; writes `report.html`. Costs milliseconds. Equal artifacts give equal
+bytes. What it leaves out: comparing runs, which is the tracker's job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_core.config import ConfigError
+from tasks.report.markup import visible
+from tasks.report.overview import render
+from tasks.report.run import Run
+from tasks.runtime.artifact import Artifact
+from tasks.runtime.parts import serial
+
+REPORT_FILE = "report.html"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """How the page presents itself."""
+
+    title: str = "From raw text to a language model"
+    """Heading of the page, and its name in a browser tab."""
+
+    def __post_init__(self) -> None:
+        if not self.title.strip():
+            raise ConfigError("title is blank; a page needs a name, e.g. title='My first model'")
+
+
+def write_report(
+    ingest: Artifact,
+    language: Artifact,
+    scores: Artifact,
+    quality: Artifact,
+    dedup: Artifact,
+    pii: Artifact,
+    contamination: Artifact,
+    documents: Artifact,
+    analysis: Artifact,
+    tokenizer: Artifact,
+    shards: Artifact,
+    train: Artifact,
+    evaluate: Artifact,
+    bench: Artifact,
+    out_dir: Path,
+    config: ReportConfig,
+    run_parts: Any = serial,
+) -> Artifact:
+    """Write the page of a run. Every stage's artifact goes in, nothing but `report.html` comes out.
+
+    Metrics of the result: the headline numbers, and the warnings the page begins with.
+    Deterministic for equal artifacts; `run_parts` is not used, there is nothing to divide.
+    """
+    judges = (ingest, language, scores, quality, dedup, pii, contamination)
+    artifacts = (*judges, documents, analysis, tokenizer, shards, train, evaluate, bench)
+    run = Run({artifact.stage: artifact for artifact in artifacts})
+    html = render(run, config.title)
+    # Lone surrogates were made visible by the markup; what is left is valid UTF-8 by construction.
+    (out_dir / REPORT_FILE).write_text(html, encoding="utf-8", newline="\n")
+    headline = {name: value for name, value in run.headline().items() if value is not None}
+    metrics = {"headline": headline, "warnings": [visible(warning) for warning in run.warnings]}
+    return Artifact(out_dir, "report", {"warnings": len(run.warnings), "bytes": len(html.encode())}, metrics)

@@ -1,1 +1,0 @@
-"""The parts of the report page: markup, quantities, charts, and one module per group of sections."""

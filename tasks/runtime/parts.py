@@ -1,0 +1,222 @@
+"""Work in parts: a stage lists its parts, processes each into a directory of its own, then merges.
+
+A part is finished when `part.json` stands in its directory; the directory is made under a temporary
+name, synced and renamed, so a killed stage goes on at the missing part. Parts are named by the content
+they read (`digest`) under a folder named by how they are made, so a grown source recomputes only what is
+new. Results are in the order of the parts, whatever the executor: bytes never depend on worker counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from llm_core.durable import sync_file, sync_folder
+from llm_core.printing import get_logger
+from llm_core.process import terminate_with_parent
+from tasks.runtime.artifact import DamagedRecord, digest_file, read_sealed, write_sealed
+from tasks.runtime.soundness import damage as find_damage
+from tasks.runtime.stage import StageFailure
+from tasks.runtime.workers import WorkerContext
+
+logger = get_logger("tasks.runtime.parts")
+PART_FILE = "part.json"
+MAX_IN_FLIGHT = 256
+"""Parts that wait for a worker or are worked on at once."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One piece of a stage's work: small, picklable, and named by the digest of what it reads."""
+
+    name: str
+    digest: str
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What `process_part` made: files in `path`, and its JSON counters."""
+
+    name: str
+    path: Path
+    counters: Mapping[str, Any]
+
+
+ProcessPart = Callable[[Part, Path, Any], Mapping[str, Any]]
+"""(part, directory to write into, stage config) -> counters. A module-level function, so processes can import it."""
+
+
+Work = tuple[ProcessPart, Part, Path, Any]
+"""(function, part, directory of the finished part, stage config)."""
+
+
+class RunParts(Protocol):
+    """How a stage gets its parts done; stages take one and never know which."""
+
+    def __call__(self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path) -> list[PartResult]: ...
+
+
+def scratch_dir(out_dir: Path) -> Path:
+    """Where a stage keeps unfinished work that must survive a kill and is no part of its artifact."""
+    path = out_dir.with_name(out_dir.name + ".work")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@dataclass(frozen=True)
+class PartRunner:
+    """Runs parts on an executor and reuses the finished ones.
+
+    parts_dir: where finished parts live; beside `out_dir` when None.
+    make_executor: opens an executor for the missing parts, given the names of the environment variables that they read
+        (`part_variables` of a config, where it has some); None runs them here, in order.
+    start_s: seconds its workers take to start. Parts are done here until what is left would take longer.
+    progress: told (finished, total) after each part.
+    """
+
+    parts_dir: Path | None = None
+    make_executor: Callable[..., AbstractContextManager[Executor]] | None = None
+    start_s: float = 0.0
+    progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
+
+    def __call__(self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path) -> list[PartResult]:
+        parts_dir = self.parts_dir or scratch_dir(out_dir)
+        parts_dir.mkdir(parents=True, exist_ok=True)
+        # Parts of equal digest are the same work by definition: done once, given to both.
+        directories = [parts_dir / f"{part.digest}" for part in parts]
+        results = {i: result for i, part in enumerate(parts) if (result := _finished(part, directories[i], say=True))}
+        missing = [i for i in range(len(parts)) if i not in results]
+        first = {directories[i]: i for i in reversed(missing)}
+        work = [(process_part, parts[i], directory, config) for directory, i in sorted(first.items(), key=lambda x: x[1])]
+        finished = len({directories[i] for i in results})
+        self.progress(len(results), len(parts))
+        for _ in self._work_off(work):
+            finished += 1
+            self.progress(len(parts) * finished // len(set(directories)), len(parts))
+        for i in missing:
+            # Made and synced just now: another walk over the bytes would tell nothing.
+            result = _finished(parts[i], directories[i], check_digests=False)
+            assert result is not None, f"part {parts[i].name} was processed but is not there"
+            results[i] = result
+        return [results[i] for i in range(len(parts))]
+
+    def _work_off(self, work: Sequence[Work]) -> Iterator[None]:
+        """One result per item, on the executor where what is left is worth the start of its workers."""
+        begun = time.perf_counter()
+        for done, item in enumerate(work):
+            left = len(work) - done
+            needs_s = (time.perf_counter() - begun) / done * left if done else 0.0
+            if self.make_executor and left > 1 and needs_s >= self.start_s:
+                with self.make_executor(*getattr(item[3], "part_variables", ())) as executor:
+                    yield from _completions(executor, work[done:])
+                return
+            _make_part(*item)
+            yield
+
+
+serial = PartRunner()
+"""Parts one after another in this process, kept beside the output: the default in notebooks and tests."""
+
+
+def thread_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+    return lambda *variables: ThreadPoolExecutor(num_workers)
+
+
+def process_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+    # Spawned: workers must not inherit the parent's threads, locks or lock files, nor its secrets.
+    return lambda *variables: ProcessPoolExecutor(
+        num_workers, WorkerContext(variables), initializer=_die_with_parent, initargs=(os.getpid(),)
+    )
+
+
+def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
+    waiting, pending = iter(work), set()  # type: ignore[var-annotated]
+    try:
+        # Submitted as others finish: what exists at once does not grow with the number of parts.
+        while True:
+            pending |= {executor.submit(_make_part, *item) for item in islice(waiting, MAX_IN_FLIGHT - len(pending))}
+            if not pending:
+                return
+            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+                yield
+    except BrokenProcessPool as error:
+        raise StageFailure(
+            "a worker process was killed, perhaps because it ran out of memory; finished parts are kept, run again, "
+            "with fewer workers (num_workers=1) or runner=thread if it happens again"
+        ) from error
+    except BaseException:
+        for future in pending:
+            future.cancel()
+        raise
+
+
+def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: Any) -> None:
+    # Not by process id: workers on two machines may have the same.
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+    temporary.mkdir(parents=True)
+    started = time.perf_counter()
+    counters = process_part(part, temporary, config)
+    files = []
+    for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
+        sync_file(file)
+        files.append({"path": str(file.relative_to(temporary)), "size": file.stat().st_size, "digest": digest_file(file)})
+    record = {"name": part.name, "counters": dict(counters), "files": files, "elapsed_s": time.perf_counter() - started}
+    write_sealed(temporary / PART_FILE, record, indent=None)
+    _put_in_place(part, temporary, directory)
+    sync_folder(directory.parent)
+
+
+def _put_in_place(part: Part, made: Path, directory: Path) -> None:
+    """Give a part its name. Another run of other inputs may just have made the same one and read from it: then theirs stays."""
+    while True:
+        try:
+            os.rename(made, directory)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        if _finished(part, directory):
+            shutil.rmtree(made)
+            return
+        damaged = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+        with contextlib.suppress(FileNotFoundError):  # the other run was faster
+            os.rename(directory, damaged)
+            shutil.rmtree(damaged)
+
+
+def _finished(part: Part, directory: Path, check_digests: bool = True, say: bool = False) -> PartResult | None:
+    """The result of a finished part; None where there is none, or a damaged one."""
+    try:
+        record = read_sealed(directory / PART_FILE)
+        damage = next(find_damage(directory, record["files"], check_digests), None)
+    except FileNotFoundError:
+        damage = f"{PART_FILE} is gone" if directory.exists() else ""
+    except (DamagedRecord, KeyError, TypeError) as error:
+        damage = f"{PART_FILE} cannot be read ({error})"
+    if damage is None:
+        return PartResult(part.name, directory, record["counters"])
+    if damage and say:
+        logger.warning("part %s of %s is damaged: %s; rebuilding", part.name, directory.parent, damage)
+    return None
+
+
+def _die_with_parent(parent: int) -> None:
+    """A worker whose parent is killed must not go on writing: the next run may own the key."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminate_with_parent(parent, signal.SIGKILL)

@@ -1,0 +1,144 @@
+"""Which stages would run, and why: a walk backwards from the target over keys alone.
+
+Keys are functions of configs, code, inputs and parent keys, never of results, so the whole plan is known
+before anything runs, and an intermediate artifact that was deleted is rebuilt only if something needs it. A damaged one is
+rebuilt in any case. The bytes of artifacts that a stage of the plan will read are looked at; of others, whether anything wrote to
+them since they were last found sound (`tasks.runtime.soundness`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llm_core.config import ConfigError, nearest
+from tasks.runtime.code import code_digest
+from tasks.runtime.graph import STAGES, ancestors, descendants
+from tasks.runtime.inputs import InputDigests
+from tasks.runtime.keys import digest, explain_change, key_config, library_versions
+from tasks.runtime.stage import StageConfigs
+from tasks.runtime.store import Node, Store, readable_identity
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of a plan. `why` is `cached` or the reason to run it; `needed` is False where nothing asks for it.
+
+    `again`: it runs although its artifact is sound.
+    """
+
+    node: Node
+    why: str
+    needed: bool = True
+    again: bool = False
+
+    @property
+    def is_damaged(self) -> bool:
+        return self.why.startswith("damaged")
+
+    @property
+    def runs(self) -> bool:
+        return self.needed and self.why != "cached"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in run order, the target last."""
+
+    target: str
+    steps: Sequence[Step]
+
+    def __getitem__(self, stage: str) -> Step:
+        return next(step for step in self.steps if step.node.stage == stage)
+
+
+def make_nodes(target: str, configs: StageConfigs, digests: InputDigests, device: str) -> dict[str, Node]:
+    """The key of every stage up to `target`. `device` is the fingerprint that measured stages carry."""
+    nodes: dict[str, Node] = {}
+    for name in ancestors(target):
+        stage = STAGES[name]
+        config = key_config(configs[name])
+        own = {
+            "stage": name,
+            "schema_version": stage.schema_version,
+            "code": code_digest((stage.module, *stage.entry_points)),
+            "libraries": library_versions(stage.libraries),
+            "config": config,
+        } | ({"device": device} if stage.measured else {})
+        files = configs[name].input_files() if stage.reads_inputs else {}
+        identity = own | {"parents": {p: nodes[p].key for p in stage.parents}, "inputs": digests.of(files)}
+        of_parts = own | {"config": key_config(configs[name], of_parts=True)}
+        nodes[name] = Node(name, digest(identity), digest(of_parts), identity, config, files)
+    return nodes
+
+
+def make_plan(
+    store: Store,
+    nodes: Mapping[str, Node],
+    target: str,
+    start: str | None = None,
+    only: str | None = None,
+    force: Collection[str] = (),
+) -> Plan:
+    """Decide each stage up to `target`.
+
+    start: nothing before this stage may run; what it needs must be in the store.
+    only: the same for one stage, which becomes the target.
+    force: stages to rebuild although they are there; the report is rebuilt with them.
+    Raises ConfigError for unknown stages and for parents that `start`/`only` leave unbuilt.
+    """
+    for name in (*((start,) if start else ()), *((only,) if only else ()), *force):
+        if name not in STAGES:
+            raise ConfigError(f"{name} is not a stage; {nearest(name, list(STAGES))}")
+        if name not in nodes:
+            raise ConfigError(f"{name} is not a step towards {target}; stages on the way: {', '.join(nodes)}")
+    target = only or target
+    forced = set(force) | ({"report"} if force else set())
+    may_run = {only} if only else descendants(start) if start else set(nodes)
+    steps: dict[str, Step] = {}
+    wanted = {target}
+    read: set[str] = set()
+    # Another measurement has the same key, so what shows the one that was lost cannot tell them apart.
+    measured_anew = {n for n, node in nodes.items() if STAGES[n].measured and _is_damaged(store, node)} & may_run
+    for name in reversed(ancestors(target)):
+        stage, node = STAGES[name], nodes[name]
+        why, again = ("forced", True) if name in forced else (_why(store, node, to_be_read=name in read), False)
+        if why == "cached" and (lost := sorted(measured_anew & set(stage.parents))) and name in may_run:
+            why, again = f"after {', '.join(lost)}, measured again", True
+        step = Step(node, why, name in wanted, again)
+        if step.is_damaged and name in may_run:
+            step = replace(step, needed=True)
+        elif step.runs and name not in may_run:
+            state = f"{node.key} is {why}" if step.is_damaged else f"is not in the store ({why})"
+            raise ConfigError(f"{name} {state}, and start/only leave it out; run without them first")
+        steps[name] = step
+        if step.runs:
+            wanted |= set(stage.parents)
+            read |= set() if stage.reads_records else set(stage.parents)
+    return Plan(target, tuple(steps[name] for name in ancestors(target)))
+
+
+def _is_damaged(store: Store, node: Node) -> bool:
+    return (store.damage(node.stage, node.key) or "").startswith("damaged")
+
+
+def _why(store: Store, node: Node, to_be_read: bool) -> str:
+    state = store.damage(node.stage, node.key, check_digests=to_be_read)
+    if state is None:
+        return "cached"
+    if state != "missing":
+        return state
+    earlier: list[Any] = store.artifacts(node.stage)
+    return explain_change(earlier[0].record["identity"], readable_identity(node)) if earlier else "missing"
+
+
+def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """(stage, key, why it runs or cached or not needed) for each step, to be shown."""
+
+    def shown(step: Step) -> str:
+        if step.needed:
+            return step.why
+        return f"{step.why}; left as it is" if step.is_damaged else "not needed"
+
+    return [(s.node.stage, s.node.key, shown(s)) for s in plan.steps]

@@ -1,0 +1,201 @@
+"""The artifact store: `<root>/<stage>/<key>/`, finished once and never rewritten.
+
+Work in progress lives in `<root>/.work/<stage>/<key>/out` and becomes the artifact by one rename.
+A key has one holder at a time, by a lock that dies with its process; the next run waits, says so, and
+takes over. Parts live in `<root>/.parts/<stage>/<part key>` and outlive the artifacts made of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from llm_core.durable import sync_file, sync_folder
+from llm_core.locks import open_lock
+from llm_core.secrets import mask_values
+from tasks.runtime.artifact import (
+    ARTIFACT_FILE,
+    SCHEMA_VERSION,
+    Artifact,
+    ArtifactMismatch,
+    digest_file,
+    load_artifact,
+    write_sealed,
+)
+from tasks.runtime.keys import python_version
+from tasks.runtime.soundness import Soundness
+from tasks.runtime.stage import StageFailure
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage with its key decided: what to look up, and what to record when it is made."""
+
+    stage: str
+    key: str
+    part_key: str
+    identity: Mapping[str, Any]
+    config: Mapping[str, Any]
+    input_files: Mapping[str, Path] = field(default_factory=dict)
+    """Where the inputs are whose digests the identity holds."""
+
+
+class Store:
+    """Artifacts by stage and key under one root directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._soundness = Soundness(self.root / ".sound.json")
+
+    @property
+    def digests_file(self) -> Path:
+        """What is remembered of input files (`tasks.runtime.inputs`)."""
+        return self.root / ".inputs.json"
+
+    def path(self, stage: str, key: str) -> Path:
+        return self.root / stage / key
+
+    def work_dir(self, stage: str, key: str) -> Path:
+        return self.root / ".work" / stage / key
+
+    def parts_dir(self, node: Node) -> Path:
+        return self.root / ".parts" / node.stage / node.part_key
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """The finished, undamaged artifact of a key, or None."""
+        return None if self.damage(stage, key) is not None else load_artifact(self.path(stage, key))
+
+    def damage(self, stage: str, key: str, check_digests: bool = False) -> str | None:
+        """None for a sound artifact, else what is wrong with it: `missing`, or `damaged:` and a named file.
+
+        check_digests: for a caller about to read it: bytes are checked, whatever an earlier process found.
+        """
+        return self.damage_of(self.path(stage, key), check_digests)
+
+    def damage_of(self, path: Path, check_digests: bool = False) -> str | None:
+        """`damage` of the artifact in a folder, which may be one of another store."""
+        try:
+            artifact = load_artifact(path)
+        except ArtifactMismatch as error:
+            return f"damaged: {error}"
+        if artifact is None:
+            # Artifacts come into their place whole, with their record.
+            return f"damaged: {ARTIFACT_FILE} is gone" if path.exists() else "missing"
+        found = self._soundness.damage(path, artifact.record["files"], check_digests)
+        return f"damaged: {found}" if found else None
+
+    def check(self, artifact: Artifact) -> list[str]:
+        """A phrase for every file of an artifact that is damaged; reads all of its bytes."""
+        return self._soundness.check(artifact.path, artifact.record["files"])
+
+    def set_aside(self, stage: str, key: str) -> Path:
+        """Move whatever is at the place of a key to `.work`, where `textmill gc` lists it."""
+        aside = self.root / ".work" / f"replaced-{stage}-{key}-{time.time_ns()}"
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self.path(stage, key), aside)
+        return aside
+
+    def artifacts(self, stage: str) -> list[Artifact]:
+        """Finished artifacts of a stage, newest first; unreadable ones are left out (`damage` names them)."""
+        found = []
+        for path in (self.root / stage).glob("*"):
+            with contextlib.suppress(ArtifactMismatch):
+                if artifact := load_artifact(path):
+                    found.append(artifact)
+        return sorted(found, key=lambda a: a.record["finished_at"], reverse=True)
+
+    @contextlib.contextmanager
+    def hold(self, node: Node, waiting: Callable[[str], None]) -> Iterator[Path]:
+        """Be the one holder of a key; yields the directory to work in. Waits for a live holder."""
+        work = self.work_dir(node.stage, node.key)
+        work.mkdir(parents=True, exist_ok=True)
+        with open_lock(work.parent / f"{node.key}.lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                waiting(f"{node.stage} {node.key} is being made by {lock.read().strip() or 'another run'}; waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()} on {platform.node()}")
+            lock.flush()
+            # Always empty: unfinished work that may be trusted is in the scratch directory or in parts.
+            out = work / "out"
+            shutil.rmtree(out, ignore_errors=True)
+            out.mkdir(parents=True)
+            yield out
+
+    def publish(self, node: Node, made: Artifact, elapsed_s: float, cpu_s: float, started_at: str) -> Artifact:
+        """Turn finished work into the artifact of its key, and give back its read-only view."""
+        files = []
+        for path in sorted(p for p in made.path.rglob("*") if p.is_file()):
+            sync_file(path)
+            relative = path.relative_to(made.path).as_posix()
+            files.append({"path": relative, "size": path.stat().st_size, "digest": digest_file(path)})
+        record = {
+            "schema_version": SCHEMA_VERSION,
+            "stage": node.stage,
+            "key": node.key,
+            "part_key": node.part_key,
+            "identity": readable_identity(node),
+            "config": mask_values(node.config),
+            "counters": dict(made.counters),
+            "metrics": dict(made.metrics),
+            "files": files,
+            "host": {"name": platform.node(), "machine": platform.machine(), "python": python_version(), "cpus": os.cpu_count()},
+            "started_at": started_at,
+            "finished_at": now(),
+            "elapsed_s": round(elapsed_s, 3),
+            "cpu_s": round(cpu_s, 3),
+            "peak_memory_bytes": peak_memory_bytes(),
+        }
+        write_sealed(made.path / ARTIFACT_FILE, record)
+        final = self.path(node.stage, node.key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        replaced = None
+        if final.exists():  # damaged or forced: out of the way first, so that no reader sees a mixture
+            replaced = self.set_aside(node.stage, node.key)
+        os.rename(made.path, final)
+        sync_folder(final.parent)
+        if replaced:
+            shutil.rmtree(replaced)
+        shutil.rmtree(self.work_dir(node.stage, node.key))
+        artifact = load_artifact(final)
+        assert artifact is not None
+        return artifact
+
+    def require_free_disk(self, stage: str, needed_bytes: int) -> None:
+        """Raise StageFailure while nothing is lost yet, rather than fail in the middle of a write."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.root).free
+        if free < needed_bytes:
+            raise StageFailure(
+                f"{stage} needs about {needed_bytes / 1e9:.1f} GB free in {self.root}, there are {free / 1e9:.1f}; "
+                "free some (textmill gc) or set store to another disk"
+            )
+
+
+def readable_identity(node: Node) -> dict[str, Any]:
+    """What the key hashes, with secrets of the config masked: for reading, the key is made of what was given."""
+    identity = dict(node.identity)
+    return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def peak_memory_bytes() -> int:
+    """Peak resident memory of this process or of its largest finished child."""
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -1,0 +1,1 @@
+"""Scores documents by classifiers and language models. Read `stage.py`, then `learning.py`."""

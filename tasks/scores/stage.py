@@ -1,0 +1,313 @@
+"""How good is each document by models of good text? One number per document and configured model.
+
+Classifiers (`tasks.scores.classifier`) and perplexities (`tasks.scores.perplexity`) are trained on documents that a condition chooses, or on
+files, or given. With nothing configured, the default, the sidecar holds ids and nothing is read.
+
+In: id, text, and what conditions name; language. Out: a sidecar `id` and one float32 column per score, null where it does not
+apply: a text without words, a language without a model. Nothing is dropped here; `quality.limits` cuts by value, share or chance.
+Four passes in parts: texts to learn from are gathered, models trained (a part each), documents scored, and what a cut would keep
+counted by language, source and register (a metadata value): classifiers are known to lose dialects and colloquial text, which
+only such a table shows. Each text is scored by models that have not read it. Memory: one part, and one number per document.
+Deterministic for equal documents, whatever the number of workers and the division into parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from llm_core.config import ConfigError
+from tasks.corpus.documentset import (
+    ID,
+    SIDECAR_FILE,
+    check_aligned,
+    document_parts,
+    link_sidecars,
+    read_table,
+    sum_counters,
+    write_table,
+)
+from tasks.corpus.named_labels import check_conditions
+from tasks.corpus.score_cuts import Best, cuts_keeping, passing
+from tasks.corpus.score_labels import DIMENSIONS, LABELS_FILE, LABELS_FOLDER, label_table
+from tasks.corpus.selection import check_text_files
+from tasks.corpus.tally import largest
+from tasks.runtime.artifact import Artifact, check_accounting, link_file
+from tasks.runtime.inputs import digest_input
+from tasks.runtime.keys import digest
+from tasks.runtime.parts import Part, PartResult, RunParts, serial
+from tasks.scores.classifier import ClassifierConfig, classify, classify_texts
+from tasks.scores.learning import ModelFiles, learn_models
+from tasks.scores.perplexity import (
+    ANY,
+    ANY_LANGUAGE,
+    PerplexityConfig,
+    kenlm_log10_probabilities,
+    log10_probabilities,
+    perplexities,
+    require_kenlm,
+    text_prefix,
+)
+from tasks.scores.unit_rows import UnitRows
+
+KEPT_FRACS = (0.1, 0.25, 0.5)
+"""Shares kept in the tables of what a cut would keep; DCLM kept a tenth."""
+QUANTILES = (0.01, 0.1, 0.25, 0.3, 0.5, 0.6, 0.75, 0.9, 0.99)
+NUM_BINS = 20
+RESERVED = ("id", "kept", "verdict", "masks", "language")
+MODELS_FOLDER = "models"
+
+
+@dataclass(frozen=True)
+class ScoresConfig:
+    """Which scores documents get, by name of their column."""
+
+    classifiers: dict[str, ClassifierConfig] = field(default_factory=dict)
+    """Probabilities of being good; higher is better."""
+    perplexities: dict[str, PerplexityConfig] = field(default_factory=dict)
+    """Perplexities under models of good text; lower is better."""
+    register_key: str | None = "kind"
+    """Key of a document's metadata whose value names its register, in the tables of what a cut would keep."""
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in RESERVED:
+                raise ConfigError(f"score name ({name}) must be lower-case letters, digits and _, and not {', '.join(RESERVED)}")
+        if twice := set(self.classifiers) & set(self.perplexities):
+            raise ConfigError(f"score name ({min(twice)}) is a classifier and a perplexity; give each score a name of its own")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*sorted(self.classifiers), *sorted(self.perplexities))
+
+    def best(self, name: str) -> Best:
+        return "high" if name in self.classifiers else "low"
+
+    def input_files(self) -> dict[str, Path]:
+        """{what it is for: file}: given models and files to learn from. Raises ConfigError for a missing one."""
+        found: dict[str, Path] = {}
+        for name, classifier in self.classifiers.items():
+            for what, files in (("positive_files", classifier.positive_files), ("negative_files", classifier.negative_files)):
+                check_text_files(f"scores.classifiers.{name}.{what}", files)
+                found |= {f"{name}/{what}/{i}": file for i, file in enumerate(files)}
+            if classifier.model_path is not None:
+                found[f"{name}/model"] = _model_file(f"scores.classifiers.{name}.model_path", classifier.model_path)
+        for name, perplexity in self.perplexities.items():
+            check_text_files(f"scores.perplexities.{name}.reference_files", perplexity.reference_files)
+            found |= {f"{name}/reference_files/{i}": file for i, file in enumerate(perplexity.reference_files)}
+            for language, file in perplexity.kenlm_models.items():
+                found[f"{name}/kenlm/{language}"] = _model_file(f"scores.perplexities.{name}.kenlm_models.{language}", file)
+        return found
+
+
+def score_documents(
+    ingest: Artifact, language: Artifact, out_dir: Path, config: ScoresConfig, run_parts: RunParts = serial
+) -> Artifact:
+    """Give every document its scores.
+
+    Raises ConfigError for a condition that is none, StageFailure where too few documents are there to learn from.
+    """
+    check_conditions(config, "scores")
+    parts = document_parts(ingest, language=language)
+    models, training = learn_models(parts, out_dir, config, run_parts)
+    models |= _given_models(config)
+    # Finished parts are found by what they read, and they read the models too.
+    known = {name: [[group, fold, digest_input(Path(file))] for group, fold, file in files] for name, files in models.items()}
+    scoring = [
+        Part(p.name, digest({"pass": "score", "part": p.digest, "models": known}), {**p.payload, "models": models}) for p in parts
+    ]
+    results = run_parts(score_part, scoring, config, out_dir)
+    link_sidecars(results, out_dir)
+    if config.names:
+        for result in results:
+            link_file(result.path / LABELS_FILE, out_dir / LABELS_FOLDER / result.name)
+    for name, files in models.items() if training else ():
+        for language_label, fold, file in files if name in training else ():
+            link_file(Path(file), out_dir / MODELS_FOLDER / f"{name}-{language_label or ANY}-{fold}")
+    read = sum(result.counters["read"] for result in results)
+    counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
+    check_accounting("scores", counters)
+    return Artifact(out_dir, "scores", counters, {"scores": _metrics(scoring, results, training, out_dir, config, run_parts)})
+
+
+def score_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
+    """The scores of one file of documents, and the labels that tables are made by."""
+    if not config.names:
+        ids = read_table(part.payload["documents"], ["id"])
+        write_table(pa.table([ids["id"]], schema=pa.schema([("id", ID)])), directory / SIDECAR_FILE)
+        return {"read": ids.num_rows}
+    documents = read_table(part.payload["documents"], ["id", "text", "source", "metadata"])
+    labels = read_table(part.payload["language"], ["id", "language"])
+    check_aligned(documents, labels, "the language sidecar")
+    texts, languages = documents["text"], np.array(labels["language"].to_pylist(), object)
+    rows_of = functools.cache(lambda most_bytes: UnitRows.of_texts(texts, most_bytes))
+    columns: dict[str, Any] = {"id": documents["id"]}
+    for name in config.names:
+        files: ModelFiles = part.payload["models"].get(name, [])
+        if name in config.classifiers:
+            classifier = config.classifiers[name]
+            values = _classifier_scores(texts, rows_of, files, classifier)
+        else:
+            perplexity = config.perplexities[name]
+            values = _perplexity_scores(texts, languages, rows_of(perplexity.prefix_bytes), files, perplexity)
+        columns[name] = pa.array(values, pa.float32(), from_pandas=True)
+    write_table(pa.table(columns), directory / SIDECAR_FILE)
+    write_table(label_table(documents, labels["language"], config.register_key), directory / LABELS_FILE)
+    return {"read": len(texts)}
+
+
+def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
+    """{score: {dimension: {label: counts}}} of one part: scored documents, and how many the cuts keep."""
+    del directory
+    labels, scores = read_table(part.payload["labels"]), read_table(part.payload["scores"])
+    counts: dict[str, Any] = {}
+    languages = np.array(labels["language"].to_pylist(), object)
+    sizes = labels["bytes"].to_numpy()
+    for name in config.names:
+        values = scores[name].to_numpy(zero_copy_only=False).astype(np.float64)
+        scored, groups = ~np.isnan(values), languages if _by_language(config, name) else None
+        kept = {
+            frac: scored & passing(values, groups, cuts, config.best(name)) for frac, cuts in part.payload["cuts"][name].items()
+        }
+        counts[name] = {}
+        for dimension in DIMENSIONS:
+            names, places = np.unique(np.array(labels[dimension].to_pylist(), object).astype(str), return_inverse=True)
+            columns = {
+                "documents": np.bincount(places),
+                "bytes": np.bincount(places, sizes),
+                "scored": np.bincount(places, scored),
+            }
+            columns |= {f"kept_{frac}": np.bincount(places, which) for frac, which in kept.items()}
+            counts[name][dimension] = {
+                str(label): {column: int(numbers[i]) for column, numbers in columns.items()} for i, label in enumerate(names)
+            }
+    return counts
+
+
+def _classifier_scores(
+    texts: pa.ChunkedArray, rows_of: Callable[[int], UnitRows], files: ModelFiles, config: ClassifierConfig
+) -> np.ndarray:
+    if config.model_path is not None:
+        [[_, _, file]] = files
+        return classify_texts(texts, Path(file), config)
+    rows = rows_of(config.prefix_bytes)
+    scores = np.full(len(rows), np.nan, np.float32)
+    folds = rows.keys(config.seed) % np.uint64(config.folds)
+    for _, fold, file in files:
+        mine = np.flatnonzero(folds == fold)
+        scores[mine] = classify(rows, mine, Path(file))
+    return scores
+
+
+def _perplexity_scores(
+    texts: pa.ChunkedArray, languages: np.ndarray, rows: UnitRows, files: ModelFiles, config: PerplexityConfig
+) -> np.ndarray:
+    scores = np.full(len(rows), np.nan, np.float32)
+    folds = rows.keys(config.seed) % np.uint64(config.folds) if config.trains else np.zeros(len(rows), np.uint64)
+    for group, fold, file in files:
+        mine = np.flatnonzero((folds == fold) & ((languages == group) | (group == ANY_LANGUAGE)))
+        if config.trains:
+            log10_probs = log10_probabilities(rows.take(mine), Path(file))
+        else:
+            prefixes = [text_prefix(texts[int(row)].as_py(), config.prefix_bytes) for row in mine]
+            log10_probs = kenlm_log10_probabilities(prefixes, Path(file))
+        scores[mine] = perplexities(log10_probs, np.diff(rows.begins)[mine])
+    return scores
+
+
+def _metrics(
+    scoring: Sequence[Part],
+    results: Sequence[PartResult],
+    training: Mapping[str, Any],
+    out_dir: Path,
+    config: ScoresConfig,
+    run_parts: RunParts,
+) -> dict[str, Any]:
+    """What is to be known of each score: its distribution, how it was learnt, and what cuts would keep."""
+    if not config.names:
+        return {}
+    values = {name: _column([r.path / SIDECAR_FILE for r in results], name) for name in config.names}
+    languages = np.concatenate(
+        [np.array(read_table(r.path / LABELS_FILE, ["language"])["language"].to_pylist(), object) for r in results]
+    )
+    cuts = {
+        name: {
+            str(frac): cuts_keeping(values[name], languages if _by_language(config, name) else None, frac, config.best(name))
+            for frac in KEPT_FRACS
+        }
+        for name in config.names
+    }
+    parts = [
+        Part(
+            part.name,
+            digest({"pass": "tally", "part": part.digest, "cuts": cuts}),
+            {"labels": str(result.path / LABELS_FILE), "scores": str(result.path / SIDECAR_FILE), "cuts": cuts},
+        )
+        for part, result in zip(scoring, results, strict=True)
+    ]
+    counts = sum_counters([result.counters for result in run_parts(tally_part, parts, config, out_dir)])
+    return {
+        name: {
+            "kind": "classifier" if name in config.classifiers else "perplexity",
+            "best": config.best(name),
+            "cut_by_language": _by_language(config, name),
+            **_distribution(values[name]),
+            "by": {dimension: largest(counts[name][dimension]) for dimension in DIMENSIONS},
+            "training": training.get(name, {}),
+        }
+        for name in config.names
+    }
+
+
+def _distribution(values: np.ndarray) -> dict[str, Any]:
+    scored = values[~np.isnan(values)]
+    about = {"scored": len(scored), "unscored": len(values) - len(scored)}
+    if len(scored) == 0:
+        return about | {"quantiles": {}, "histogram": {"edges": [], "counts": []}}
+    # Bins from the first to the last percentile but one: a single perplexity of millions would leave one bin for all others.
+    low, high = np.quantile(scored, [0.005, 0.995])
+    edges = np.linspace(low, max(high, low + 1e-6), NUM_BINS + 1)
+    counts, _ = np.histogram(np.clip(scored, edges[0], edges[-1]), edges)
+    quantiles = {str(q): float(v) for q, v in zip(QUANTILES, np.quantile(scored, QUANTILES), strict=True)}
+    return about | {"quantiles": quantiles, "histogram": {"edges": edges.tolist(), "counts": counts.tolist()}}
+
+
+def _column(files: Sequence[Path], name: str) -> np.ndarray:
+    """A score of all documents as float64, NaN for null."""
+    columns = [read_table(file, [name])[name].to_numpy(zero_copy_only=False).astype(np.float64) for file in files]
+    return np.concatenate([np.zeros(0), *columns])
+
+
+def _by_language(config: ScoresConfig, name: str) -> bool:
+    """Whether values of different languages do not compare, so that each language is cut for itself."""
+    return name in config.perplexities and (
+        config.perplexities[name].per_language
+        if config.perplexities[name].trains
+        else ANY not in config.perplexities[name].kenlm_models
+    )
+
+
+def _given_models(config: ScoresConfig) -> dict[str, ModelFiles]:
+    """Models that are applied as they are: {score: [[language, fold, file]]}."""
+    models: dict[str, ModelFiles] = {
+        name: [[ANY_LANGUAGE, 0, str(c.model_path)]] for name, c in config.classifiers.items() if c.model_path is not None
+    }
+    for name, perplexity in config.perplexities.items():
+        if not perplexity.trains:
+            require_kenlm()
+            given = sorted(perplexity.kenlm_models.items())
+            models[name] = [[ANY_LANGUAGE if language == ANY else language, 0, str(file)] for language, file in given]
+    return models
+
+
+def _model_file(name: str, path: Path) -> Path:
+    if not path.is_file():
+        raise ConfigError(f"{name} ({path}) is not a file; relative paths start at {Path.cwd()}")
+    return path

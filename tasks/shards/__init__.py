@@ -1,0 +1,1 @@
+"""Tokenizes documents into Arrow shards, and exchanges shards with other formats. Read `stage.py`."""

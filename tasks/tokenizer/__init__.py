@@ -1,0 +1,1 @@
+"""Trains, imports and measures tokenizers. Read `stage.py`, then `encoder.py`."""

@@ -1,0 +1,1 @@
+"""Runs the trainer in processes of its own and follows its progress. Read `stage.py`."""

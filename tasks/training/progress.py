@@ -1,0 +1,87 @@
+"""Shows how far a training is, from the metrics it writes: a bar on a terminal, a line now and then elsewhere.
+
+What happens to the run meanwhile (that it resumed, that a checkpoint was damaged) is a line each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from llm_core.printing import note
+from llm_core.training.metric_log import METRICS_FILE, is_of_run
+
+TAIL_BYTES = 4096
+
+
+class TrainingProgress:
+    """`show(workdir)` may be called often; it reads the end of a file and prints at most every `every_s` seconds."""
+
+    def __init__(self, num_steps: int, stream: TextIO | None = None, every_s: float = 10.0) -> None:
+        self._num_steps, self._stream, self._every_s = num_steps, stream or sys.stderr, every_s
+        self._bar: tqdm[Any] | None = None
+        self._shown_step, self._shown_at = 0, time.monotonic()
+        self._began_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._read: tuple[int, bytes] = (0, b"")
+        """How many bytes of the metrics were looked through, and the last line of them."""
+        self._told: set[bytes] = set()
+
+    def show(self, workdir: Path) -> None:
+        self._tell_events(workdir / METRICS_FILE)
+        row = last_train_row(workdir / METRICS_FILE)
+        if row is None or row["step"] == self._shown_step:
+            return
+        if self._stream.isatty():
+            self._advance_bar(row)
+            self._shown_step = row["step"]
+        elif time.monotonic() - self._shown_at >= self._every_s or row["step"] == self._num_steps:
+            note(f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}", self._stream)
+            self._shown_step, self._shown_at = row["step"], time.monotonic()
+
+    def _tell_events(self, path: Path) -> None:
+        """One line for each event of the run since this began."""
+        if not path.exists():
+            return
+        with path.open("rb") as stream:
+            offset, last = self._read
+            stream.seek(offset - len(last))
+            if stream.read(len(last)) != last:  # the file was cut: it is another one
+                offset = stream.seek(0)
+            lines = stream.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if whole:
+            self._read = (offset + sum(map(len, whole)), whole[-1])
+        for line in whole:
+            if b'"at"' in line and line not in self._told:
+                row = json.loads(line)
+                if is_of_run(row) and row["at"] >= self._began_at:
+                    self._told.add(line)
+                    note(f"train: {row['event']} (step {row['step']}): {row['what']}", self._stream)
+
+    def _advance_bar(self, row: dict[str, Any]) -> None:
+        if self._bar is None:
+            self._bar = tqdm(total=self._num_steps, initial=row["step"], desc="train", unit="step", file=self._stream)
+        self._bar.update(row["step"] - self._bar.n)
+        self._bar.set_postfix_str(f"loss {row['train_loss']:.3f}")
+        if row["step"] == self._num_steps:
+            self._bar.close()
+
+
+def last_train_row(path: Path) -> dict[str, Any] | None:
+    """The last whole training row of a growing metrics file."""
+    if not path.exists():
+        return None
+    with path.open("rb") as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+        lines = stream.read().split(b"\n")[:-1]
+    for line in reversed(lines):
+        if line.startswith(b"{") and b'"train_loss"' in line:
+            return dict(json.loads(line))
+    return None

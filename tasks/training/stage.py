@@ -1,0 +1,262 @@
+"""Train the model on token shards: `llm_core.training.train` in processes of its own, watched from here.
+
+The trainer is a separate session, so that a crash, a kill or a Ctrl-C of this process never takes a step in half: it
+gets SIGTERM, saves a checkpoint and stops, and the next run goes on from there. It reads one resolved config file and
+answers with files: `status.json` says how it ended, whatever its return code, `metrics.jsonl` holds the curves.
+
+Reads token shards, the tokenizer's bytes-per-token table and its Hugging Face files; writes `model/`, `metrics.jsonl`,
+`model_config.json`, and `profile/` (times, so never the same twice) where `train.profile_steps` asks for one. Bitwise
+reproducible at equal layout and threads, also over kills, but for the rows of `metrics.jsonl` that tell of them; other layouts
+agree within rounding. Work in progress lives in the scratch directory and survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.printing import note
+from llm_core.process import describe_end, terminate_with_parent
+from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.metric_log import METRICS_FILE, PROFILE_FOLDER, TIMING_FILE, read_rows
+from llm_core.training.run_config import RunConfig, check_run
+from llm_core.training.status import STATUS_FILE, is_held, note_death, read_status, status_as_written
+from tasks.runtime.artifact import Artifact, digest_file, write_json
+from tasks.runtime.code import ROOT
+from tasks.runtime.environment import without_secrets
+from tasks.runtime.keys import digest, key_config
+from tasks.runtime.parts import RunParts, scratch_dir, serial
+from tasks.runtime.stage import StageFailure, StageInterrupted
+from tasks.training.initial_model import check_vocabulary, initial_model_files
+from tasks.training.progress import TrainingProgress
+from tasks.training.training_speed import Row, attended_tokens, series, speed, tokens_per_s
+
+MODEL_FOLDER = "model"
+LOG_FILE = "trainer.log"
+LAUNCHER_S = 10.0
+"""How much longer a launcher of several processes has to end them."""
+POLL_S = 0.5
+MAX_CURVE_POINTS = 200
+
+
+@dataclass(frozen=True)
+class TrainStageConfig:
+    """Model, optimizer and length of training; the layout over processes and what saves memory change how, never what."""
+
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
+    memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
+
+    def __post_init__(self) -> None:
+        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
+
+    def input_files(self) -> dict[str, Path]:
+        """{name: file} of the model that training goes on from. Raises ConfigError where it does not fit `model`."""
+        return {} if self.train.init_from is None else initial_model_files(self.train.init_from, self.model)
+
+
+def train_model(
+    tokenizer: Artifact, shards: Artifact, out_dir: Path, config: TrainStageConfig, run_parts: RunParts = serial
+) -> Artifact:
+    """Train to the last step, going on from the last checkpoint of an earlier try.
+
+    Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last words when it broke.
+    """
+    from tasks.tokenizer.stage import export_hugging_face
+
+    run = resolve(config, tokenizer, shards)
+    # Named by what is trained, so that a scratch directory reused for something else never resumes from it.
+    initial = {name: digest_file(file) for name, file in config.input_files().items()}
+    identity = {"config": key_config(config), "parents": [_content(tokenizer), _content(shards)]}
+    identity |= {"initial": initial} if initial else {}
+    workdir = scratch_dir(out_dir) / f"run-{digest(identity)}"
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_json(workdir / "config.json", to_plain(run))
+    run_trainer(run, workdir, TrainingProgress(run.train.num_steps).show)
+
+    shutil.copytree(workdir / MODEL_FOLDER, out_dir / MODEL_FOLDER, dirs_exist_ok=True)
+    export_hugging_face(tokenizer.path, out_dir / MODEL_FOLDER)
+    shutil.copyfile(workdir / METRICS_FILE, out_dir / METRICS_FILE)
+    if run.train.profile_steps and (workdir / PROFILE_FOLDER).exists():
+        shutil.copytree(workdir / PROFILE_FOLDER, out_dir / PROFILE_FOLDER)
+    write_json(out_dir / "model_config.json", to_plain(run.model))
+    return summarize(run, workdir, out_dir)
+
+
+def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> RunConfig:
+    """Everything the trainer needs to know, the vocabulary taken from the tokenizer. Raises ConfigError."""
+    table = tokenizer.file("bytes_per_token.npy").resolve()
+    num_ids = len(np.load(table, mmap_mode="r", allow_pickle=False))
+    if 0 < config.model.vocab_size < num_ids:
+        raise ConfigError(
+            f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the tokenizer; 0 takes them all"
+        )
+    train, vocab_size = config.train, config.model.vocab_size or num_ids
+    if train.init_from is not None:
+        vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids)
+        train = replace(train, init_from=train.init_from.resolve())
+    model = replace(config.model, vocab_size=vocab_size)
+    return RunConfig(model, config.optim, train, config.parallel, shards.path.resolve(), table, config.memory)
+
+
+def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None]) -> None:
+    """Start the trainer, wait for it and judge by its status file; a break in here stops it first.
+
+    Call it from the main thread: the trainer is told to save and stop when the thread that started it ends.
+    """
+    earlier = status_as_written(workdir / STATUS_FILE)
+    log = workdir / LOG_FILE
+    # A file and not a pipe: a trainer whose parent was killed must still be able to speak while it saves.
+    with log.open("ab") as stream:
+        trainer = subprocess.Popen(
+            trainer_command(run, workdir),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=terminate_with_parent,
+            env=trainer_environment(),
+        )
+    try:
+        while trainer.poll() is None:
+            progress(workdir)
+            time.sleep(POLL_S)
+        wait_for_ranks(workdir, run.train.grace_s)
+    except BaseException as error:
+        stop_session(trainer, run)
+        # SIGTERM, as whoever runs the stage has turned it into Python: a trainer that saved says so. Ctrl-C stays what it is.
+        if not isinstance(error, (Exception, KeyboardInterrupt)):
+            raise_if_preempted(run, workdir)
+        _judge(workdir, earlier, trainer.returncode)
+        raise
+    progress(workdir)
+    raise_if_preempted(run, workdir)
+    status = _judge(workdir, earlier, trainer.returncode)
+    if status["outcome"] == "finished":
+        return
+    if status["outcome"] == "died":
+        reason = f"{status['cause']}, after step {status['step']}; run again to go on from the last checkpoint"
+    else:
+        reason = status["error"]
+    lines = [] if status.get("refused") else log.read_text("utf-8", errors="replace").splitlines()[-15:]
+    raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
+
+
+def _judge(workdir: Path, earlier: Mapping[str, Any], code: int) -> dict[str, Any]:
+    """How the trainer ended; a death without a word becomes `died`, with the cause."""
+    status = status_as_written(workdir / STATUS_FILE)
+    if status != earlier and status.get("outcome") in ("finished", "preempted", "failed", "died"):
+        return status
+    cause = f"the trainer {describe_end(code)}"
+    if -code == signal.SIGBUS:
+        cause += f"; {shutil.disk_usage(workdir).free / 1e9:.1f} GB are free in {workdir}"
+    try:
+        note_death(workdir / STATUS_FILE, cause)
+    except OSError as error:
+        note(f"{workdir / STATUS_FILE} was not written: {error}")
+    return {"step": status.get("step", 0)} | status | {"outcome": "died", "cause": cause}
+
+
+def wait_for_ranks(workdir: Path, limit_s: float) -> None:
+    """Let processes whose launcher was killed save: the first of them holds the work directory."""
+    deadline = time.monotonic() + limit_s
+    while is_held(workdir) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def raise_if_preempted(run: RunConfig, workdir: Path) -> None:
+    """Raise StageInterrupted where the trainer was asked to stop and saved, whatever its return code: torchrun has its own."""
+    status = read_status(workdir / STATUS_FILE)
+    if status.get("outcome") == "preempted":
+        raise StageInterrupted(
+            f"training stopped at step {status['step']} of {run.train.num_steps} and saved; run again to go on"
+        )
+
+
+def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
+    """One process runs the module itself, several are started by torchrun on a free port."""
+    module = "llm_core.training.launch" if run.parallel.num_processes > 1 else "llm_core.training.train"
+    return [sys.executable, "-m", module, "--config", str(workdir / "config.json"), "--workdir", str(workdir)]
+
+
+def trainer_environment() -> dict[str, str]:
+    """This environment without secrets, with the code on the path, and threads that sleep while they wait for each other.
+
+    Spinning threads are some 12 % faster on idle cores, but on shared ones each step waits for whole time slices: two
+    threads on two busy cores were measured 80 times slower. A policy that is set already is kept.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {"OMP_WAIT_POLICY": "PASSIVE"} | without_secrets() | {"PYTHONPATH": path}
+
+
+def stop_session(trainer: subprocess.Popen[bytes], run: RunConfig) -> None:
+    """SIGTERM to the trainer's whole session, time to save, then SIGKILL to what is left."""
+    grace_s = run.train.grace_s + (LAUNCHER_S if run.parallel.num_processes > 1 else 0)
+    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, None)):
+        if trainer.poll() is None:
+            os.killpg(trainer.pid, number)
+        try:
+            trainer.wait(patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            note(f"the trainer did not stop within {grace_s:.0f} s (train.grace_s); killing it")
+
+
+def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
+    """The artifact of a finished run, with the curves the report draws."""
+    rows = read_rows(workdir / METRICS_FILE)
+    timing = read_rows(workdir / TIMING_FILE)
+    status = read_status(workdir / STATUS_FILE)
+    steps = [row for row in rows if "train_loss" in row]
+    validations = [row for row in rows if "val_loss" in row]
+    stride = -(-len(steps) // MAX_CURVE_POINTS)
+    curve = steps[stride - 1 :: stride]
+    metrics = {
+        "num_parameters": run.model.num_parameters(),
+        "num_steps": run.train.num_steps,
+        "final_train_loss": steps[-1]["train_loss"],
+        "final_val_loss": validations[-1]["val_loss"],
+        "val_bpb": validations[-1]["val_bpb"],
+        "tokens_per_s": tokens_per_s(timing, run.train.tokens_per_step),
+        **speed(timing),
+        "timing": series(timing),
+        "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
+        "training_flops_per_token": run.model.training_flops_per_token(attended_tokens(timing, run.train.seq_len)),
+        "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
+        "val_curve": validations,
+        "events": dict(Counter(event_name(row) for row in rows if "event" in row)),
+        "device": status["device"],
+        "dtype": run.train.dtype,
+        "packing": status["packing"],
+        "layout": {"kind": run.parallel.kind, "num_processes": status["num_processes"], "num_threads": status["num_threads"]},
+    }
+    counters = {"tokens": run.train.num_steps * run.train.tokens_per_step, "steps": run.train.num_steps}
+    return Artifact(out_dir, "train", counters, metrics)
+
+
+def event_name(row: Row) -> str:
+    """What to count an event as; of a skipped step with its reason, since the overflows of fp16 are in the order of things."""
+    return f"{row['event']}_{row['reason']}" if "reason" in row else str(row["event"])
+
+
+def _content(parent: Artifact) -> str:
+    files = sorted(p for p in parent.path.rglob("*") if p.is_file() and p.name != "artifact.json")
+    names = [p.relative_to(parent.path).as_posix() for p in files]
+    return digest({name: parent.file_digest(name) for name in names})

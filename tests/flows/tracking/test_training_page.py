@@ -1,0 +1,36 @@
+"""What docs/training.md says can be set, can be set."""
+
+import re
+from functools import reduce
+from itertools import zip_longest
+
+from flows.compose import choices, compose
+from llm_core.config import to_plain
+from tasks.runtime.code import ROOT
+
+PAGE = (ROOT / "docs/training.md").read_text("utf-8")
+GROUPS = ("train", "optim", "parallel", "memory")
+NAMED = sorted(set(re.findall(rf"[` ]((?:{'|'.join(GROUPS)})[a-z0-9_.]*)=?([^`\s\"]*)[`\"]", PAGE)))
+
+
+def test_the_settings_and_choices_that_the_page_names_are_there() -> None:
+    config = to_plain(compose())
+    for name, _ in NAMED:
+        reduce(lambda group, key: group[key], name.split("."), config)
+    assert len(NAMED) > 30
+    assert [(name, value) for name, value in NAMED if name in GROUPS and value and value not in choices(name)] == []
+
+
+def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
+    values: dict[str, list[str]] = {}
+    for name, value in NAMED:
+        if value and name not in GROUPS and value != "FOLDER":
+            values.setdefault(name, []).append(f"{name}={value}")
+    for command in re.findall(r"`textmill run ([^`]+)`", PAGE):
+        compose(command.split())
+    for overlap in values.pop("parallel.tp_overlap"):
+        compose(["parallel=tp", overlap])
+    # What does not go with everything else.
+    alone = [[override] for name in ("train.float8", "train.kernels") for override in values.pop(name)]
+    for together in [*alone, *zip_longest(*values.values())]:
+        compose(["parallel=fsdp", "train.dtype=bf16", *(override for override in together if override is not None)])

@@ -1,0 +1,251 @@
+"""Models of Hugging Face, made tiny and random, against ours."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from llm_core.config import ConfigError
+from llm_core.huggingface.export import export_model, load_model
+from llm_core.model.config import RopeScaling
+from llm_core.model.transformer import Transformer
+from tests.llm_core.model.test_transformer import make_model
+from tests.support.engine.small_runs import MODEL
+
+LLAMA3_ROPE = {
+    "rope_theta": 5000.0,
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+SIZES = {
+    "vocab_size": 51,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
+GPT2 = {"vocab_size": 51, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", SIZES | {"tie_word_embeddings": False}),
+    "llama 3 rope": ("llama", SIZES | {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE}),
+    "llama with biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True, "head_dim": 12}),
+    "qwen 2": ("qwen2", SIZES | {"tie_word_embeddings": False}),
+    "qwen 3": ("qwen3", SIZES | {"tie_word_embeddings": True, "head_dim": 16}),
+    "gpt 2": ("gpt2", GPT2),
+    "gpt 2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}),
+}
+GPT2_TYPE = {"norm": "layer", "ffn": "gelu", "positions": "learned", "qkv_bias": True, "out_bias": True, "ffn_bias": True}
+OURS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama 3": {"rope_scaling": RopeScaling(2.0, 1.0, 4.0, 16)},
+    "qwen2": {"qkv_bias": True, "tied_embeddings": False},
+    "qwen3": {"qk_norm": True, "own_head_dim": 12},
+    "gpt2": GPT2_TYPE | {"num_kv_heads": 4},
+}
+
+
+def reference(case: str, folder: Path, max_shard_size: str = "1GB") -> Any:
+    """A random model of transformers, saved to `folder`."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family, values = CASES[case]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # initial biases are zeros and norms ones, which hides mistakes
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    return model
+
+
+def random_ids() -> torch.Tensor:
+    return torch.randint(0, 51, (2, 40), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_imported_model_computes_the_logits_of_hugging_face_and_goes_back_unchanged(case: str, tmp_path: Path) -> None:
+    theirs = reference(case, tmp_path / "theirs")
+    ours, ids_BT = load_model(tmp_path / "theirs"), random_ids()
+    with torch.no_grad():
+        assert (ours(ids_BT) - theirs(ids_BT).logits).abs().max() < 1e-5
+    export_model(ours.config, ours.state_dict(), tmp_path / "back")
+    from transformers import AutoModelForCausalLM
+
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "back").state_dict()
+    assert back.keys() == theirs.state_dict().keys()
+    assert all(torch.equal(value, back[name]) for name, value in theirs.state_dict().items())
+    assert load_model(tmp_path / "back").config == ours.config
+
+
+@pytest.mark.parametrize("family", OURS)
+def test_hugging_face_computes_the_logits_of_our_exported_model(family: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model, ids_BT = make_model(dataclasses.replace(MODEL, **OURS[family])), random_ids()
+    export_model(model.config, model.state_dict(), tmp_path)
+    with torch.no_grad():
+        assert (AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids_BT).logits - model(ids_BT)).abs().max() < 1e-5
+
+
+def test_a_model_in_parts_is_the_model_in_one_file(tmp_path: Path) -> None:
+    reference("llama", tmp_path / "whole")
+    reference("llama", tmp_path / "parts", max_shard_size="10KB")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
+    whole, parts = (load_model(tmp_path / name).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
+
+
+@pytest.mark.parametrize("values", OURS.values(), ids=OURS)
+def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = dataclasses.replace(MODEL, **values)
+    with torch.device("meta"):
+        model, ids_BT = Transformer(config), torch.zeros(3, 20, dtype=torch.long)
+    assert sum(p.numel() for p in model.parameters()) == config.num_parameters()
+    with FlopCounterMode(display=False) as counter:
+        model(ids_BT).sum().backward()
+    assert counter.get_total_flops() == 3 * 20 * config.training_flops_per_token(20)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"model_type": "bert"}, r"model_type \(bert\) .*llama, qwen2"),
+        ({"hidden_act": "gelu"}, r"hidden_act \(gelu\) must be silu"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_type \(yarn\) must be default or llama3"),
+        ({"num_hidden_layers": 3}, r"model.layers.2.* is missing"),
+        ({"num_hidden_layers": 1}, r"model.layers.1.* is not part"),
+        ({"intermediate_size": 47}, r"mlp.* is .*, in the configured model "),
+        ({"hidden_size": None}, "config.json has no hidden_size"),
+        ({"vocab_size": "51"}, r"config.json: vocab_size \('51'\) must be a whole number"),
+        ({"num_attention_heads": 0}, r"num_attention_heads \(0\) must be a whole number of at least 1"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps .* must be a positive number"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings .* must be true or false"),
+        ({"rope_parameters": 5}, "rope_parameters .* must be a mapping"),
+        ({"rope_scaling": {"type": "dynamic"}}, r"rope_parameters \(default\) and rope_scaling \(dynamic\) must not differ"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor .* must be 1.0"),
+        ({"quantization_config": {"bits": 4}}, "before it was"),
+    ],
+)
+def test_what_is_not_computed_here_is_refused_in_one_line(change: dict[str, Any], line: str, tmp_path: Path) -> None:
+    export_small(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text("utf-8")) | change
+    (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
+    with pytest.raises(ConfigError, match=line) as found:
+        load_model(tmp_path)
+    assert "\n" not in str(found.value)
+
+
+def export_small(folder: Path, **values: Any) -> None:
+    model = make_model(dataclasses.replace(MODEL, tied_embeddings=False) if not values else dataclasses.replace(MODEL, **values))
+    export_model(model.config, model.state_dict(), folder)
+
+
+def write_parts(folder: Path, index: str | None = None, twice: bool = False) -> None:
+    """The weights of a folder in two numbered parts."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names, files = sorted(weights), ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for k, file in enumerate(files):
+        save_file({name: weights[name] for name in (names[k::2] + names[: int(twice)])}, folder / file)
+    found = {"weight_map": {name: files[k % 2] for k, name in enumerate(names)}}
+    (folder / "model.safetensors.index.json").write_text(index or json.dumps(found), "utf-8")
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | change(weights), folder / "model.safetensors")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut": (
+        lambda folder: os.truncate(folder / "model.safetensors", 5000),
+        "model.safetensors is cut off",
+    ),
+    "a pointer": (lambda folder: (folder / "model.safetensors").write_text("version 1", "utf-8"), "cut off or no safetensors"),
+    "index of text": (lambda folder: write_parts(folder, "{"), "index.json is not JSON"),
+    "index of a list": (lambda folder: write_parts(folder, "[]"), "index.json has no weight_map"),
+    "index of nothing": (lambda folder: write_parts(folder, '{"weight_map": {}}'), "index.json has no weight_map"),
+    "index of numbers": (lambda folder: write_parts(folder, '{"weight_map": {"a": 1}}'), "index.json has no weight_map"),
+    "a tensor twice": (
+        lambda folder: write_parts(folder, twice=True),
+        "lm_head.weight is in model-00002-of-00002",
+    ),
+    "whole numbers": (
+        lambda folder: change_weights(folder, lambda weights: {"model.norm.weight": weights["model.norm.weight"].to(torch.int8)}),
+        "model.norm.weight holds int8, which needs scales",
+    ),
+    "a list for a config": (
+        lambda folder: (folder / "config.json").write_text("[]", "utf-8"),
+        "json: a list is not a mapping",
+    ),
+    "bytes for a config": (lambda folder: (folder / "config.json").write_bytes(b"\xff"), "config.json is not JSON"),
+}
+
+
+@pytest.mark.parametrize(("damage", "line"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], object], line: str, tmp_path: Path) -> None:
+    export_small(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(ConfigError, match=line) as found:
+        load_model(tmp_path)
+    assert "\n" not in str(found.value) and str(tmp_path) in str(found.value)
+
+
+def test_saved_buffers_are_no_weights_and_a_saved_copy_of_a_tied_head_must_be_one(tmp_path: Path) -> None:
+    export_small(tmp_path, tied_embeddings=True)
+    before = load_model(tmp_path).state_dict()
+    change_weights(tmp_path, lambda _: {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    change_weights(tmp_path, lambda weights: {"lm_head.weight": weights["model.embed_tokens.weight"].clone()})
+    assert all(torch.equal(value, before[name]) for name, value in load_model(tmp_path).state_dict().items())
+    change_weights(tmp_path, lambda weights: {"lm_head.weight": weights["lm_head.weight"] + 1})
+    with pytest.raises(ConfigError, match=r"lm_head.weight differs from the embedding"):
+        load_model(tmp_path)
+
+
+def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
+    export_small(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="only safetensors are read"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"norm": "layer"},
+        {"qk_norm": True, "ffn_bias": True},
+        {"out_bias": True},
+        GPT2_TYPE,
+        GPT2_TYPE | {"num_kv_heads": 4, "qk_norm": True},
+    ],
+)
+def test_a_mixture_that_no_family_computes_is_refused_before_training(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"start from model=|drop the odd one"):
+        dataclasses.replace(MODEL, **values)
+
+
+def test_cached_decode_matches_full_forward_for_learned_positions_and_normed_keys() -> None:
+    from llm_core.infer.engine import decode, prefill, static_cache
+
+    for values in (OURS["gpt2"], OURS["qwen3"]):
+        model = make_model(dataclasses.replace(MODEL, **values)).requires_grad_(False)
+        prompts = [[5, 9, 2, 7], [3, 1]]
+        cache = static_cache(model, prompts, 1)
+        prefill(model, prompts, cache)
+        decoded = decode(model, [4, 8], cache)
+        for row, (prompt, new) in enumerate(zip(prompts, (4, 8), strict=True)):
+            whole = model(torch.tensor([[*prompt, new]]))[0, -1]
+            assert (decoded[row] - whole).abs().max() < 1e-5

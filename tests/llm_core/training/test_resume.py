@@ -1,0 +1,325 @@
+"""A run that was stopped, killed or torn ends with the bytes of one that was not."""
+
+import errno
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.services.processes import descendants
+from llm_core.checkpoint.reader import CheckpointError, IndexUnpickler
+from llm_core.checkpoint.writer import Writer
+from llm_core.data.config import DataConfig
+from llm_core.training.metric_log import MetricLog, read_rows
+from llm_core.training.run_config import RunConfig
+from llm_core.training.status import read_status
+from llm_core.training.train import main, run, run_in
+from llm_core.training.trainer import TrainingDiverged
+from tasks.runtime.code import ROOT
+from tasks.training.stage import trainer_command, trainer_environment
+from tests.support.engine.small_runs import result_bytes, run_config, signal_when, write_config, write_token_shards
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    return run_config(tmp_path_factory.mktemp("inputs"), train={"num_steps": 20, "validate_every": 6, "checkpoint_every": 4})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    run(config, workdir)
+    return result_bytes(workdir)
+
+
+def test_training_lowers_the_loss_and_logs_every_step_once(uninterrupted: dict[str, bytes]) -> None:
+    rows = [json.loads(line) for line in uninterrupted["metrics.jsonl"].splitlines()]
+    steps = [row for row in rows if "train_loss" in row]
+    assert [row["step"] for row in steps] == list(range(1, 21))
+    assert [row["step"] for row in rows if "val_loss" in row] == [6, 12, 18, 20]
+    assert steps[-1]["train_loss"] < steps[0]["train_loss"] - 0.3
+    assert all(row.keys() == {"step", "train_loss", "lr", "grad_norm", "tokens"} for row in steps)
+
+
+@pytest.mark.parametrize(("step", "number"), [(9, signal.SIGTERM), (12, signal.SIGUSR1)])
+def test_asked_to_stop_it_saves_and_the_resumed_run_matches_uninterrupted_run(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    number: int,
+) -> None:
+    with monkeypatch.context() as patch:
+        signal_when(step, number, patch)
+        run(config, tmp_path)
+    status = read_status(tmp_path / "status.json")
+    assert status["outcome"] == "preempted" and step <= status["step"] <= step + 1
+    assert not (tmp_path / "model").exists()
+    run(config, tmp_path)
+    assert read_status(tmp_path / "status.json")["outcome"] == "finished"
+    assert result_bytes(tmp_path) == uninterrupted
+    assert happened(tmp_path) == [("preempted", status["step"]), ("resumed", status["step"])]
+
+
+def happened(workdir: Path) -> list[tuple[str, int]]:
+    """Events in the metrics, with the step that each is of."""
+    return [(row["event"], row["step"]) for row in read_rows(workdir / "metrics.jsonl") if "event" in row]
+
+
+def test_a_process_asked_to_stop_ends_with_the_code_for_try_again(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    with monkeypatch.context() as patch:
+        signal_when(5, signal.SIGUSR1, patch)
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+    assert ended.value.code == 75
+    main(arguments)
+    assert read_status(tmp_path / "work" / "status.json")["outcome"] == "finished"
+
+
+def change_config(folder: Path, **values: object) -> None:
+    found = json.loads((folder / "config.json").read_text("utf-8"))
+    for name, value in values.items():
+        group, _, key = name.rpartition("__")
+        (found[group] if group else found)[key] = value
+    (folder / "config.json").write_text(json.dumps(found), "utf-8")
+
+
+def damage_metrics(folder: Path) -> None:
+    (folder / "work").mkdir()
+    (folder / "work" / "metrics.jsonl").write_bytes(b'{"step": 1}\n\x00\xff\n{"step": 3}\n')
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "No such file or directory: .*config.json"),
+    "torn config": (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "config.json is not JSON"),
+    "unknown setting": (lambda folder: change_config(folder, train__num_stepz=1), "did you mean num_steps"),
+    "place of a file": (lambda folder: (folder / "work").write_text("", "utf-8"), "File exists: .*work"),
+    "no launcher": (
+        lambda folder: change_config(folder, parallel__kind="ddp", parallel__num_processes=2),
+        "the processes started",
+    ),
+    "no shards": (lambda folder: change_config(folder, shards=str(folder)), "no shards of split 'train'"),
+    "no table": (lambda folder: change_config(folder, bytes_per_token=str(folder / "config.json")), "not a table of numbers"),
+    "damaged curve": (damage_metrics, "line 2 of .*metrics.jsonl is damaged .*delete that line"),
+    "diverged": (lambda folder: change_config(folder, optim__lr=1e30, optim__warmup_steps=0), "lower optim.lr"),
+}
+
+
+@pytest.mark.parametrize(("mistake", "line"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_of_the_user_is_one_line_and_code_two(
+    mistake: Callable[[Path], object], line: str, config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(tmp_path / "config.json", config)
+    mistake(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["--config", str(tmp_path / "config.json"), "--workdir", str(tmp_path / "work")])
+    told = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(told) == 1 and re.search(line, told[0]), told
+
+
+def test_fewer_steps_than_there_are_is_refused_and_a_full_disk_is_named_though_it_holds_no_status(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    change_config(tmp_path, train__num_steps=4, optim__schedule="constant")
+    main(arguments)
+    change_config(tmp_path, train__num_steps=3)
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "num_steps (3) must not be below the newest checkpoint, step 4" in capsys.readouterr().err
+    change_config(tmp_path, train__num_steps=8)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="2"):
+        patch.setattr(Writer, "write", full_disk)
+        patch.setattr(
+            "llm_core.training.status.write_status", lambda path, outcome, *_, **__: outcome == "failed" and full_disk()
+        )
+        main(arguments)
+    told = capsys.readouterr().err.splitlines()
+    assert "status.json was not written" in told[0] and "checkpoint of step 8 was not written, rank 0" in told[1]
+    main(arguments)
+    assert read_status(tmp_path / "work" / "status.json")["outcome"] == "finished"
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_what_lost_a_process_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    parallel = {"kind": "ddp", "num_processes": 2, "max_restarts": 1}
+    config = run_config(tmp_path, train={"num_steps": 80, "checkpoint_every": 5, "validate_every": 40}, parallel=parallel)
+    environment = trainer_environment() | {"OMP_NUM_THREADS": "1"}
+    for name in ("whole", "killed"):
+        workdir = tmp_path / name
+        workdir.mkdir()
+        write_config(workdir / "config.json", config)
+        with (workdir / "log").open("wb") as log:
+            torchrun = subprocess.Popen(trainer_command(config, workdir), env=environment, stdout=log, stderr=subprocess.STDOUT)
+        while name == "killed" and len(list((workdir / "checkpoints").glob("step-*"))) < 2:
+            assert torchrun.poll() is None, (workdir / "log").read_text("utf-8")
+            time.sleep(0.01)
+        if name == "killed":
+            ranks = [pid for pid in descendants([torchrun.pid])[1:] if b"llm_core.training.train" in command_line(pid)]
+            os.kill(ranks[-1], signal.SIGKILL)
+        assert torchrun.wait(250) == 0, (workdir / "log").read_text("utf-8")[-3000:]
+    assert b"exitcode: -9" in (tmp_path / "killed" / "log").read_bytes(), "torchrun saw a process die and went on"
+    assert result_bytes(tmp_path / "killed") == result_bytes(tmp_path / "whole")
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_status_says_how_far_the_run_is_while_it_runs(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, seen = MetricLog.write, []
+
+    def look(self: MetricLog, row: dict[str, object]) -> None:
+        write(self, row)
+        if "train_loss" in row:
+            time.sleep(0.05)
+            seen.append((row["step"], read_status(tmp_path / "status.json")))
+
+    monkeypatch.setattr("llm_core.training.status.BEAT_S", 0.005)
+    monkeypatch.setattr(MetricLog, "write", look)
+    run_in(tmp_path, config)
+    assert [(status["outcome"], status["step"]) for _, status in seen] == [("running", step) for step, _ in seen]
+    times = [status["at"] for _, status in seen]
+    assert times == sorted(times) and len(set(times)) == len(times) and all(status["pid"] == os.getpid() for _, status in seen)
+
+
+def test_killed_run_resumes_to_the_same_bytes(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    file = write_config(tmp_path / "config.json", config)
+    workdir = tmp_path / "work"
+    command = [sys.executable, "-m", "llm_core.training.train", "--config", str(file), "--workdir", str(workdir)]
+    trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while trainer.poll() is None and len(read_rows(workdir / "metrics.jsonl")) < 10:
+        time.sleep(0.002)
+    trainer.kill()
+    trainer.wait()
+    status = read_status(workdir / "status.json")
+    assert status["outcome"] == "died" and f"process {trainer.pid} on " in status["cause"]
+    run(config, workdir)
+    assert happened(workdir)[0] == ("died", status["step"])
+    assert result_bytes(workdir) == uninterrupted
+
+
+def test_torn_checkpoint_is_set_aside_for_the_one_before(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patch:
+        signal_when(13, signal.SIGTERM, patch)
+        run(config, tmp_path)
+    newest, older = sorted((tmp_path / "checkpoints").iterdir(), reverse=True)
+    data = next(newest.glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-100])
+    (tmp_path / "checkpoints" / ".step-00000014.tmp").mkdir()
+    run(config, tmp_path)
+    assert int(older.name.removeprefix("step-")) < int(newest.name.removeprefix("step-"))
+    assert result_bytes(tmp_path) == uninterrupted
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept == {"step-00000016", "step-00000020", f"{newest.name}.damaged"}
+    assert f"{newest.name}.damaged" in capsys.readouterr().err
+    torn, sound = (int(folder.name.removeprefix("step-")) for folder in (newest, older))
+    assert happened(tmp_path) == [("preempted", torn), ("damaged_checkpoint", torn), ("resumed", sound)]
+
+
+def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
+    config: RunConfig,
+    uninterrupted: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="75"):
+        signal_when(9, signal.SIGTERM, patch)
+        main(arguments)
+    for data in (tmp_path / "work" / "checkpoints").glob("*/*.distcp"):
+        data.write_bytes(data.read_bytes()[:-1] + b"\x55")
+    for _ in range(2):
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        refusal = capsys.readouterr().err.splitlines()[-1]
+        assert "none is sound" in refusal and "train.restart=true" in refusal
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
+    change_config(tmp_path, train__restart=True)
+    main(arguments)
+    assert result_bytes(tmp_path / "work") == uninterrupted
+    assert [event for event, _ in happened(tmp_path / "work")].count("restarted") == 1
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_packed_and_mixed_data_resume_to_the_same_bytes(prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = {"0": {"walk": 1.0, "web": 0.0}, "5": {"walk": 2.0, "web": 1.0}}
+    data = DataConfig(packing="best_fit", mixture=mixture, prefetch_batches=prefetch, verify_shards=True)
+    config = run_config(tmp_path, train={"num_steps": 9, "checkpoint_every": 4, "data": data})
+    write_token_shards(tmp_path / "shards", sources=("walk", "web"))
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_when(6, signal.SIGTERM, patch)
+        run(config, tmp_path / "stopped")
+    assert read_status(tmp_path / "stopped" / "status.json")["outcome"] == "preempted"
+    run(config, tmp_path / "stopped")
+    assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
+    steps = [row for row in read_rows(tmp_path / "whole" / "metrics.jsonl") if "train_loss" in row]
+    assert [row["by_source"].keys() for row in steps[:5]] == [{"walk"}] * 5, "until the mixture takes the other"
+    assert {"walk", "web"} in [row["by_source"].keys() for row in steps[5:]]
+    for row in steps:
+        by_source = row["by_source"].values()
+        mean = sum(one["train_loss"] * one["targets"] for one in by_source) / sum(one["targets"] for one in by_source)
+        assert mean == pytest.approx(row["train_loss"], rel=1e-6)
+    shares = read_status(tmp_path / "whole" / "status.json")["packing"]
+    assert shares["cropped_frac"] == 0 and 0 <= shares["padding_frac"] < 0.2 and shares["cut_documents_frac"] == 1
+
+
+def test_finished_run_only_exports_again(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    run(config, tmp_path)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    before = (tmp_path / "timing.jsonl").read_bytes()
+    run(config, tmp_path)
+    assert result_bytes(tmp_path) == uninterrupted
+    assert (tmp_path / "timing.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(("num_steps", "lr"), [(12, 1e30), (1, 1e40)])  # the second in the validation after its only step
+def test_a_loss_that_is_no_number_stops_the_run(num_steps: int, lr: float, tmp_path: Path) -> None:
+    import dataclasses
+
+    config = run_config(tmp_path, train={"num_steps": num_steps})
+    (tmp_path / "work").mkdir()
+    wild = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=lr, warmup_steps=0))
+    with pytest.raises(TrainingDiverged, match=r"step \d+: .*lower optim.lr"):
+        run(wild, tmp_path / "work")
+    rows = read_rows(tmp_path / "work" / "metrics.jsonl")
+    assert all(abs(row["train_loss"]) < float("inf") for row in rows if "train_loss" in row)
+
+
+def test_checkpoint_index_with_foreign_objects_is_refused(tmp_path: Path) -> None:
+    class Foreign:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    (tmp_path / "index").write_bytes(pickle.dumps(Foreign()))
+    with (tmp_path / "index").open("rb") as stream, pytest.raises(CheckpointError, match=r"holds posix\.system"):
+        IndexUnpickler(stream).load()
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,229 @@
+"""The cases of the exactness matrix: layouts, and what is varied under each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimizerKind
+from llm_core.parallel.degrees import V_SHAPED, ContextKind
+from llm_core.training.config import ParallelConfig
+
+ROWS, TOKENS = 8, 16
+"""Sequences of a global batch where a layout needs no more, and tokens of each."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained, whatever the layout."""
+
+    vocab: int = 51
+    rows: int = ROWS
+    """Sequences of a global batch."""
+    tied: bool = True
+    masks: str = "uneven"
+    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does. empty: as
+    uneven, but for a second step in which none does."""
+    packed: bool = False
+    family: str = "llama"
+    layers: int = 2
+    dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
+    optim: OptimizerKind = "adamw"
+    state_in: Literal["device", "host", "disk"] = "device"
+    kernels: Literal["torch", "triton"] = "torch"
+    """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
+
+    def model(self) -> ModelConfig:
+        family: dict[str, Any] = {
+            "llama": {},
+            "qwen3": {"qk_norm": True, "own_head_dim": 6},
+            "qwen2": {"qkv_bias": True},
+            "gpt2": {"norm": "layer", "ffn": "gelu", "positions": "learned"}
+            | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
+        }
+        heads = 4 if self.family == "gpt2" else 8
+        return ModelConfig(self.vocab, 16, self.layers, heads, 4, 24, 64, tied_embeddings=self.tied, **family[self.family])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem under a layout of `parallel`, in micro batches of `micro` sequences."""
+
+    parallel: ParallelConfig
+    problem: Problem
+    micro: int
+    memory: MemoryConfig = NO_SAVINGS
+
+    @property
+    def layout(self) -> str:
+        return layout_name(self.parallel)
+
+
+def layout(world: int, kind: str, **values: Any) -> ParallelConfig:
+    return ParallelConfig(num_processes=world, kind=kind, device="cpu", num_threads=1, **values)  # type: ignore[arg-type]
+
+
+def layout_name(parallel: ParallelConfig) -> str:
+    """As in the table: the axes with more than one process, and how the data-parallel processes hold their weights."""
+    stages = f" of {parallel.pp_stages_per_rank}" if parallel.pp_stages_per_rank else ""
+    parts = [f"pp{parallel.pp} {parallel.pp_schedule}{stages}"] if parallel.pp > 1 else []
+    parts += [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"] if parallel.cp > 1 else []
+    overlap = "" if parallel.tp_overlap == "none" else f" {parallel.tp_overlap}"
+    parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}{overlap}"] if parallel.tp > 1 else []
+    replicas = parallel.dp * parallel.cp
+    if parallel.kind == "hsdp":
+        parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
+    elif replicas > 1:
+        parts.append(f"{parallel.kind} of {replicas}")
+    return ", ".join(parts) or "single"
+
+
+LAYOUTS = [
+    layout(1, "none"),
+    *(layout(4, kind) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(4, "hsdp", dp_shard=2),
+    layout(4, "ddp", tp=4),
+    layout(4, "ddp", tp=4, sequence_parallel=False),
+    *(layout(4, kind, tp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(4, "ddp", tp=4, tp_overlap="ring"),
+    layout(4, "fsdp", tp=2, tp_overlap="ring"),
+    layout(4, "ddp", pp=2, tp=2, pp_schedule="zero_bubble", tp_overlap="ring"),
+    *(
+        layout(4, "ddp", pp=4, pp_schedule=s)
+        for s in ("naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v")
+    ),
+    *(layout(4, kind, pp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(4, "fsdp", pp=2, pp_schedule="zero_bubble_v"),
+    layout(4, "ddp", pp=2, pp_schedule="interleaved", pp_stages_per_rank=3),
+    layout(4, "ddp", pp=2, tp=2),
+    layout(4, "ddp", pp=2, tp=2, pp_schedule="interleaved", sequence_parallel=False),
+    layout(4, "ddp", cp=4),
+    layout(4, "ddp", cp=4, cp_balanced=True),
+    layout(4, "ddp", cp=4, cp_kind="ulysses"),
+    layout(4, "ddp", cp=4, cp_kind="ring"),
+    layout(4, "ddp", cp=4, cp_kind="ring", cp_balanced=True),
+    *(layout(4, kind, cp=2) for kind in ("zero1", "fsdp")),
+    layout(4, "fsdp", cp=2, cp_kind="ring", cp_balanced=True),
+    layout(4, "ddp", cp=2, tp=2),
+    layout(4, "ddp", cp=2, tp=2, cp_kind="ring"),
+    layout(4, "ddp", pp=2, cp=2),
+    layout(4, "ddp", pp=2, cp=2, cp_balanced=True),
+    layout(4, "ddp", pp=2, cp=2, cp_kind="ulysses"),
+    layout(4, "zero2", cp=2, cp_kind="ulysses"),
+    layout(4, "hsdp", dp_shard=2, cp=2),
+    layout(4, "fsdp", pp=2, pp_schedule="interleaved"),
+    *(layout(8, kind, pp=2, tp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
+    layout(8, "zero1", pp=2, tp=2, pp_schedule="interleaved"),
+    layout(8, "zero1", pp=2, tp=2, pp_schedule="dualpipe_v"),
+    layout(8, "hsdp", dp_shard=2, tp=2),
+    layout(8, "hsdp", dp_shard=2, pp=2),
+    layout(8, "fsdp", cp=2, tp=2),
+    layout(8, "zero1", cp=2, tp=2),
+    layout(8, "ddp", pp=2, cp=2, tp=2),
+    layout(8, "fsdp", pp=2, cp=2),
+]
+"""Of four and of eight processes; the first is one process that accumulates."""
+
+VARIED = [
+    Problem(vocab=vocab, tied=tied, masks=masks)
+    for vocab, tied, masks in itertools.product((64, 51), (True, False), ("uneven", "idle"))
+]
+FAMILIES = [Problem(family=family, tied=family == "gpt2", packed=family != "gpt2") for family in ("qwen2", "qwen3", "gpt2")]
+
+OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]
+OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False)]
+
+CROSS = [
+    (layout(4, "fsdp"), layout(4, "ddp", tp=4)),
+    (layout(4, "ddp", tp=4), layout(4, "fsdp")),
+    (layout(4, "fsdp", tp=2), layout(4, "zero1", pp=2)),
+    (layout(4, "zero1", pp=2), layout(4, "fsdp", tp=2)),
+    (layout(4, "hsdp", dp_shard=2), layout(4, "zero1", tp=2)),
+    (layout(4, "zero1", tp=2), layout(4, "ddp", pp=4, pp_schedule="zero_bubble_v")),
+    (layout(4, "ddp", pp=4, pp_schedule="zero_bubble_v"), layout(4, "zero2")),
+    (layout(4, "zero1"), layout(4, "fsdp", cp=2)),
+    (layout(8, "zero1", pp=2, tp=2), layout(8, "fsdp", cp=2, tp=2)),
+    (layout(8, "fsdp", pp=2, tp=2), layout(8, "hsdp", dp_shard=2, pp=2)),
+    (layout(8, "hsdp", dp_shard=2, tp=2), layout(8, "ddp", pp=2, cp=2, tp=2)),
+    (layout(8, "ddp", pp=2, cp=2, tp=2), layout(8, "zero1", pp=2, tp=2, pp_schedule="dualpipe_v")),
+]
+"""Who saves, who loads."""
+
+
+def micro_sizes(parallel: ParallelConfig, rows: int) -> tuple[int, ...]:
+    """Sequences in a micro batch: all that a process has of `rows`, and half of them, if that is one or more.
+
+    A pipeline needs as many micro batches as ranks, one in the shape of a V as stages.
+    """
+    most = rows // (parallel.dp * _least_micro_batches(parallel))
+    return tuple(size for size in (most, most // 2) if size >= 1)
+
+
+def rows_for(parallel: ParallelConfig) -> int:
+    """So many sequences that there are two sizes of micro batches."""
+    return max(ROWS, 2 * parallel.dp * _least_micro_batches(parallel))
+
+
+def _least_micro_batches(parallel: ParallelConfig) -> int:
+    return parallel.pp * (2 if parallel.pp > 1 and parallel.pp_schedule in V_SHAPED else 1)
+
+
+def layers_for(*layouts: ParallelConfig) -> int:
+    """As many as the stages of the deepest pipeline, of two in a rank or more."""
+    return max(parallel.pp * max(2, parallel.pp_stages_per_rank) for parallel in layouts)
+
+
+def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
+    """Each problem in both sizes of micro batches, the larger one first."""
+    layers, rows = layers_for(parallel), rows_for(parallel)
+    sizes = micro_sizes(parallel, rows)
+    return [Case(parallel, dataclasses.replace(p, layers=layers, rows=rows), micro) for p in problems for micro in sizes]
+
+
+MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
+MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[::2]]
+MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[::2]]
+SINGLES = [
+    case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
+]
+KERNELS = [
+    Case(
+        parallel,
+        Problem(dtype="fp32", kernels="triton", tied=False, packed=True, layers=parallel.pp),
+        8 // (parallel.dp * parallel.pp),
+    )
+    for parallel in (
+        layout(4, "fsdp", tp=2),
+        *(layout(4, "ddp", tp=4, sequence_parallel=sequence) for sequence in (True, False)),
+        layout(4, "ddp", tp=4, tp_overlap="ring"),
+        *(layout(4, kind) for kind in ("zero1", "fsdp")),
+        layout(4, "ddp", pp=4),
+        layout(4, "ddp", pp=2, tp=2),
+        *(layout(4, "ddp", cp=4, cp_kind=kind) for kind in get_args(ContextKind)),
+        layout(4, "fsdp", cp=2, tp=2),
+    )
+]
+"""Kernels under each axis and pairs of them; how data-parallel processes hold weights is nothing to a kernel."""
+LARGE = [
+    case
+    for parallel in (
+        *(layout(4, kind) for kind in ("zero1", "fsdp")),
+        *(layout(4, "ddp", tp=4, sequence_parallel=sequence) for sequence in (True, False)),
+        layout(4, "fsdp", tp=2),
+        layout(4, "ddp", pp=2, tp=2),
+        layout(4, "ddp", cp=2, tp=2),
+        layout(8, "zero1", pp=2, tp=2),
+    )
+    for case in cases_of(parallel, [Problem(vocab=50257, dtype="fp32")])[:1]
+]
+"""A vocabulary of people's size: a million numbers in one weight, and ids that no number of processes divides."""
+ROUGH = [
+    case
+    for parallel in LAYOUTS
+    for dtype in ("bf16", "fp16")
+    for case in cases_of(parallel, [Problem(dtype=dtype, packed=True)])[:1]
+]

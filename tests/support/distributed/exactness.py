@@ -1,0 +1,225 @@
+"""Every layout against one process: initial weights, loss, gradients, norm, parameters, validation, and each other's checkpoints.
+
+Every process of a layout takes part; the first compares with what it computes alone. Differences are relative to the largest
+value of a tensor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.checkpoint.state import collect_state
+from llm_core.data.batch import Batch
+from llm_core.data.config import DataConfig
+from llm_core.data.sources import NO_SOURCE
+from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.model.loss import IGNORED
+from llm_core.optim import offload
+from llm_core.optim.build import build_optimizer
+from llm_core.optim.config import MuonConfig, OptimConfig
+from llm_core.optim.guard import StepReport
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.ranks import Ranks, make_meshes
+from llm_core.parallel.weights import whole_weights
+from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.run_config import RunConfig
+from llm_core.training.trainer import Trainer
+from llm_core.training.validate import ValidationSet
+from tests.support.distributed.cases import TOKENS, Case, Problem, micro_sizes
+
+offload.PAGE = offload.GRAIN  # so that models as small as these have several
+NUM_STEPS = 3
+CPU = torch.device("cpu")
+SINGLE = ParallelConfig(device="cpu", num_threads=1)
+LR = 3e-3
+
+SOURCES = ("books", "code", "web")
+
+Found = dict[str, Tensor]
+
+
+def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(ids, targets, documents, sources) of a whole global batch."""
+    generator = torch.Generator().manual_seed(100 + step)
+    tokens = torch.randint(0, problem.vocab, (problem.rows, TOKENS + 1), generator=generator)
+    targets = tokens[:, 1:].clone()
+    targets[torch.rand(targets.shape, generator=generator) < 0.4] = IGNORED
+    targets[-2] = IGNORED
+    if problem.masks == "idle":
+        targets[: problem.rows // 2] = IGNORED
+    if problem.masks == "empty" and step == 1:
+        targets[:] = IGNORED
+    documents = (torch.rand(targets.shape, generator=generator) < 0.3).cumsum(1).int()
+    sources = (documents % len(SOURCES)).masked_fill(targets == IGNORED, NO_SOURCE).to(torch.uint8)
+    return tokens[:, :-1].contiguous(), targets, documents, sources
+
+
+def optim_of(problem: Problem) -> OptimConfig:
+    """Clipping is active at the norms of these problems, so an error in the norm is one of parameters too."""
+    return OptimConfig(lr=LR, clip_norm=0.5, kind=problem.optim, muon=MuonConfig(dtype="fp32"), state_in=problem.state_in)
+
+
+def make_trainer(
+    problem: Problem, parallel: ParallelConfig, micro: int, ranks: Ranks, folder: Path, memory: MemoryConfig = NO_SAVINGS
+) -> Trainer:
+    train = TrainConfig(
+        num_steps=NUM_STEPS + 1,
+        global_batch_sequences=problem.rows,
+        seq_len=TOKENS,
+        micro_batch_sequences=micro,
+        dtype="fp32" if problem.dtype == "fp64" else problem.dtype,
+        kernels=problem.kernels,
+        seed=7,
+        data=DataConfig(mask_documents=problem.packed),
+    )
+    config = RunConfig(problem.model(), optim_of(problem), train, parallel, folder, folder, memory)
+
+    def batches(step: int) -> Batch:
+        share = problem.rows // ranks.data_world
+        rows = slice(ranks.data_rank * share, (ranks.data_rank + 1) * share)
+        ids, targets, documents, sources = (tensor[rows] for tensor in tokens_of(problem, step))
+        return Batch(ids, targets, documents if problem.packed else None, sources)
+
+    # Five rows, of which the last has targets whatever the masks.
+    some = slice(problem.rows // 2 - 4, problem.rows // 2 + 1)
+    ids, targets, documents, _ = (tensor[some] for tensor in tokens_of(problem, 99))
+    validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
+    layout = build_layout(config.model, parallel, train, ranks, memory)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
+    checkpoints = Checkpoints(folder, ranks)
+    return Trainer(layout, optimizer, batches, validation, config, ranks, checkpoints, None, None, sources=SOURCES)
+
+
+def compute(trainer: Trainer) -> Found:
+    """Everything worth comparing, on the first rank; the weights after three steps are left in the trainer."""
+    ranks, layout = trainer.ranks, trainer.layout
+    found = {f"initial.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
+    for step in range(NUM_STEPS):
+        with gradients_into(found, trainer) if step == 0 else nullcontext():
+            report = trainer.train_step(step, LR)
+        found[f"loss.{step}"], found[f"norm.{step}"] = report[:2].unbind()
+        found[f"sources.{step}"] = report[len(StepReport._fields) :]
+    sums = trainer.validation_sums()
+    assert sums is not None
+    found["validation.sums"] = sums
+    return found | {f"parameter.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
+
+
+@contextmanager
+def gradients_into(found: Found, trainer: Trainer) -> Iterator[None]:
+    """Put into `found` the gradients of a step taken here, as the optimizer gets them."""
+    update = trainer.optimizer.step
+
+    def see(*arguments: Any) -> Tensor:
+        gradients = whole_weights(trainer.layout, trainer.ranks, gradient_of)
+        found.update({f"gradient.{name}": value.clone() for name, value in gradients.items()})
+        return update(*arguments)
+
+    trainer.optimizer.step = see  # type: ignore[method-assign]
+    yield
+    trainer.optimizer.step = update  # type: ignore[method-assign]
+
+
+def gradient_of(weight: torch.nn.Parameter) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad
+
+
+def differences(expected: Found, found: Found) -> dict[str, float]:
+    """The worst of each kind, by the largest element; of gradients also by the norm. Initial weights count in bits: 0 or 1."""
+    worst: dict[str, float] = {}
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        kind, value, other = name.split(".")[0], value.double(), found[name].double()
+        if kind == "initial":
+            errors = {kind: float(not torch.equal(value, other))}
+        else:
+            # Of a step without targets all is zero.
+            errors = {kind: float((other - value).abs().max() / (value.abs().max() or 1))}
+        if kind == "gradient":
+            errors["gradient_norm"] = float((other - value).norm() / value.norm())
+        for kind, error in errors.items():
+            # A NaN is no small difference, and max() may drop it.
+            worst[kind] = max(worst.get(kind, 0.0), error if error == error else float("inf"))
+    return worst
+
+
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    torch.set_default_dtype(torch.float64 if dtype == "fp64" else torch.float32)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def ranks_of(parallel: ParallelConfig) -> Ranks:
+    """This process in a layout."""
+    if parallel.kind == "none":
+        return Ranks(0, 1, CPU)
+    axes = {name: getattr(parallel, name) for name in ("num_processes", "pp", "cp", "tp", "dp_shard")}
+    alike = ParallelConfig(kind="hsdp" if parallel.dp_shard else "ddp", **axes)
+    return Ranks(dist.get_rank(), dist.get_world_size(), CPU, *_meshes(alike))
+
+
+@functools.cache
+def _meshes(alike: ParallelConfig) -> tuple[DeviceMesh | None, DeviceMesh | None]:
+    # Once for all layouts with these groups: a thread of each gloo group looks for messages a hundred times a second, and
+    # those of all layouts together took half of the processor.
+    return make_meshes(alike, CPU)
+
+
+@functools.cache
+def reference(problem: Problem, folder: Path) -> Found:
+    """What one process gives with the whole batch at once; in float32 for rougher arithmetic."""
+    plain = dataclasses.replace(problem, dtype="fp32", state_in="device", kernels="torch")
+    return compute(make_trainer(plain, SINGLE, problem.rows, ranks_of(SINGLE), folder))
+
+
+def compare(case: Case, folder: Path) -> dict[str, float]:
+    """Differences of a layout from one process, on the first rank."""
+    with precision(case.problem.dtype):
+        found = compute(make_trainer(case.problem, case.parallel, case.micro, ranks_of(case.parallel), folder, case.memory))
+        return differences(reference(case.problem, folder), found) if dist.get_rank() == 0 else {}
+
+
+def whole_state(trainer: Trainer, whole: Trainer, checkpoints: Checkpoints) -> Found:
+    """All that there is to save of a layout, moments among it, as one process has it; that process is `whole`."""
+    checkpoints.save(NUM_STEPS, trainer.layout, trainer.optimizer)
+    checkpoints.load(whole.layout, whole.optimizer)
+    return {name: tensor.clone() for name, tensor in collect_state(whole.layout, whole.optimizer).items()}
+
+
+def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, folder: Path) -> dict[str, float]:
+    """Train under one layout and save; load under another: all state in bits, then the step that follows."""
+    with precision(problem.dtype):
+        one, other = (make_trainer(problem, p, micro_sizes(p, problem.rows)[0], ranks_of(p), folder) for p in (saver, loader))
+        for step in range(NUM_STEPS):
+            one.train_step(step, LR)
+        # All processes take part in saving, also what each of them has alone.
+        everyone = Ranks(dist.get_rank(), dist.get_world_size(), CPU)
+        with Checkpoints(folder, everyone, in_background=True) as checkpoints:
+            checkpoints.save(NUM_STEPS, one.layout, one.optimizer)
+            assert checkpoints.load(other.layout, other.optimizer) == NUM_STEPS
+        plain = dataclasses.replace(problem, state_in="device", kernels="torch")
+        whole = make_trainer(plain, SINGLE, problem.rows, ranks_of(SINGLE), folder)
+        with Checkpoints(folder / "compared", everyone) as compared:
+            states = [whole_state(trainer, whole, compared) for trainer in (one, other)]
+        ended = [t.train_step(NUM_STEPS, LR)[:2] for t in (one, other)]
+        after = [whole_weights(t.layout, t.ranks) for t in (one, other)]
+        if dist.get_rank():
+            return {}
+        same = states[0].keys() == states[1].keys() and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        worst = {"loaded": float(not same)}
+        parameters = differences(*({f"parameter.{k}": v for k, v in w.items()} for w in after))
+        worst["continued"] = max(float(((ended[0] - ended[1]).abs() / ended[0].abs()).max()), parameters["parameter"])
+        return worst

@@ -1,0 +1,74 @@
+"""A signature means the same here and in datasketch, and datasketch finds the candidates we find."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasketch import MinHash, MinHashLSH
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_core.config import ConfigError
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.datasketch_exchange import exported_signatures, from_datasketch, shingle_hashes, to_datasketch
+from tasks.kernels.dedup.banding import band_table, candidate_pairs
+from tests.support.data.dedup_runs import document_id, mixed_corpus, run
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.text(max_size=60), st.sampled_from([16, 112]), st.integers(0, 3))
+def test_a_signature_survives_the_journey(text: str, num_perms: int, seed: int) -> None:
+    made = MinHash(num_perms, seed=seed, hashfunc=int)
+    made.update_batch(shingle_hashes(text, 1).tolist())
+    row = from_datasketch(made, num_perms, seed)
+    assert row.dtype == np.uint32
+    back = to_datasketch(row, seed)
+    assert back == made
+    back.update_batch(shingle_hashes(text + " more", 1).tolist())  # goes on as one made there does
+    made.update_batch(shingle_hashes(text + " more", 1).tolist())
+    assert back == made
+
+
+def test_exported_signatures_are_those_datasketch_makes_of_the_texts(tmp_path: Path) -> None:
+    config = DedupConfig(keep_index=True)
+    documents = mixed_corpus()
+    artifact, _ = run(tmp_path, documents, config)
+    text_of = {document_id(d["name"]): d["text"] for d in documents}
+    exported = dict(exported_signatures(artifact, config))
+    assert len(exported) == len({d["text"] for d in documents if len(d["text"].split()) >= 5})
+    for document, minhash in exported.items():
+        oracle = MinHash(config.num_perms, seed=config.seed, hashfunc=int)
+        oracle.update_batch(shingle_hashes(text_of[document], 5).tolist())
+        assert minhash == oracle
+
+
+@pytest.mark.parametrize("banding", [(14, 8), (28, 4), (5, 3)])
+def test_datasketch_finds_the_same_candidates(banding: tuple[int, int]) -> None:
+    documents = mixed_corpus()
+    sets = [shingle_hashes(d["text"], 2) for d in documents]
+    rows = []
+    lsh = MinHashLSH(num_perm=112, params=banding)
+    for number, hashes in enumerate(sets):
+        minhash = MinHash(112, seed=1, hashfunc=int)
+        minhash.update_batch(hashes.tolist())
+        rows.append(from_datasketch(minhash, 112, 1))
+        lsh.insert(number, minhash)
+    theirs = {pair for i, row in enumerate(rows) for pair in itertools.product([i], lsh.query(to_datasketch(row, 1)))}
+    ours = candidate_pairs(band_table(np.array(rows), [banding]), full_bucket=len(rows))
+    assert len(ours) > 20
+    assert {(int(p) >> 32, int(p) & 0xFFFFFFFF) for p in ours} == {(a, b) for a, b in theirs if a < b}
+
+
+def test_signatures_that_mean_something_else_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="scheme=legacy, signatures here affine32; make it with"):
+        from_datasketch(MinHash(16, seed=1, scheme="legacy"), 16, 1)
+    with pytest.raises(ValueError, match="seed=2"):
+        from_datasketch(MinHash(16, seed=2), 16, 1)
+    with pytest.raises(ValueError, match="num_perm=16"):
+        from_datasketch(MinHash(16, seed=1), 112, 1)
+    artifact, _ = run(tmp_path, [{"name": "a", "text": "some text"}])
+    with pytest.raises(ConfigError, match="keep_index=true"):
+        next(exported_signatures(artifact, DedupConfig()))

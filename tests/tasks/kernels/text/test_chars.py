@@ -1,0 +1,165 @@
+"""The units of a text against a plain Python reading of their definition."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tasks.kernels.text.chars import (
+    APOSTROPHE,
+    LETTER,
+    MARK,
+    NUM_CODE_POINTS,
+    UNSEGMENTED,
+    char_classes,
+    decode,
+    document_units,
+    fold_table,
+)
+
+MIXED_SCRIPTS = st.text(
+    st.one_of(
+        st.sampled_from("aZé_9'’ \n\t.,#-…\u200b\u200d\u00ad"),
+        st.sampled_from("中文字。々〇ひらカター゙ｶﾞ"),
+        st.sampled_from("ไทยที่ນີ້ខ្មែរမြန်မာ"),
+        st.sampled_from("עברית नमस्ते İßΣς한국어𝔘𝟙𠀀🙂\U000e0101"),
+        st.characters(exclude_categories=("Cs",)),
+    ),
+    max_size=60,
+)
+
+
+def units_of(text: str) -> list[tuple[int, int, int]]:
+    buf = np.frombuffer(b"\xe4x" + text.encode() + b"\xb8y", np.uint8)  # bytes around the text must not leak in
+    room = len(buf)
+    starts, stops, hashes = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.uint64)
+    count = document_units(buf, 2, len(buf) - 2, char_classes(), fold_table(), starts, stops, hashes)
+    return [(int(starts[i]) - 2, int(stops[i]) - 2, int(hashes[i])) for i in range(count)]
+
+
+def words_of(text: str) -> list[str]:
+    data = text.encode()
+    return [data[a:b].decode() for a, b, _ in units_of(text)]
+
+
+def is_unsegmented(char: str) -> bool:
+    scripts = ("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA")
+    scripts += ("THAI ", "LAO ", "KHMER ", "MYANMAR ", "IDEOGRAPHIC NUMBER ZERO", "IDEOGRAPHIC ITERATION")
+    scripts += ("IDEOGRAPHIC CLOSING", "HENTAIGANA")
+    category = unicodedata.category(char)
+    in_script = unicodedata.name(char, "").startswith(scripts)
+    return (in_script and not is_mark(char) and category in ("Lo", "Lm", "Nl")) or 0x20000 <= ord(char) <= 0x3FFFD
+
+
+def is_mark(char: str) -> bool:
+    joiner = char in "\u00ad\u200c\u200d\u2060ﾞﾟ" or 0xFE00 <= ord(char) < 0xFE10 or 0xE0100 <= ord(char) < 0xE01F0
+    return joiner or unicodedata.category(char)[0] == "M"
+
+
+def is_word_char(char: str) -> bool:
+    return is_mark(char) or unicodedata.category(char)[0] in "LN" or unicodedata.category(char) == "Pc"
+
+
+def expected_words(text: str) -> list[str]:
+    words: list[str] = []
+    inside = ""  # "", "word" or "unit": what the previous character belongs to
+    for i, char in enumerate(text):
+        follows = text[i + 1] if i + 1 < len(text) else ""
+        if is_unsegmented(char):
+            words.append(char)
+            inside = "unit"
+        elif inside == "unit" and is_mark(char):
+            words[-1] += char
+        elif is_word_char(char):
+            if inside == "word":
+                words[-1] += char
+            else:
+                words.append(char)
+            inside = "word"
+        elif inside == "word" and char in "'’" and follows and not is_unsegmented(follows) and follows.isalpha():
+            words[-1] += char
+        else:
+            inside = ""
+    return words
+
+
+@settings(max_examples=200, deadline=None)
+@given(MIXED_SCRIPTS)
+@example("don't 'tis' rock'n'roll 90's l’été")
+@example("我们it's好 ภาษาไทย 2024年")
+@example("a'9 a'_ a’中 a'\u0301 a' 'a")
+def test_units_are_those_of_the_definition(text: str) -> None:
+    assert words_of(text) == expected_words(text)
+
+
+def test_words_of_known_texts() -> None:
+    assert words_of("It's snake_case, isn't it?") == ["It's", "snake_case", "isn't", "it"]
+    assert words_of("我爱你。I love ไทย") == ["我", "爱", "你", "I", "love", "ไ", "ท", "ย"]
+    assert words_of("\u200b \n--- ") == []
+    assert words_of("ที่") == ["ที่"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(MIXED_SCRIPTS)
+def test_hash_sees_folded_text_and_nothing_else(text: str) -> None:
+    folds = fold_table()
+    by_fold: dict[tuple[int, ...], int] = {}
+    for word, (_, _, value) in zip(words_of(text), units_of(text), strict=True):
+        folded = tuple(int(folds[ord(c)]) for c in word)
+        assert by_fold.setdefault(folded, value) == value
+    assert len(set(by_fold.values())) == len(by_fold)
+
+
+def test_case_variants_share_a_hash() -> None:
+    values = {value for _, _, value in units_of("Straße STRAßE straße")}
+    assert len(values) == 1
+    assert len({value for _, _, value in units_of("ab ba abc")}) == 3
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=12))
+@example(b"\xf7\xbf\xbf\xbf")
+@example(b"\xe4\xb8")
+def test_decoding_never_leaves_the_text_or_the_tables(data: bytes) -> None:
+    buf = np.frombuffer(data, np.uint8)
+    pos = 0
+    while pos < len(buf):
+        code_point, after = decode(buf, pos, len(buf))
+        assert 0 <= code_point < NUM_CODE_POINTS
+        assert pos < after <= len(buf)
+        pos = after
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(exclude_categories=("Cs",))))
+def test_decoding_gives_back_valid_text(text: str) -> None:
+    buf = np.frombuffer(text.encode(), np.uint8)
+    decoded, pos = [], 0
+    while pos < len(buf):
+        code_point, pos = decode(buf, pos, len(buf))
+        decoded.append(chr(code_point))
+    assert "".join(decoded) == text
+
+
+def test_tables_hold_for_every_code_point_of_the_basic_plane() -> None:
+    classes, folds = char_classes(), fold_table()
+    for code_point in (*range(0xD800), *range(0xE000, 0x20000)):
+        char = chr(code_point)
+        assert (classes[code_point] == 1) == char.isspace()
+        if char.isalpha():
+            assert classes[code_point] in (LETTER, UNSEGMENTED) or char in "ﾞﾟ", hex(code_point)
+        if unicodedata.category(char)[0] == "M":
+            assert classes[code_point] == MARK
+        if len(char.casefold()) == 1:
+            assert chr(folds[code_point]) == char.casefold()
+    assert classes[ord("’")] == APOSTROPHE
+    assert len(classes) == len(folds) == NUM_CODE_POINTS
+
+
+def test_script_blocks_agree_with_character_names() -> None:
+    classes = char_classes()
+    for code_point in (*range(0xD800), *range(0xE000, 0x20000)):
+        assert (classes[code_point] == UNSEGMENTED) == is_unsegmented(chr(code_point)), hex(code_point)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from llm_core.optim.config import OptimizerKind, ScheduleKind
+from tasks.report.run import Run
+from tasks.report.training_section import OPTIMIZERS, SCHEDULES, training_section
+from tests.support.data.report_artifacts import published
+
+
+def section(root: Path, **optim: object) -> str:
+    artifacts = published(root, {}, {}, config={"optim": {"lr": 0.005, "min_lr_frac": 0.0, "warmup_steps": 20} | optim})
+    shown = training_section(Run({artifact.stage: artifact for artifact in artifacts}))
+    return "".join(str(piece) for piece in shown.pieces)
+
+
+@pytest.mark.parametrize("kind", get_args(OptimizerKind))
+def test_report_says_which_optimizer_made_the_steps_and_how(kind: str, tmp_path: Path) -> None:
+    name, meaning = OPTIMIZERS[kind]
+    shown = section(tmp_path, kind=kind, schedule="cosine")
+    assert name in shown and meaning in shown
+
+
+@pytest.mark.parametrize("schedule", get_args(ScheduleKind))
+def test_report_says_how_the_learning_rate_ran(schedule: str, tmp_path: Path) -> None:
+    shown = section(tmp_path, kind="muon", schedule=schedule, decay_frac=0.6)
+    assert "0.005" in shown and SCHEDULES[schedule].split(" ")[0] in shown and "{" not in shown
+
+
+def test_report_of_a_run_that_says_nothing_of_its_optimizer_leaves_it_out(tmp_path: Path) -> None:
+    assert "Optimizer" not in section(tmp_path)
