@@ -1,3 +1,3 @@
-"""Measurements of the data stages (`data`) and the engine (`engine`). Not installed: `make bench-*` and
-`make truth` run them.
+"""Measurements of the data stages (`data`) and the engine (`engine`). Not installed: `make bench-*`
+and `make truth` run them.
 """

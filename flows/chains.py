@@ -1,11 +1,13 @@
-"""Finds the index that a refresh continues from: that of the run before it in its chain, by the records of runs.
+"""Finds the index that a refresh continues from: that of the run before it in its chain, by the
+records of runs.
 
-Runs with the same `dedup.chain` in one store are a chain. An input, names and contents of all files that are read, has a place in
-it: that of the first run that completed with it. A run compares its documents with the index of the last completed run at the
-place before, so a run that is given again finds what it made while the places before it stay as they are, one with other settings
-takes its own place again, and new input comes last. Runs that fail are in no chain. Two runs may not make a chain longer at once:
-each would miss what the other brings. They are told by their records, so runs of a chain begin one after another, by a lock that
-dies with its process.
+Runs with the same `dedup.chain` in one store are a chain. An input, names and contents of all files
+that are read, has a place in it: that of the first run that completed with it. A run compares its
+documents with the index of the last completed run at the place before, so a run that is given again
+finds what it made while the places before it stay as they are, one with other settings takes its
+own place again, and new input comes last. Runs that fail are in no chain. Two runs may not make a
+chain longer at once: each would miss what the other brings. They are told by their records, so runs
+of a chain begin one after another, by a lock that dies with its process.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from tasks.runtime.store import Store
 
 @contextmanager
 def alone_in_chain(config: RunConfig) -> Iterator[None]:
-    """No other run of the chain begins while the block looks at the records and writes its own. Waits for one that does."""
+    """No other run of the chain begins while the block looks at the records and writes its own.
+    Waits for one that does."""
     name = config.dedup.chain
     if name is None:
         yield
@@ -45,7 +48,8 @@ def alone_in_chain(config: RunConfig) -> Iterator[None]:
 
 
 def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
-    """The same with the index that the chain says, and the link that this run will be; both unchanged and None without a chain.
+    """The same with the index that the chain says, and the link that this run will be; both
+    unchanged and None without a chain.
 
     Raises ConfigError where another run makes the chain longer, or its last index is gone.
     """
@@ -64,8 +68,9 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
         key = before.stages["dedup"]
         if state := store.damage("dedup", key):
             raise ConfigError(
-                f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is not in the store ({state}); "
-                "rebuild it with the input of that run and only=dedup, or begin a chain of another name"
+                f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is"
+                f" not in the store ({state}); rebuild it with the input of that run and"
+                " only=dedup, or begin a chain of another name"
             )
         dedup = replace(dedup, index=store.root / "dedup" / key)
     return replace(config, dedup=dedup), link
@@ -75,10 +80,16 @@ def _run_before(records: Sequence[RunRecord], link: dict[str, str]) -> RunRecord
     name, inputs = link["name"], link["inputs"]
     places = chain_places(records, name)
     for record in records if inputs not in places else ():
-        if record.chain and record.chain["name"] == name and record.chain["inputs"] != inputs and record.is_alive():
+        if (
+            record.chain
+            and record.chain["name"] == name
+            and record.chain["inputs"] != inputs
+            and record.is_alive()
+        ):
             raise ConfigError(
-                f"dedup.chain ({name}) is made longer by run {record.run_id} on {record.process.get('host')}; run again when "
-                f"that has ended, and if it died on another machine, delete its record .runs/{record.run_id}.json in the store"
+                f"dedup.chain ({name}) is made longer by run {record.run_id} on"
+                f" {record.process.get('host')}; run again when that has ended, and if it died on"
+                f" another machine, delete its record .runs/{record.run_id}.json in the store"
             )
     earlier = list(takewhile(lambda known: known != inputs, places))
     return places[earlier[-1]] if earlier else None

@@ -1,9 +1,10 @@
 """The command line: `textmill <flow> [hydra overrides]`.
 
-What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143, or 75 (try again)
-where training was asked to stop and saved; damage that `verify` found and left is 1; a defect is a traceback and 1. A sweep has
-the highest code of its runs. The configuration is composed, checked and found good before Hydra's own application is entered,
-which serves `--cfg`, `--info`, `--help` and tab completion only. The last line of a run on stdout is one JSON object.
+What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143,
+or 75 (try again) where training was asked to stop and saved; damage that `verify` found and left is
+1; a defect is a traceback and 1. A sweep has the highest code of its runs. The configuration is
+composed, checked and found good before Hydra's own application is entered, which serves `--cfg`,
+`--info`, `--help` and tab completion only. The last line of a run on stdout is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,10 +20,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flows.commands.entries import COMMANDS, FLOWS
-from flows.compose import CONF_DIR, RunConfig, compose, groups, one_line, settable, split_hydra, sweep_points
+from flows.compose import (
+    CONF_DIR,
+    RunConfig,
+    compose,
+    groups,
+    one_line,
+    settable,
+    split_hydra,
+    sweep_points,
+)
 from flows.console import say, set_up_console
 from flows.parameters import withhold
-from flows.run import Terminated, decide, describe, is_interruption, open_run, sigterm_raises, summarize
+from flows.run import (
+    Terminated,
+    decide,
+    describe,
+    is_interruption,
+    open_run,
+    sigterm_raises,
+    summarize,
+)
 from flows.services.local import ServiceError, ensure_server, use_environment
 from flows.sweeps import run_sweep
 from llm_core.config import ConfigError, nearest
@@ -54,13 +72,15 @@ def exit_code(action: Callable[[], int]) -> int:
         return _stop_speaking()
     except MemoryError:
         return _complain(
-            "memory has run out; give more (ulimit -v), or use fewer workers (num_workers=1) and smaller pieces "
-            "(source.max_text_bytes_per_file); what is made is kept, run again"
+            "memory has run out; give more (ulimit -v), or use fewer workers (num_workers=1) and"
+            " smaller pieces (source.max_text_bytes_per_file); what is made is kept, run again"
         )
     except OSError as error:
         if error.errno not in _WAYS_OUT:
             raise
-        return _complain(f"{error.filename or 'a file'}: {os.strerror(error.errno)}; {_WAYS_OUT[error.errno]}")
+        return _complain(
+            f"{error.filename or 'a file'}: {os.strerror(error.errno)}; {_WAYS_OUT[error.errno]}"
+        )
     except BaseException as error:
         if not is_interruption(error):
             raise
@@ -97,7 +117,8 @@ def _flow(name: str, arguments: list[str]) -> int:
     if len(switches) > len(sweep):  # --cfg, --info, --help: Hydra shows something and runs nothing
         if sweep:
             raise ConfigError(
-                f"{sweep[0]} runs a sweep and {switches[switches[0] == sweep[0]]} shows something; give one of them"
+                f"{sweep[0]} runs a sweep and {switches[switches[0] == sweep[0]]} shows something;"
+                " give one of them"
             )
         if not {"-h", "--help", "--hydra-help", "-sc", "--shell-completion"} & set(switches):
             compose(overrides)
@@ -111,7 +132,9 @@ def _flow(name: str, arguments: list[str]) -> int:
     configs = [compose([*point, *hydra_overrides]) for point in points]
     result = run_sweep(name, points, hydra_overrides, configs[0])
     if name == "tokenizer":
-        _compare_tokenizers([config for config, code in zip(configs, result.codes, strict=True) if code == 0])
+        _compare_tokenizers(
+            [config for config, code in zip(configs, result.codes, strict=True) if code == 0]
+        )
     return result.exit_code
 
 
@@ -125,7 +148,10 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
         if (artifact := store.find("tokenizer", plan["tokenizer"].node.key)) is not None:
             made.append(artifact)
     if lost := len(configs) - len(made):
-        say(f"tokenizers: {lost} of {len(configs)} are not on the page: code or input changed while they were made; run it again")
+        say(
+            f"tokenizers: {lost} of {len(configs)} are not on the page: code or input changed while"
+            " they were made; run it again"
+        )
     if not made:
         return
     model, seq_len = configs[0].model, configs[0].train.seq_len
@@ -134,7 +160,14 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
     file = configs[0].state / "sweeps" / f"tokenizers-{digest([c.key for c in found])}.html"
     page = write_sweep(found, model, seq_len, file)
     say(f"tokenizers: {best.name} takes the least compute per byte, or nearly; page {page}")
-    show(json.dumps({"recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}, "page": str(page)}))
+    show(
+        json.dumps(
+            {
+                "recommended": {"name": best.name, "key": best.key, "vocab_size": best.vocab_size},
+                "page": str(page),
+            }
+        )
+    )
 
 
 def run_point(name: str, overrides: Sequence[str]) -> int:
@@ -160,12 +193,17 @@ def _run_here(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[d
     from tasks.runtime.execute import make_artifact
 
     entry = FLOWS[name]
-    with sigterm_raises(), open_run(entry.function, entry.target, config, overrides, make_artifact) as run:
+    with (
+        sigterm_raises(),
+        open_run(entry.function, entry.target, config, overrides, make_artifact) as run,
+    ):
         stages(run)
     return summarize(run), describe(run)
 
 
-def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[dict[str, Any], str]:
+def _run_under_prefect(
+    name: str, overrides: Sequence[str], config: RunConfig
+) -> tuple[dict[str, Any], str]:
     entry = FLOWS[name]
     decide(config, entry.target)  # a plan that cannot be, before a server is started for it
     use_environment(config.state)
@@ -176,12 +214,16 @@ def _run_under_prefect(name: str, overrides: Sequence[str], config: RunConfig) -
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     flow = getattr(importlib.import_module(entry.module), entry.function)
-    # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in the foreground.
+    # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in the
+    # foreground.
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             state = flow(overrides=withhold(overrides), return_state=True)
     except httpx.TransportError as error:
-        raise ServiceError(f"the Prefect server at {url} is unavailable ({error}); finished work is kept, run again") from error
+        raise ServiceError(
+            f"the Prefect server at {url} is unavailable ({error}); finished work is kept, run"
+            " again"
+        ) from error
     result = state.result(raise_on_failure=False)
     if isinstance(result, BaseException):
         raise result
@@ -207,7 +249,7 @@ overrides      group=choice, key.path=value; `textmill run --help` lists groups,
 controls       start=STAGE only=STAGE force=[STAGE,…] orchestrator=prefect|none runner=thread|process|ray|dask num_workers=N
                store=DIR state=DIR
 completion     eval "$(textmill run -sc install=bash)"
-groups         {", ".join(groups())}"""
+groups         {", ".join(groups())}"""  # noqa: E501
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -219,7 +261,9 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             value_follows = False
         elif argument.startswith("-"):
             if switch not in _SWITCHES:
-                raise ConfigError(f"{argument} is not an option; {nearest(switch, list(_SWITCHES))}")
+                raise ConfigError(
+                    f"{argument} is not an option; {nearest(switch, list(_SWITCHES))}"
+                )
             switches.append(switch)
             value_follows = switch in _WITH_VALUE and "=" not in argument
         else:
@@ -235,7 +279,9 @@ def _hydra_application(arguments: Sequence[str]) -> int:
     sys.argv = ["textmill", *arguments]
     try:
         with contextlib.redirect_stdout(shown):
-            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(lambda _: None)()
+            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(
+                lambda _: None
+            )()
     finally:
         sys.argv = before
         show(mask_secrets(shown.getvalue()), end="")
@@ -243,7 +289,8 @@ def _hydra_application(arguments: Sequence[str]) -> int:
 
 
 def _complete(arguments: Sequence[str]) -> int:
-    """Words after `textmill`: flows and commands for the first one, Hydra's choices for the others."""
+    """Words after `textmill`: flows and commands for the first one, Hydra's choices for the
+    others."""
     words = os.environ.get("COMP_LINE", "").split(" ")
     if "query" in arguments[-1] and len(words) == 2:
         show(" ".join(name for name in [*FLOWS, *COMMANDS] if name.startswith(words[1])))
@@ -253,8 +300,14 @@ def _complete(arguments: Sequence[str]) -> int:
 
 
 _ELSEWHERE = "allow it, or set store, state or source.paths to another place"
-_ANOTHER_DISK = "free some (textmill gc) or set store and state to another disk; what is made is kept, run again"
-_OPEN_FILES = "raise the limit of open files (ulimit -n) or lower num_workers; what is made is kept, run again"
+_ANOTHER_DISK = (
+    "free some (textmill gc) or set store and state to another disk; what is made is kept, run"
+    " again"
+)
+_OPEN_FILES = (
+    "raise the limit of open files (ulimit -n) or lower num_workers; what is made is kept, run"
+    " again"
+)
 _WAYS_OUT = {
     errno.EACCES: _ELSEWHERE,
     errno.EPERM: _ELSEWHERE,
@@ -268,19 +321,27 @@ _WAYS_OUT = {
     errno.EFBIG: _ANOTHER_DISK,
     errno.EMFILE: _OPEN_FILES,
     errno.ENFILE: _OPEN_FILES,
-    errno.EIO: "the disk cannot be read or written there; what is made is kept, run again when it can",
+    errno.EIO: (
+        "the disk cannot be read or written there; what is made is kept, run again when it can"
+    ),
     errno.ESTALE: "the network disk has changed there; what is made is kept, run again",
 }
 """What the place, not the program, can be wrong with, and what to do about it."""
 
 
 def _check_utf8(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are no UTF-8, which Python keeps as lone surrogates that nothing further on can write."""
+    """Refuse bytes that are no UTF-8, which Python keeps as lone surrogates that nothing further on
+    can write."""
     for text in arguments:
         if _holds_bytes(text):
-            raise ConfigError(f"{text!r} is not UTF-8; write it in UTF-8, or rename the file or folder that it names")
+            raise ConfigError(
+                f"{text!r} is not UTF-8; write it in UTF-8, or rename the file or folder that it"
+                " names"
+            )
     if _holds_bytes(place := _current_directory()):
-        raise ConfigError(f"the current directory {place!r} is not UTF-8; rename the folder or change to another")
+        raise ConfigError(
+            f"the current directory {place!r} is not UTF-8; rename the folder or change to another"
+        )
 
 
 def _holds_bytes(text: str) -> bool:
@@ -291,17 +352,24 @@ def _current_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError as error:
-        raise ConfigError("the current directory is gone, and relative paths start there; change to one that is there") from error
+        raise ConfigError(
+            "the current directory is gone, and relative paths start there; change to one that is"
+            " there"
+        ) from error
 
 
 def _speak_utf8() -> None:
-    """Begin again in UTF-8 where the locale has another encoding: names of files and our tables go beyond it."""
+    """Begin again in UTF-8 where the locale has another encoding: names of files and our tables go
+    beyond it."""
     if sys.getfilesystemencoding() != "utf-8":
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
+        os.execve(
+            sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"}
+        )
 
 
 def _stop_speaking() -> int:
-    """Whoever read stdout has gone, as `head` does; what else is held for it goes nowhere. The code of a closed pipe."""
+    """Whoever read stdout has gone, as `head` does; what else is held for it goes nowhere. The code
+    of a closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
 

@@ -1,8 +1,10 @@
-"""From command-line overrides to one checked configuration: the only module beside `flows.launch` that meets Hydra and OmegaConf.
+"""From command-line overrides to one checked configuration: the only module beside `flows.launch`
+that meets Hydra and OmegaConf.
 
-Hydra composes `conf/`, the result becomes plain values, and `llm_core.config.build` makes frozen dataclasses
-of them; nothing behind this module sees an OmegaConf object. Hydra's own messages span lines and name its
-insides, so each becomes one ConfigError: what is wrong, the rule, the nearest known names.
+Hydra composes `conf/`, the result becomes plain values, and `llm_core.config.build` makes frozen
+dataclasses of them; nothing behind this module sees an OmegaConf object. Hydra's own messages span
+lines and name its insides, so each becomes one ConfigError: what is wrong, the rule, the nearest
+known names.
 """
 
 from __future__ import annotations
@@ -98,30 +100,54 @@ class RunConfig:
     runner: Literal["auto", "thread", "process", "ray", "dask"] = "auto"
     """What works on the parts of a stage; auto: processes where the work is worth their start."""
     runner_address: str | None = None
-    """Ray or Dask scheduler to join, e.g. ray://head:10001 or tcp://head:8786; null starts a cluster on this machine."""
+    """Ray or Dask scheduler to join, e.g. ray://head:10001 or tcp://head:8786; null starts a
+    cluster on this machine."""
     num_workers: int | None = None
     """Parts worked on at once; every core this process may use where null."""
 
     def __post_init__(self) -> None:
-        for control, names in (("start", (self.start,)), ("only", (self.only,)), ("force", self.force)):
+        for control, names in (
+            ("start", (self.start,)),
+            ("only", (self.only,)),
+            ("force", self.force),
+        ):
             for name in names:
                 if name is not None and name not in STAGES:
-                    raise ConfigError(f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}")
+                    raise ConfigError(
+                        f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}"
+                    )
         if self.start and self.only:
-            raise ConfigError(f"start ({self.start}) and only ({self.only}) exclude each other; give one of them")
+            raise ConfigError(
+                f"start ({self.start}) and only ({self.only}) exclude each other; give one of them"
+            )
         if self.num_workers is not None and self.num_workers < 1:
-            raise ConfigError(f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every core")
+            raise ConfigError(
+                f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every"
+                " core"
+            )
         on_cluster = self.runner in ("ray", "dask")
         if on_cluster and self.orchestrator == "none":
-            raise ConfigError(f"runner ({self.runner}) is one of Prefect's; use orchestrator=prefect, or runner=process")
+            raise ConfigError(
+                f"runner ({self.runner}) is one of Prefect's; use orchestrator=prefect, or"
+                " runner=process"
+            )
         if self.runner_address and not on_cluster:
-            raise ConfigError(f"runner_address ({self.runner_address}) is for clusters; add runner=ray or runner=dask")
+            raise ConfigError(
+                f"runner_address ({self.runner_address}) is for clusters; add runner=ray or"
+                " runner=dask"
+            )
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
         check_labels(self, self.language.labels, self.source.names)
-        column, columns = self.dedup.quality_column, [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()]
+        column, columns = (
+            self.dedup.quality_column,
+            [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()],
+        )
         if column is not None and column not in columns:
-            raise ConfigError(f"dedup.quality_column ({column}) is not a column of quality; {nearest(column, columns)}")
+            raise ConfigError(
+                f"dedup.quality_column ({column}) is not a column of quality;"
+                f" {nearest(column, columns)}"
+            )
 
     @property
     def train_stage(self) -> TrainStageConfig:
@@ -158,7 +184,8 @@ class RunConfig:
 
 
 def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConfig:
-    """The checked configuration that `overrides` describe. Raises ConfigError, always of one line."""
+    """The checked configuration that `overrides` describe. Raises ConfigError, always of one
+    line."""
     try:
         return build(RunConfig, _compose_plain(overrides, conf_dir))
     except ConfigError as error:
@@ -166,26 +193,39 @@ def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConf
 
 
 def sweep_points(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[list[str]]:
-    """Every combination of `a=1,2 b=x,y`, the last one changing fastest. Raises ConfigError for what cannot be listed."""
+    """Every combination of `a=1,2 b=x,y`, the last one changing fastest. Raises ConfigError for
+    what cannot be listed."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra._internal.utils import create_config_search_path
 
     parsed = [_parse(override) for override in overrides]
     for override in parsed:
-        override.config_loader = ConfigLoaderImpl(create_config_search_path(str(conf_dir)))  # lists choices for glob
+        override.config_loader = ConfigLoaderImpl(
+            create_config_search_path(str(conf_dir))
+        )  # lists choices for glob
         name, text = override.key_or_group, override.input_line
         if override.is_interval_sweep():
-            raise ConfigError(f"{text} needs a sweeper that searches, which is not supported; give values: {name}=1e-3,3e-3")
+            raise ConfigError(
+                f"{text} needs a sweeper that searches, which is not supported; give values:"
+                f" {name}=1e-3,3e-3"
+            )
         if override.is_sweep_override():
             with in_one_line([str(text)]):
                 if not list(override.sweep_string_iterator()):
-                    raise ConfigError(f"{text} gives no value; write values or choices of {name}, e.g. {name}=a,b")
-    return [list(point) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for point in batch]
+                    raise ConfigError(
+                        f"{text} gives no value; write values or choices of {name}, e.g. {name}=a,b"
+                    )
+    return [
+        list(point)
+        for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        for point in batch
+    ]
 
 
 def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Overrides of the run, and those of Hydra itself, which hold for a whole sweep. Raises ConfigError for other sweepers."""
+    """Overrides of the run, and those of Hydra itself, which hold for a whole sweep. Raises
+    ConfigError for other sweepers."""
     ours: list[str] = []
     of_hydra: list[str] = []
     for text in overrides:
@@ -193,11 +233,19 @@ def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         (of_hydra if override.is_hydra_override() else ours).append(text)
         name = override.key_or_group
         if name == "hydra/sweeper" and override.value() != "basic":
-            raise ConfigError(f"{text} is not supported: points of a sweep are given, not searched; write optim.lr=1e-3,3e-3")
+            raise ConfigError(
+                f"{text} is not supported: points of a sweep are given, not searched; write"
+                " optim.lr=1e-3,3e-3"
+            )
         if name.startswith("hydra.sweeper") and name != "hydra.sweeper.max_batch_size":
-            raise ConfigError(f"{text} is not supported; give the points of a sweep as overrides: optim.lr=1e-3,3e-3")
+            raise ConfigError(
+                f"{text} is not supported; give the points of a sweep as overrides:"
+                " optim.lr=1e-3,3e-3"
+            )
         if override.is_hydra_override() and override.is_sweep_override():
-            raise ConfigError(f"{text} gives several values, but it holds for the whole sweep; give one")
+            raise ConfigError(
+                f"{text} gives several values, but it holds for the whole sweep; give one"
+            )
     return ours, of_hydra
 
 
@@ -211,13 +259,18 @@ def in_one_line(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> Iterator
 
 
 def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
-    """Overrides that set any field, also one whose YAML leaves it to its default; unknown ones are found by `build`."""
+    """Overrides that set any field, also one whose YAML leaves it to its default; unknown ones are
+    found by `build`."""
     known = set(groups(conf_dir))
     result = []
     for text in overrides:
         override = _parse(text)
         name = override.key_or_group
-        plain = override.type is OverrideType.CHANGE and name not in known and not name.startswith(("hydra.", "hydra/"))
+        plain = (
+            override.type is OverrideType.CHANGE
+            and name not in known
+            and not name.startswith(("hydra.", "hydra/"))
+        )
         result.append(f"++{text}" if plain else text)
     return result
 
@@ -228,13 +281,20 @@ def one_line(error: object) -> str:
 
 def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
     if not (conf_dir / "config.yaml").exists():
-        raise ConfigError(f"{conf_dir / 'config.yaml'} is not there; install with `pip install -e .` from a clone")
+        raise ConfigError(
+            f"{conf_dir / 'config.yaml'} is not there; install with `pip install -e .` from a clone"
+        )
     parsed = [_parse(override) for override in overrides]
     for override in parsed:
         if override.is_sweep_override():
-            raise ConfigError(f"{override.input_line} gives several values; add -m to run each, or quote a list: key='[a,b]'")
+            raise ConfigError(
+                f"{override.input_line} gives several values; add -m to run each, or quote a list:"
+                " key='[a,b]'"
+            )
     with _COMPOSE_LOCK:
-        outer = GlobalHydra.instance().hydra  # inside a multirun job Hydra's own application is alive
+        outer = (
+            GlobalHydra.instance().hydra
+        )  # inside a multirun job Hydra's own application is alive
         GlobalHydra.instance().clear()
         try:
             with in_one_line(overrides, conf_dir):
@@ -253,7 +313,8 @@ def _parse(override: str) -> Override:
     except (HydraException, OmegaConfBaseException) as error:
         reason = one_line(error).split("See https")[0].rstrip(" .")
         raise ConfigError(
-            f"{override!r} is not an override ({reason}); write key=value, and quote special characters: 'key=\"a=b\"'"
+            f"{override!r} is not an override ({reason}); write key=value, and quote special"
+            " characters: 'key=\"a=b\"'"
         ) from error
 
 
@@ -262,10 +323,16 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, choice = str(error.missing_cfg_file).strip("/").rpartition("/")
         if error.options:
-            return ConfigError(f"{group} ({choice}) is not a choice; {nearest(choice, list(error.options))}")
-        return ConfigError(f"{error.missing_cfg_file} is not in {conf_dir}; groups: {', '.join(groups(conf_dir))}")
+            return ConfigError(
+                f"{group} ({choice}) is not a choice; {nearest(choice, list(error.options))}"
+            )
+        return ConfigError(
+            f"{error.missing_cfg_file} is not in {conf_dir}; groups: {', '.join(groups(conf_dir))}"
+        )
     if isinstance(error, OverrideParseException):
-        return ConfigError(f"{error.override!r} is not an override; write key=value ({one_line(error)})")
+        return ConfigError(
+            f"{error.override!r} is not an override; write key=value ({one_line(error)})"
+        )
     if isinstance(error, MissingMandatoryValue):
         return ConfigError(f"{error.full_key} has no value; set it, e.g. {error.full_key}=...")
     message = one_line(error)
@@ -274,10 +341,13 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
         return ConfigError(f"{key} is not a known setting; groups: {', '.join(groups(conf_dir))}")
     if match := re.match(r"Error merging override \+*(\S+)", message):
         return ConfigError(
-            f"{match.group(1)} has a value of another kind; give a mapping '{{a: b}}' for a mapping, a list '[a]' for a list"
+            f"{match.group(1)} has a value of another kind; give a mapping '{{a: b}}' for a"
+            " mapping, a list '[a]' for a list"
         )
     if match := re.match(r"Multiple values for (\w+)", message):
-        return ConfigError(f"{match.group(1)} has a choice already; write {match.group(1)}=choice without +")
+        return ConfigError(
+            f"{match.group(1)} has a choice already; write {match.group(1)}=choice without +"
+        )
     given = ", ".join(o.input_line or "" for o in overrides)
     return ConfigError(message.split(" See ")[0] + (f" (given: {given})" if given else ""))
 

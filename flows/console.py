@@ -1,4 +1,5 @@
-"""What a run shows: one line per event on stderr, a progress bar on a terminal, tables and one JSON line on stdout."""
+"""What a run shows: one line per event on stderr, a progress bar on a terminal, tables and one JSON
+line on stdout."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def set_up_console() -> None:
-    """Show what `say` and `warn` are told, and what tasks say by themselves, as it is, on stderr. For the command line only."""
+    """Show what `say` and `warn` are told, and what tasks say by themselves, as it is, on stderr.
+    For the command line only."""
     for speaker in (logger, logging.getLogger("tasks")):
         if not any(isinstance(handler, _Console) for handler in speaker.handlers):
             handler = _Console()
@@ -52,8 +54,8 @@ def set_up_console() -> None:
 class Progress:
     """How far a stage is: a bar on a terminal, else a line now and then.
 
-    Parts finished of parts in all where the stage has parts, else the time it has taken so far: silence for minutes
-    looks like a hang.
+    Parts finished of parts in all where the stage has parts, else the time it has taken so far:
+    silence for minutes looks like a hang.
     """
 
     LINE_EVERY_S = 10.0
@@ -115,10 +117,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned by spaces; numbers to the right."""
     lines = [[printable_line(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    numeric = [all(row[i][:1].isdigit() or not row[i] for row in rows) and bool(rows) for i in range(len(header))]
+    numeric = [
+        all(row[i][:1].isdigit() or not row[i] for row in rows) and bool(rows)
+        for i in range(len(header))
+    ]
     shown = []
     for line in lines:
-        cells = [cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, numeric, strict=True)]
+        cells = [
+            cell.rjust(w) if right else cell.ljust(w)
+            for cell, w, right in zip(line, widths, numeric, strict=True)
+        ]
         shown.append("  ".join(cells).rstrip())
     return "\n".join([shown[0], "  ".join("─" * w for w in widths), *shown[1:]])
 
@@ -132,11 +140,17 @@ def in_and_out(artifact: Artifact) -> tuple[str, str]:
         case "shards" if "splits" in metrics:
             splits, empty = metrics["splits"].values(), counters.get("dropped", {}).get("EMPTY", 0)
             dropped = f" ({empty:,} without tokens dropped)" if empty else ""
-            return f"{sum(s['documents'] for s in splits):,} documents{dropped}", f"{sum(s['tokens'] for s in splits):,} tokens"
+            return (
+                f"{sum(s['documents'] for s in splits):,} documents{dropped}",
+                f"{sum(s['tokens'] for s in splits):,} tokens",
+            )
         case "train" if "final_train_loss" in metrics:
             return f"{metrics['num_steps']:,} steps", f"loss {metrics['final_train_loss']:.3f}"
         case "evaluate" if "val_bpb" in metrics:
-            return f"{metrics['val_bpb']['num_documents']:,} documents", f"{metrics['val_bpb']['value']:.3f} bits/byte"
+            return (
+                f"{metrics['val_bpb']['num_documents']:,} documents",
+                f"{metrics['val_bpb']['value']:.3f} bits/byte",
+            )
         case "bench" if metrics.get("decode_tok_s") is not None:
             return "", f"{metrics['decode_tok_s']:,.0f} tokens/s"
         case _ if "read" in counters and "kept" in counters:

@@ -1,6 +1,7 @@
 """Hands the points of a sweep to Hydra's launcher, which decides in which process each one runs.
 
-Hydra's sweeper is not asked: it would expand the overrides a second time, in another order where they are shuffled.
+Hydra's sweeper is not asked: it would expand the overrides a second time, in another order where
+they are shuffled.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ Job = Callable[[Any], int]
 
 
 def launch(points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], job: Job) -> None:
-    """Call `job` for each point; `job_number` says in there which one it is. Raises what the launcher raises.
+    """Call `job` for each point; `job_number` says in there which one it is. Raises what the
+    launcher raises.
 
     A launcher that is not there is a ConfigError of one line.
     """
@@ -32,13 +34,17 @@ def launch(points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], job:
             hydra = Hydra.create_main_hydra2("textmill", create_config_search_path(str(CONF_DIR)))
             # With a point, since places depend on settings (`state`).
             overrides = [*hydra_overrides, *settable(points[0])]
-            config = hydra.compose_config("config", overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True)
+            config = hydra.compose_config(
+                "config", overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
+            )
             context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
             launcher = Plugins.instance().instantiate_launcher(context, job, config)
         size = config.hydra.sweeper.max_batch_size or len(points)
         context.callbacks.on_multirun_start(config=config, config_name="config")
         for first in range(0, len(points), size):
-            launcher.launch([settable(point) for point in points[first : first + size]], initial_job_idx=first)
+            launcher.launch(
+                [settable(point) for point in points[first : first + size]], initial_job_idx=first
+            )
         context.callbacks.on_multirun_end(config=config, config_name="config")
     finally:
         GlobalHydra.instance().clear()

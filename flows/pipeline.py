@@ -1,7 +1,8 @@
-"""What runs after what: the whole pipeline on one page, and the Prefect flows that run it or a part of it.
+"""What runs after what: the whole pipeline on one page, and the Prefect flows that run it or a part
+of it.
 
-A flow is given overrides and nothing else. Its plan decides which of the stages below run, which are in the
-store already, and which nothing asks for.
+A flow is given overrides and nothing else. Its plan decides which of the stages below run, which
+are in the store already, and which nothing asks for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keeps which run used which artifacts: one JSON file per run in `<store>/.runs`.
 
-A record is written when a run has its plan and again when it ends, so a run in progress protects what it
-will read. The first one marks the folder as a store, without which nothing in it is ever removed.
+A record is written when a run has its plan and again when it ends, so a run in progress protects
+what it will read. The first one marks the folder as a store, without which nothing in it is ever
+removed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from tasks.runtime.plan import Plan
 from tasks.runtime.store import Store, now
 
 MARKER_FILE = ".textmill-store"
-MARKER_TEXT = "This folder is a store of textmill: `textmill gc --yes` removes artifacts here that no recent run refers to.\n"
+MARKER_TEXT = (
+    "This folder is a store of textmill: `textmill gc --yes` removes artifacts here that no recent"
+    " run refers to.\n"
+)
 KEY = re.compile(r"[0-9a-f]{16}")
 OWN_NAMES = re.compile(r"\.(runs|work|parts|remote)|\.{1,2}(inputs|sound)\.json(\..*)?")
 """Names that the store and its records have in the store's folder, beside stages."""
@@ -55,12 +59,16 @@ class RunRecord:
         """Whether the run may still be going on; one on another host cannot be asked."""
         if self.outcome != "running":
             return False
-        return self.process.get("host") != platform.node() or is_running(self.process["pid"], self.process["started"])
+        return self.process.get("host") != platform.node() or is_running(
+            self.process["pid"], self.process["started"]
+        )
 
 
-def new_record(flow: str, plan: Plan, overrides: Sequence[str], chain: dict[str, str] | None = None) -> RunRecord:
+def new_record(
+    flow: str, plan: Plan, overrides: Sequence[str], chain: dict[str, str] | None = None
+) -> RunRecord:
     started_at = now()
-    run_id = f"{started_at[:10].replace('-', '')}-{started_at[11:19].replace(':', '')}-{uuid.uuid4().hex[:6]}"
+    run_id = f"{started_at[:10].replace('-', '')}-{started_at[11:19].replace(':', '')}-{uuid.uuid4().hex[:6]}"  # noqa: E501
     return RunRecord(
         run_id,
         flow,
@@ -80,19 +88,26 @@ def runs_dir(store: Store) -> Path:
 
 
 def mark_store(store: Store) -> None:
-    """Say in a file that this folder is a store, unless it holds anything else: what is not ours must never count as ours."""
+    """Say in a file that this folder is a store, unless it holds anything else: what is not ours
+    must never count as ours."""
     marker = store.root / MARKER_FILE
     store.root.mkdir(parents=True, exist_ok=True)
-    if not marker.exists() and all(_is_own(entry) for entry in sorted(os.scandir(store.root), key=lambda e: e.name)):
+    if not marker.exists() and all(
+        _is_own(entry) for entry in sorted(os.scandir(store.root), key=lambda e: e.name)
+    ):
         marker.write_text(MARKER_TEXT, "utf-8")
 
 
 def require_marked(store: Store) -> None:
     """Raise ConfigError where a folder holds something and nobody has said that it is a store."""
-    if store.root.is_dir() and any(store.root.iterdir()) and not (store.root / MARKER_FILE).is_file():
+    if (
+        store.root.is_dir()
+        and any(store.root.iterdir())
+        and not (store.root / MARKER_FILE).is_file()
+    ):
         raise ConfigError(
-            f"{store.root} has no {MARKER_FILE}, so nothing in it is removed; name a store with store=DIR, or give it a folder "
-            "of its own, or create that file if this is one"
+            f"{store.root} has no {MARKER_FILE}, so nothing in it is removed; name a store with"
+            " store=DIR, or give it a folder of its own, or create that file if this is one"
         )
 
 
@@ -118,20 +133,28 @@ def read_records(store: Store) -> list[RunRecord]:
         try:
             records.append(RunRecord(**read_json(path)))
         except (ValueError, TypeError) as error:
-            raise ArtifactMismatch(f"{path} is not a readable run record ({error}); delete it to go on without it") from error
+            raise ArtifactMismatch(
+                f"{path} is not a readable run record ({error}); delete it to go on without it"
+            ) from error
     return sorted(records, key=lambda r: (r.started_at, r.run_id), reverse=True)
 
 
 def chain_places(records: Sequence[RunRecord], name: str) -> dict[str, RunRecord]:
-    """{digest of an input: its last completed run} of a chain, in the order in which inputs came to it."""
+    """{digest of an input: its last completed run} of a chain, in the order in which inputs came to
+    it."""
     places = {}
     for record in sorted(records, key=lambda r: (r.started_at, r.run_id)):
-        if record.chain and record.chain["name"] == name and record.outcome == "completed" and "dedup" in record.stages:
+        if (
+            record.chain
+            and record.chain["name"] == name
+            and record.outcome == "completed"
+            and "dedup" in record.stages
+        ):
             places[record.chain["inputs"]] = record  # a key keeps the place it was first given
     return places
 
 
 def chain_ends(records: Sequence[RunRecord], name: str) -> list[str]:
-    """Keys of the dedup artifacts that the next run of a chain goes on from: with new input the last, with the last one's the one
-    before it."""
+    """Keys of the dedup artifacts that the next run of a chain goes on from: with new input the
+    last, with the last one's the one before it."""
     return [record.stages["dedup"] for record in list(chain_places(records, name).values())[-2:]]

@@ -1,7 +1,8 @@
 """One run of stages: plan, make each artifact once, keep the record, tell the tracker.
 
-`open_run` gives a flow a `Run`; `run.stage` makes or finds one artifact. Who executes a stage is the `make`
-that is passed in: `tasks.runtime.execute.make_artifact` itself, or the same as a Prefect task.
+`open_run` gives a flow a `Run`; `run.stage` makes or finds one artifact. Who executes a stage is
+the `make` that is passed in: `tasks.runtime.execute.make_artifact` itself, or the same as a Prefect
+task.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ from tasks.runtime.store import Store, now
 
 
 class Terminated(BaseException):
-    """SIGTERM, as an exception in the main thread, so that everything open is closed on the way out."""
+    """SIGTERM, as an exception in the main thread, so that everything open is closed on the way
+    out."""
 
 
 class MakeArtifact(Protocol):
-    """How an artifact gets made: `tasks.runtime.execute.make_artifact` or the same within an orchestrator."""
+    """How an artifact gets made: `tasks.runtime.execute.make_artifact` or the same within an
+    orchestrator."""
 
     def __call__(
         self,
@@ -56,7 +59,8 @@ class MakeArtifact(Protocol):
 
 @dataclass(frozen=True)
 class Output:
-    """What a stage gave: its artifact, or None where it is not there and nothing in this run needs it."""
+    """What a stage gave: its artifact, or None where it is not there and nothing in this run needs
+    it."""
 
     stage: str
     artifact: Artifact | None
@@ -87,19 +91,30 @@ class Run:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def stage(self, name: str, *parents: Output) -> Output:
-        """Make the artifact of a stage, or find it; what is missing and not needed is passed over."""
-        assert tuple(p.stage for p in parents) == STAGES[name].parents, f"{name} takes {STAGES[name].parents}"
+        """Make the artifact of a stage, or find it; what is missing and not needed is passed
+        over."""
+        assert tuple(p.stage for p in parents) == STAGES[name].parents, (
+            f"{name} takes {STAGES[name].parents}"
+        )
         step = next((s for s in self.plan.steps if s.node.stage == name), None)
         if step is None or (not step.needed and step.why != "cached"):
             return Output(name, None)
         if step.runs:
-            say(f"{name} {step.node.key}: {step.why}{self._rebuilding(step) if step.is_damaged else ''}")
+            say(
+                f"{name} {step.node.key}:"
+                f" {step.why}{self._rebuilding(step) if step.is_damaged else ''}"
+            )
         given = {p.stage: p.artifact for p in parents if p.artifact is not None}
-        progress, started = Progress(name, with_clock=step.runs and not STAGES[name].shows_progress), time.perf_counter()
+        progress, started = (
+            Progress(name, with_clock=step.runs and not STAGES[name].shows_progress),
+            time.perf_counter(),
+        )
         runner = make_runner(self.config.runner, self.config.workers, progress, self.cluster)
         started_at = now()
         try:
-            artifact, made = self.make(self.store, step, given, self.config.stages[name], runner, say)
+            artifact, made = self.make(
+                self.store, step, given, self.config.stages[name], runner, say
+            )
         except BaseException as error:
             self.tracker.stage_failed(step.node, started_at, error)
             raise
@@ -128,11 +143,16 @@ class Run:
 
     @property
     def quarantined(self) -> int:
-        return sum(int(a.counters.get("quarantined", 0)) for a in self.artifacts.values() if a.stage == "ingest")
+        return sum(
+            int(a.counters.get("quarantined", 0))
+            for a in self.artifacts.values()
+            if a.stage == "ingest"
+        )
 
 
 def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
-    """The plan of a run. Imports neither torch nor an orchestrator, reads no document that it has seen before."""
+    """The plan of a run. Imports neither torch nor an orchestrator, reads no document that it has
+    seen before."""
     store = Store(config.store)
     config, _ = follow_chain(config)
     _require_sound_index(store, config, to_be_read=False)
@@ -140,7 +160,10 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
         digests = InputDigests(store.digests_file)
         nodes = make_nodes(target, config.stages, digests, device_fingerprint())
     except FileNotFoundError as error:
-        raise ConfigError(f"{error.filename} does not exist; name files that are there (a relative path starts here)") from error
+        raise ConfigError(
+            f"{error.filename} does not exist; name files that are there (a relative path starts"
+            " here)"
+        ) from error
     plan = make_plan(store, nodes, target, config.start, config.only, config.force)
     if any(step.runs for step in plan.steps if step.node.stage == "dedup"):
         _require_sound_index(store, config, to_be_read=True)
@@ -148,12 +171,16 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
 
 
 def _require_sound_index(store: Store, config: RunConfig, to_be_read: bool) -> None:
-    """Raise ConfigError for an index that is damaged: as those of any other input, its bytes would just be another key."""
+    """Raise ConfigError for an index that is damaged: as those of any other input, its bytes would
+    just be another key."""
     index = config.stages["dedup"].index
     if index is None or not (index / ARTIFACT_FILE).exists():
         return
     if state := store.damage_of(index.resolve(), check_digests=to_be_read):
-        raise ConfigError(f"dedup.index ({index}) is {state}; rebuild it with the input and settings it was made from")
+        raise ConfigError(
+            f"dedup.index ({index}) is {state}; rebuild it with the input and settings it was made"
+            " from"
+        )
 
 
 @contextmanager
@@ -196,12 +223,16 @@ def open_run(
 def is_interruption(error: BaseException) -> bool:
     """Whether somebody asked the run to stop, rather than something broke."""
     # By name: Prefect's own exception for SIGTERM, met only where Prefect is imported already.
-    return isinstance(error, (KeyboardInterrupt, Terminated, StageInterrupted)) or type(error).__name__ == "TerminationSignal"
+    return (
+        isinstance(error, (KeyboardInterrupt, Terminated, StageInterrupted))
+        or type(error).__name__ == "TerminationSignal"
+    )
 
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM unwind the main thread like Ctrl-C does. Elsewhere signals cannot be set, and nothing changes."""
+    """Let SIGTERM unwind the main thread like Ctrl-C does. Elsewhere signals cannot be set, and
+    nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -229,7 +260,11 @@ def summarize(run: Run) -> dict[str, Any]:
                 "key": outcome.artifact.key,
                 "cached": outcome.cached,
                 "elapsed_s": round(outcome.elapsed_s, 3),
-                **{k: v for k, v in outcome.artifact.counters.items() if isinstance(v, (int, float))},
+                **{
+                    k: v
+                    for k, v in outcome.artifact.counters.items()
+                    if isinstance(v, (int, float))
+                },
             }
             for name, outcome in run.outcomes.items()
         },
@@ -245,10 +280,16 @@ def describe(run: Run) -> str:
         how = "cached" if outcome.cached else "run"
         rows.append([name, into, out, f"{outcome.elapsed_s:.1f}", how, outcome.artifact.key])
     # Keys and not paths: the table fits a terminal of 80 columns.
-    lines = [show_table(("stage", "in", "out", "seconds", "", "key"), rows), "", f"store   {run.store.root}/<stage>/<key>"]
+    lines = [
+        show_table(("stage", "in", "out", "seconds", "", "key"), rows),
+        "",
+        f"store   {run.store.root}/<stage>/<key>",
+    ]
     if run.quarantined:
         file = run.artifacts["ingest"].path / "quarantine.jsonl"
-        lines.append(f"completed with quarantine: {run.quarantined:,} records could not be read, see {file}")
+        lines.append(
+            f"completed with quarantine: {run.quarantined:,} records could not be read, see {file}"
+        )
     if said := earlier_documents(run.artifacts):
         lines.append(said)
     if run.report:

@@ -1,7 +1,8 @@
 """Runs the points of a sweep, and judges it by the files that its jobs leave.
 
-A job may run in any process, so it writes how it ended to a file; a job without one has died. Counts, exit code and the status in
-MLflow are those of these files. A job that fails costs its own point; one that is stopped stops the sweep.
+A job may run in any process, so it writes how it ended to a file; a job without one has died.
+Counts, exit code and the status in MLflow are those of these files. A job that fails costs its own
+point; one that is stopped stops the sweep.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class SweepJob:
     sweep_id: str
 
     def __call__(self, _: Any) -> int:
-        # Not at the top, for two reasons: it imports this module, and in another process it is not the main one.
+        # Not at the top, for two reasons: it imports this module, and in another process it is not
+        # the main one.
         from flows.cli import exit_code, run_point
 
         set_up_console()
-        # A launcher's own way to start processes (joblib's is called loky) is unknown to the processes that a stage starts.
+        # A launcher's own way to start processes (joblib's is called loky) is unknown to the
+        # processes that a stage starts.
         if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
             multiprocessing.set_start_method("spawn", force=True)
         number = job_number()
@@ -92,13 +95,18 @@ class SweepResult:
     def describe(self) -> str:
         silent = self.num_begun - sum(code is not None for code in self.codes)
         notes = [f"{silent} of them died without a result"] * bool(silent)
-        notes += [f"{len(self.codes) - self.num_begun} not begun"] * (self.num_begun < len(self.codes))
+        notes += [f"{len(self.codes) - self.num_begun} not begun"] * (
+            self.num_begun < len(self.codes)
+        )
         failed = sum(code != 0 for code in self.codes)
         return f"{len(self.codes)} runs, {failed} failed" + "".join(f", {note}" for note in notes)
 
 
-def run_sweep(flow: str, points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], config: RunConfig) -> SweepResult:
-    """Run each point of a sweep. config: of the first one, which says where the sweep is kept and tracked."""
+def run_sweep(
+    flow: str, points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], config: RunConfig
+) -> SweepResult:
+    """Run each point of a sweep. config: of the first one, which says where the sweep is kept and
+    tracked."""
     sweep_id = f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
     folder = config.state.resolve() / "sweeps" / sweep_id
     folder.mkdir(parents=True)
@@ -117,7 +125,9 @@ def run_sweep(flow: str, points: Sequence[Sequence[str]], hydra_overrides: Seque
             elif not result.num_begun:
                 if isinstance(error, ConfigError):
                     raise
-                raise ConfigError(f"the launcher cannot run this sweep ({one_line(error)}); correct its settings") from error
+                raise ConfigError(
+                    f"the launcher cannot run this sweep ({one_line(error)}); correct its settings"
+                ) from error
             else:
                 warn(f"the launcher gave up: {one_line(error)[:300]}")
         result = _read_result(folder, len(points))
@@ -128,7 +138,9 @@ def run_sweep(flow: str, points: Sequence[Sequence[str]], hydra_overrides: Seque
 
 def _read_result(folder: Path, num_points: int) -> SweepResult:
     files = [folder / f"{number}.json" for number in range(num_points)]
-    left = [json.loads(file.read_text("utf-8"))["code"] if file.exists() else None for file in files]
+    left = [
+        json.loads(file.read_text("utf-8"))["code"] if file.exists() else None for file in files
+    ]
     return SweepResult(left, sum(file.exists() for file in files))
 
 

@@ -18,11 +18,14 @@ from tasks.runtime.prefect_tasks import ClusterExecutor, make_artifact_in_task
 from tasks.runtime.stage import StageFailure, StageInterrupted
 
 
-def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[[Run], None]) -> State:
+def run_flow(
+    name: str, target: str, overrides: Sequence[str], stages: Callable[[Run], None]
+) -> State:
     """Run `stages` up to `target` as the current flow run.
 
-    What a user can mend becomes Failed, a stop becomes Cancelled, each with its one line and the exception as
-    data; anything else is a defect and raises. A completed run carries `summarize` of itself and its description.
+    What a user can mend becomes Failed, a stop becomes Cancelled, each with its one line and the
+    exception as data; anything else is a defect and raises. A completed run carries `summarize` of
+    itself and its description.
     """
     for prefect_logger in ("prefect.flow_runs", "prefect.task_runs"):
         get_logger(prefect_logger)
@@ -38,7 +41,9 @@ def run_flow(name: str, target: str, overrides: Sequence[str], stages: Callable[
     except (ConfigError, StageFailure) as error:
         return Failed(message=publishable(error), data=error)
     except (StageInterrupted, TerminationSignal, KeyboardInterrupt) as error:
-        return Cancelled(message=publishable(error) or "interrupted; the next run goes on from here", data=error)
+        return Cancelled(
+            message=publishable(error) or "interrupted; the next run goes on from here", data=error
+        )
     description = describe(run)
     # To Prefect's own log: a command line shows the description itself.
     get_run_logger().info(description)

@@ -1,4 +1,5 @@
-"""Names of torch that differ between the versions we run on (2.11 to 2.13), each taken by a feature test."""
+"""Names of torch that differ between the versions we run on (2.11 to 2.13), each taken by a feature
+test."""
 
 from __future__ import annotations
 
@@ -16,35 +17,45 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, placement_types
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather_single: Callable[..., Any] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
 """(out, x, group=): x of all processes along the first dimension; renamed in 2.13."""
 
-reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+reduce_scatter_single: Callable[..., Any] = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
 """(out, x, group=): this process's piece of the sum; renamed in 2.13."""
 
 StridedShard: Callable[..., Any] = placement_types._StridedShard
-"""(dim, split_factor=): rows that are shared among processes after they were cut before, as by FSDP over tensor parallelism."""
+"""(dim, split_factor=): rows that are shared among processes after they were cut before, as by FSDP
+over tensor parallelism."""
 
 fused_adamw: Callable[..., None] = torch._fused_adamw_
 """What torch.optim.AdamW(fused=True) calls with lists of tensors; it has no public name."""
 
 scaled_product: Callable[..., Tensor] = torch._scaled_mm
-"""(a8_IK, b8_KJ, scale_a, scale_b, out_dtype=, use_fast_accum=); the public torch.nn.functional.scaled_mm breaks compiled graphs
-in 2.11."""
+"""(a8_IK, b8_KJ, scale_a, scale_b, out_dtype=, use_fast_accum=); the public
+torch.nn.functional.scaled_mm breaks compiled graphs in 2.11."""
 
 foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
-"""(tensors) → the 2-norm of each; what torch.nn.utils.get_total_norm calls on GPUs. It has no public name."""
+"""(tensors) → the 2-norm of each; what torch.nn.utils.get_total_norm calls on GPUs. It has no
+public name."""
 
 flash_forward: Callable[..., Any] | None = getattr(torch.ops.aten, "_flash_attention_forward", None)
-"""(q_BQHD, k_BKGD, v_BKGD, None, None, Q, K, 0.0, is_causal, False) → (mixed_BQHD, lse_BHQ, …); what varlen_attn calls. No public
-name gives the lse of dense rows."""
+"""(q_BQHD, k_BKGD, v_BKGD, None, None, Q, K, 0.0, is_causal, False) → (mixed_BQHD, lse_BHQ, …);
+what varlen_attn calls. No public name gives the lse of dense rows."""
 
-flash_backward: Callable[..., Any] | None = getattr(torch.ops.aten, "_flash_attention_backward", None)
-"""(grad, q, k, v, mixed, lse_BHQ, None, None, Q, K, 0.0, is_causal, two states of a generator) → gradients of q, k and v."""
+flash_backward: Callable[..., Any] | None = getattr(
+    torch.ops.aten, "_flash_attention_backward", None
+)
+"""(grad, q, k, v, mixed, lse_BHQ, None, None, Q, K, 0.0, is_causal, two states of a generator) →
+gradients of q, k and v."""
 
 
 def pin(tensor: Tensor) -> None:
-    """Let GPUs copy from and to memory of this process beside other work. Raises RuntimeError where the driver refuses."""
+    """Let GPUs copy from and to memory of this process beside other work. Raises RuntimeError where
+    the driver refuses."""
     error = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
     if error:
         raise RuntimeError(f"cudaHostRegister of {tensor.nbytes} bytes: error {error}")
@@ -55,8 +66,11 @@ def unpin(address: int) -> None:
     torch.cuda.cudart().cudaHostUnregister(address)
 
 
-def dtensor_of(piece: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: torch.Size) -> DTensor:
-    """Like DTensor.from_local without gradients, but a piece in main memory stays there when the mesh is one of GPUs."""
+def dtensor_of(
+    piece: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: torch.Size
+) -> DTensor:
+    """Like DTensor.from_local without gradients, but a piece in main memory stays there when the
+    mesh is one of GPUs."""
     stride = torch.empty(shape, device="meta").stride()
     spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, piece.dtype))
     made: DTensor = DTensor(piece, spec, requires_grad=False)
@@ -64,30 +78,39 @@ def dtensor_of(piece: Tensor, mesh: DeviceMesh, placements: Sequence[Placement],
 
 
 def process_group_of(name: str) -> dist.ProcessGroup:
-    """The group of this process that has the name; what operations of torch that take a name call."""
+    """The group of this process that has the name; what operations of torch that take a name
+    call."""
     found: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)
     return found
 
 
 @functools.cache
-def symmetric_products() -> tuple[Callable[..., tuple[Tensor, list[Tensor]]], Callable[..., Tensor]] | None:
-    """Products over memory that the GPUs of a group read from each other; None where this torch has none.
+def symmetric_products() -> (
+    tuple[Callable[..., tuple[Tensor, list[Tensor]]], Callable[..., Tensor]] | None
+):
+    """Products over memory that the GPUs of a group read from each other; None where this torch has
+    none.
 
-    (x, [weights], dim, name of the group) → (x of all processes along dim, [its products]); (x, weight, "sum", dim, name of the
-    group) → this process's piece along dim of the sum of the products.
+    (x, [weights], dim, name of the group) → (x of all processes along dim, [its products]); (x,
+    weight, "sum", dim, name of the group) → this process's piece along dim of the sum of the
+    products.
     """
     if importlib.util.find_spec("torch.distributed._symmetric_memory") is not None:
-        importlib.import_module("torch.distributed._symmetric_memory")  # which registers the operations
+        importlib.import_module(
+            "torch.distributed._symmetric_memory"
+        )  # which registers the operations
     gather_product = getattr(torch.ops.symm_mem, "fused_all_gather_matmul", None)
     product_sum = getattr(torch.ops.symm_mem, "fused_matmul_reduce_scatter", None)
     return (gather_product, product_sum) if gather_product and product_sum else None
 
 
 def needed_now(ctx: Any) -> tuple[bool, ...]:
-    """In the backward of an autograd.Function: which of its inputs, tensors first, get a gradient in this pass.
+    """In the backward of an autograd.Function: which of its inputs, tensors first, get a gradient
+    in this pass.
 
-    `ctx.needs_input_grad` says which ever do, but schedules that take gradients of inputs and of weights apart make two passes.
-    None may be a leaf, of which torch does not tell. All where torch tells of none.
+    `ctx.needs_input_grad` says which ever do, but schedules that take gradients of inputs and of
+    weights apart make two passes. None may be a leaf, of which torch does not tell. All where torch
+    tells of none.
     """
     ask = getattr(torch._C, "_will_engine_execute_node", None)
     return tuple(
@@ -97,14 +120,15 @@ def needed_now(ctx: Any) -> tuple[bool, ...]:
 
 
 def keeps_graph() -> bool:
-    """Inside a backward pass: whether its graph will be gone through again. True where torch does not tell."""
+    """Inside a backward pass: whether its graph will be gone through again. True where torch does
+    not tell."""
     ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return True if ask is None else bool(ask())
 
 
 class PipelineStage(pipelining.PipelineStage):
-    """A stage whose neighbour may be on the same process, as at the bend of a V: torch 2.11 opens with a send to itself there,
-    which gloo cannot."""
+    """A stage whose neighbour may be on the same process, as at the bend of a V: torch 2.11 opens
+    with a send to itself there, which gloo cannot."""
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         return [op for op in super()._get_init_p2p_neighbors_ops() if op.peer != dist.get_rank()]

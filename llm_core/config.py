@@ -25,11 +25,13 @@ NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
 """Dataclass field metadata for settings that change how a result is made, never what it is."""
 
 NOT_IN_PART_KEY: Mapping[str, Any] = {"in_part_key": False}
-"""Dataclass field metadata for settings that every part carries in its own digest as far as they concern it."""
+"""Dataclass field metadata for settings that every part carries in its own digest as far as they
+concern it."""
 
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
-"""A scheme and what follows it; `pathlib` makes `s3:/bucket` of `s3://bucket`. One letter is a drive."""
+"""A scheme and what follows it; `pathlib` makes `s3:/bucket` of `s3://bucket`. One letter is a
+drive."""
 
 
 class ConfigError(ValueError):
@@ -78,23 +80,29 @@ def to_plain(value: Any) -> Any:
 
 
 def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
-    """The part of a config dataclass that decides a result, and so belongs in its key, as plain values.
+    """The part of a config dataclass that decides a result, and so belongs in its key, as plain
+    values.
 
-    of_parts: without what parts have in their own digests, so that it can grow and leave finished parts good.
+    of_parts: without what parts have in their own digests, so that it can grow and leave finished
+    parts good.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config):
-        if field.metadata.get("in_key", True) and not (of_parts and not field.metadata.get("in_part_key", True)):
+        if field.metadata.get("in_key", True) and not (
+            of_parts and not field.metadata.get("in_part_key", True)
+        ):
             values[field.name] = _key_value(getattr(config, field.name))
     return values
 
 
 def local_path(value: str | Path, where: str) -> Path:
-    """A path of this machine. Raises ConfigError for an address, which would become a local folder named after its scheme."""
+    """A path of this machine. Raises ConfigError for an address, which would become a local folder
+    named after its scheme."""
     if ADDRESS.match(str(value)):
         raise ConfigError(
-            f"{where} ({value}) is an address, and must be a path of this machine; only source.paths reads from elsewhere: "
-            "name a local file or folder, or one on a disk that is mounted here"
+            f"{where} ({value}) is an address, and must be a path of this machine; only"
+            " source.paths reads from elsewhere: name a local file or folder, or one on a disk"
+            " that is mounted here"
         )
     return Path(value)
 
@@ -135,7 +143,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         raise ConfigError(f"{where} must not be null; give it a value")
     if origin is Literal:
         if value not in args:
-            raise ConfigError(f"{where} ({value}) is not a choice; {nearest(str(value), [str(a) for a in args])}")
+            raise ConfigError(
+                f"{where} ({value}) is not a choice; {nearest(str(value), [str(a) for a in args])}"
+            )
         return value
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, hint) else build(hint, value, where)  # type: ignore[arg-type]
@@ -170,7 +180,9 @@ def _convert_sequence(origin: type, args: tuple[Any, ...], value: Any, where: st
     if len(items) > 1 and len(items) != len(value):
         raise ConfigError(f"{where} must have {len(items)} values, got {len(value)}")
     hints = items if len(items) > 1 else items * len(value)
-    return origin(_convert(h, v, f"{where}[{i}]") for i, (h, v) in enumerate(zip(hints, value, strict=True)))
+    return origin(
+        _convert(h, v, f"{where}[{i}]") for i, (h, v) in enumerate(zip(hints, value, strict=True))
+    )
 
 
 def _convert_scalar(hint: type, value: Any, where: str) -> Any:
@@ -178,10 +190,21 @@ def _convert_scalar(hint: type, value: Any, where: str) -> Any:
         return local_path(value, where)
     if hint is bool and isinstance(value, bool):
         return value
-    if hint is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+    if (
+        hint is int
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and abs(value) < 2**63
+    ):
         return value
-    # No setting means anything as NaN or infinity, and comparisons let a NaN through: -1 < nan is as false as nan < -1.
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+    # No setting means anything as NaN or infinity, and comparisons let a NaN through: -1 < nan is
+    # as false as nan < -1.
+    if (
+        hint is float
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    ):
         return float(value)
     if hint is str and isinstance(value, str):
         return value
@@ -195,4 +218,6 @@ def _convert_scalar(hint: type, value: Any, where: str) -> Any:
         str: "text",
         Path: "a path",
     }
-    raise ConfigError(f"{where} ({value!r}) must be {name.get(hint, getattr(hint, '__name__', str(hint)))}")
+    raise ConfigError(
+        f"{where} ({value!r}) must be {name.get(hint, getattr(hint, '__name__', str(hint)))}"
+    )

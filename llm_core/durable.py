@@ -1,4 +1,5 @@
-"""Makes files and folders survive a loss of power: synced first, then named what readers look for."""
+"""Makes files and folders survive a loss of power: synced first, then named what readers look
+for."""
 
 from __future__ import annotations
 

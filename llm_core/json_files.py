@@ -1,8 +1,10 @@
-"""Reads JSON that others may have written: bounded in bytes, depth and digits before anything is made of it.
+"""Reads JSON that others may have written: bounded in bytes, depth and digits before anything is
+made of it.
 
-Python's parser recurses with depth, converts a number of any length, and holds what it reads at many times its size; what breaks
-is then a RecursionError, an OverflowError where the number is used, or memory. So the text is scanned first, outside of its
-strings. Whatever is wrong is one `UnreadableJson`, whose message is a phrase for the caller's line.
+Python's parser recurses with depth, converts a number of any length, and holds what it reads at
+many times its size; what breaks is then a RecursionError, an OverflowError where the number is
+used, or memory. So the text is scanned first, outside of its strings. Whatever is wrong is one
+`UnreadableJson`, whose message is a phrase for the caller's line.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ def parse_json(data: bytes | str) -> Any:
         if LONG_NUMBER.search(bare):
             raise UnreadableJson(f"a number of more than {MAX_DIGITS} digits")
         brackets = OTHERS.sub("", bare)
-        if max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) > MAX_DEPTH:
+        if (
+            max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
+            > MAX_DEPTH
+        ):
             raise UnreadableJson(f"nested deeper than {MAX_DEPTH} levels")
         return json.loads(text)
     except UnreadableJson:

@@ -1,4 +1,5 @@
-"""Opens lock files: plain files only, so that a link in a shared folder cannot make us write elsewhere."""
+"""Opens lock files: plain files only, so that a link in a shared folder cannot make us write
+elsewhere."""
 
 from __future__ import annotations
 
@@ -11,9 +12,14 @@ from llm_core.config import ConfigError
 
 
 def open_lock(path: Path) -> IO[str]:
-    """A lock file to hold by flock, made where it is missing. Raises ConfigError where something else has its name."""
+    """A lock file to hold by flock, made where it is missing. Raises ConfigError where something
+    else has its name."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = os.open(
+            path,
+            os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            0o666,
+        )
     except OSError as error:
         if path.is_symlink() or path.is_dir():
             raise _refusal(path) from error
@@ -25,4 +31,6 @@ def open_lock(path: Path) -> IO[str]:
 
 
 def _refusal(path: Path) -> ConfigError:
-    return ConfigError(f"{path} is a link or a folder and not a lock file; find out who made it, then remove it")
+    return ConfigError(
+        f"{path} is a link or a folder and not a lock file; find out who made it, then remove it"
+    )

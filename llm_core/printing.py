@@ -1,9 +1,10 @@
 """Prints text of any origin so that nothing in it acts on a terminal or forges a line.
 
-Control characters (C0, DEL, C1), bidirectional embeddings, overrides and isolates, line and paragraph separators and lone
-surrogates are written as `\\uXXXX`. Those are JSON's own escapes, so that JSON is still JSON of the same values. Other text stays
-as it is, in every script: joiners, marks and emoji included. Secrets are masked in whatever goes to stderr or a log. Nothing else
-in this program writes to stdout, stderr or a log.
+Control characters (C0, DEL, C1), bidirectional embeddings, overrides and isolates, line and
+paragraph separators and lone surrogates are written as `\\uXXXX`. Those are JSON's own escapes, so
+that JSON is still JSON of the same values. Other text stays as it is, in every script: joiners,
+marks and emoji included. Secrets are masked in whatever goes to stderr or a log. Nothing else in
+this program writes to stdout, stderr or a log.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import TextIO
 from llm_core.secrets import mask_secrets
 
 ACTING = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud800-\udfff"
-"""Ranges, as a regular expression has them between brackets, of what acts on its reader; tab and line feed excepted."""
+"""Ranges, as a regular expression has them between brackets, of what acts on its reader; tab and
+line feed excepted."""
 
 _ACTING = re.compile(f"[{ACTING}]")
 _ACTING_IN_A_LINE = re.compile(f"[\t\n{ACTING}]")
 
 
 def printable(text: str) -> str:
-    """`text`, which may have several lines, with every other character that acts escaped. Idempotent."""
+    """`text`, which may have several lines, with every other character that acts escaped.
+    Idempotent."""
     return _ACTING.sub(_escape, text)
 
 
@@ -34,7 +37,8 @@ def printable_line(value: object) -> str:
 
 
 def publishable(value: object) -> str:
-    """Printable text without secrets, as others may read it: in a log, an error, Prefect or MLflow."""
+    """Printable text without secrets, as others may read it: in a log, an error, Prefect or
+    MLflow."""
     return printable(mask_secrets(str(value)))
 
 
@@ -54,7 +58,8 @@ def print_defect(error: BaseException) -> None:
 
 
 def escape_defects() -> None:
-    """Escape also what Python prints by itself: tracebacks of defects, and log lines of others that have no handler."""
+    """Escape also what Python prints by itself: tracebacks of defects, and log lines of others that
+    have no handler."""
     sys.excepthook = lambda kind, error, trace: print_defect(error)
     if logging.lastResort is not None:
         logging.lastResort.addFilter(escape_record)
@@ -68,7 +73,8 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def escape_record(record: logging.LogRecord) -> bool:
-    """Escape a log record and its traceback; with arguments it becomes one line. A filter that lets everything pass."""
+    """Escape a log record and its traceback; with arguments it becomes one line. A filter that lets
+    everything pass."""
     message = publishable(record.getMessage())
     record.msg, record.args = printable_line(message) if record.args else message, None
     if record.exc_info and not record.exc_text:

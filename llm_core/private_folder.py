@@ -1,8 +1,9 @@
 """Makes folders that no other user can change, for caches whose contents are run or unpickled.
 
-Numba and TorchInductor keep machine code and pickles in files and trust what they find. So a cache belongs to this user alone:
-its folder has mode 0700, and no step of the way to it belongs to somebody else or may be written by somebody else. A shared
-folder with the sticky bit, like /tmp, may be on the way but never be the cache. Needs the standard library only.
+Numba and TorchInductor keep machine code and pickles in files and trust what they find. So a cache
+belongs to this user alone: its folder has mode 0700, and no step of the way to it belongs to
+somebody else or may be written by somebody else. A shared folder with the sticky bit, like /tmp,
+may be on the way but never be the cache. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -24,20 +25,27 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @functools.cache
 def cache_folder(subject: str) -> Path:
-    """The user's cache of one subject: `$XDG_CACHE_HOME/textmill/SUBJECT`, else below `~/.cache`, else `~/.textmill-cache`.
+    """The user's cache of one subject: `$XDG_CACHE_HOME/textmill/SUBJECT`, else below `~/.cache`,
+    else `~/.textmill-cache`.
 
-    Where all are unavailable or open to others, a new folder that ends with the process; one line on stderr says so.
+    Where all are unavailable or open to others, a new folder that ends with the process; one line
+    on stderr says so.
     """
     why = ""
     for place in _places():
         try:
             return private_folder(place / subject)
         except (ConfigError, OSError) as error:
-            found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            found = (
+                f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            )
             why = why or found
     folder = Path(tempfile.mkdtemp(prefix=f"textmill-{subject}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    note(f"{subject}: compiled again by every process, for lack of a private cache ({why or 'no home'})")
+    note(
+        f"{subject}: compiled again by every process, for lack of a private cache"
+        f" ({why or 'no home'})"
+    )
     return folder
 
 
@@ -54,20 +62,26 @@ def _places() -> list[Path]:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only this user can enter. Raises ConfigError where others own it or can put something in its place."""
+    """Make a folder that only this user can enter. Raises ConfigError where others own it or can
+    put something in its place."""
     if why := open_to_others(path):
-        raise ConfigError(f"{why}; fix its owner and mode, or set XDG_CACHE_HOME to a folder of yours")
+        raise ConfigError(
+            f"{why}; fix its owner and mode, or set XDG_CACHE_HOME to a folder of yours"
+        )
     for step in [*reversed(path.parents), path]:
         if not step.is_dir():
             step.mkdir(mode=0o700, exist_ok=True)
     if why := open_to_others(path):  # somebody was faster
-        raise ConfigError(f"{why}; fix its owner and mode, or set XDG_CACHE_HOME to a folder of yours")
+        raise ConfigError(
+            f"{why}; fix its owner and mode, or set XDG_CACHE_HOME to a folder of yours"
+        )
     path.chmod(0o700)
     return path
 
 
 def open_to_others(path: Path) -> str | None:
-    """Why others could change what is in a folder, or put another one in its place; None where they cannot."""
+    """Why others could change what is in a folder, or put another one in its place; None where they
+    cannot."""
     for step, is_last in _way(path):
         try:
             status = os.stat(step)
@@ -75,7 +89,8 @@ def open_to_others(path: Path) -> str | None:
             continue
         if status.st_uid not in ({os.geteuid()} if is_last else {0, os.geteuid()}):
             return f"{step} belongs to another user"
-        # Of a folder with the sticky bit others cannot rename or remove what is ours, but they can add to it.
+        # Of a folder with the sticky bit others cannot rename or remove what is ours, but they can
+        # add to it.
         if status.st_mode & OTHERS_WRITE and (is_last or not status.st_mode & stat.S_ISVTX):
             return f"{step} can be written by other users"
     return None
@@ -89,6 +104,7 @@ def _way(path: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def keep_compiled_code_private() -> None:
-    """Let torch.compile keep its code, which it would unpickle from a shared temporary folder, in the user's cache."""
+    """Let torch.compile keep its code, which it would unpickle from a shared temporary folder, in
+    the user's cache."""
     if not os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder("torch_graphs"))

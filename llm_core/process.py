@@ -10,13 +10,16 @@ import sys
 PR_SET_PDEATHSIG = 1
 LIKELY_CAUSES = {
     "SIGKILL": "the kernel does so when memory runs out, a queue when time is up",
-    "SIGBUS": "a mapped file or shared memory got no room, as on a full disk or in a small /dev/shm",
+    "SIGBUS": (
+        "a mapped file or shared memory got no room, as on a full disk or in a small /dev/shm"
+    ),
     "SIGTERM": "it was asked to stop before it could save",
 }
 
 
 def terminate_with_parent(parent: int | None = None, number: int = signal.SIGTERM) -> None:
-    """Ask the kernel for a signal to this process when the thread that started it ends; Linux only, else nothing.
+    """Ask the kernel for a signal to this process when the thread that started it ends; Linux only,
+    else nothing.
 
     parent: process id that must still be the parent, for one that died before this call.
     """
@@ -28,7 +31,8 @@ def terminate_with_parent(parent: int | None = None, number: int = signal.SIGTER
 
 
 def describe_end(code: int) -> str:
-    """How a process ended that said nothing itself, by its return code, which is negative for a signal."""
+    """How a process ended that said nothing itself, by its return code, which is negative for a
+    signal."""
     if code >= 0:
         return f"ended with code {code} and without a word"
     name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"

@@ -1,1 +1,2 @@
-"""Stages: one folder each, with the stage's function in `stage.py`. Read `runtime/graph.py` for their order."""
+"""Stages: one folder each, with the stage's function in `stage.py`. Read `runtime/graph.py` for
+their order."""

@@ -1,5 +1,6 @@
-"""Which tests share a process: those of a file, and those that would compile the same kernels or make the same runs twice. And
-no test has a time limit of milliseconds: on a busy machine any example takes longer."""
+"""Which tests share a process: those of a file, and those that would compile the same kernels or
+make the same runs twice. And no test has a time limit of milliseconds: on a busy machine any
+example takes longer."""
 
 from __future__ import annotations
 
@@ -16,9 +17,24 @@ hypothesis.settings.load_profile("busy machines")
 
 SHARE = {
     "whole runs": ("test_determinism", "test_kill_and_resume", "test_readme", "test_damaged_runs"),
-    "pii": ("test_pii", "test_scrub", "test_documents", "test_edits", "test_evaluate", "test_phone_plans", "test_hostile"),
+    "pii": (
+        "test_pii",
+        "test_scrub",
+        "test_documents",
+        "test_edits",
+        "test_evaluate",
+        "test_phone_plans",
+        "test_hostile",
+    ),
     "features": ("test_quality", "test_replay", "test_features", "test_scan", "test_analysis"),
-    "dedup": ("test_dedup", "test_cuts", "test_near_duplicates", "test_minhash", "test_datasketch", "test_planted"),
+    "dedup": (
+        "test_dedup",
+        "test_cuts",
+        "test_near_duplicates",
+        "test_minhash",
+        "test_datasketch",
+        "test_planted",
+    ),
 }
 
 
@@ -40,7 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: len(item.path.parts))
 
 
-# pytest-xdist's own groups are written into the names of tests, which pytest 9.2 no longer lets it do.
+# pytest-xdist's own groups are written into the names of tests, which pytest 9.2 no longer lets it
+# do.
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling

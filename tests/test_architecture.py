@@ -15,13 +15,21 @@ PACKAGES = ("flows", "tasks", "llm_core", "benchmarks")
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess:
     program = Path(sys.executable).with_name("lint-imports")
-    return subprocess.run([program, "--no-cache"], cwd=root, capture_output=True, text=True, env={"PYTHONPATH": str(root)})
+    return subprocess.run(
+        [program, "--no-cache"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(root)},
+    )
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -43,7 +51,9 @@ def test_architecture_contracts_hold() -> None:
         ("llm_core/data/loader.py", "import tokenizers"),
     ],
 )
-def test_an_import_against_the_architecture_is_refused(file: str, statement: str, tree: Path) -> None:
+def test_an_import_against_the_architecture_is_refused(
+    file: str, statement: str, tree: Path
+) -> None:
     source = (tree / file).read_text()
     (tree / file).write_text(f"{source}\n\n{statement}  # noqa\n")
     result = lint_imports(tree)
@@ -64,17 +74,26 @@ def test_every_top_level_folder_is_in_the_file_map() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
     for folder in sorted({path.split("/")[0] for path in tracked if "/" in path}):
-        assert re.search(rf"^{re.escape(folder)}/", readme, re.MULTILINE), f"{folder}/ is not in the README's file map"
+        assert re.search(rf"^{re.escape(folder)}/", readme, re.MULTILINE), (
+            f"{folder}/ is not in the README's file map"
+        )
 
 
 def test_no_module_has_a_name_without_a_subject() -> None:
     vague = {"utils", "helpers", "misc", "common", "util", "helper"}
-    found = [p for package in (*PACKAGES, "tests") for p in (ROOT / package).rglob("*.py") if p.stem in vague]
+    found = [
+        p
+        for package in (*PACKAGES, "tests")
+        for p in (ROOT / package).rglob("*.py")
+        if p.stem in vague
+    ]
     assert not found
 
 
 def test_nothing_is_unpickled() -> None:
-    forbidden = re.compile(r"pickle\.loads?\(|torch\.load\((?![^)]*weights_only=True)|joblib\.load|allow_pickle=True")
+    forbidden = re.compile(
+        r"pickle\.loads?\(|torch\.load\((?![^)]*weights_only=True)|joblib\.load|allow_pickle=True"
+    )
     found = [
         f"{p.relative_to(ROOT)}: {m[0]}"
         for package in PACKAGES
@@ -86,7 +105,11 @@ def test_nothing_is_unpickled() -> None:
 
 def pins_of(name: str) -> dict[str, set[str]]:
     """Digests of every `package==version ; marker` of a lock."""
-    entries = re.findall(r"^([^\s#].*?)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", (ROOT / name).read_text(), re.MULTILINE)
+    entries = re.findall(
+        r"^([^\s#].*?)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$",
+        (ROOT / name).read_text(),
+        re.MULTILINE,
+    )
     assert len(entries) == len({pin for pin, _ in entries})
     return {pin: set(re.findall("sha256:[0-9a-f]+", digests)) for pin, digests in entries}
 

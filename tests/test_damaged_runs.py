@@ -1,4 +1,5 @@
-"""Every file of every stage of a real run: a flipped byte, a truncation or a deletion is named, and the next run is sound."""
+"""Every file of every stage of a real run: a flipped byte, a truncation or a deletion is named, and
+the next run is sound."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def harm(file: Path, form: bytes | None) -> None:
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_any_damage_to_any_file_of_any_stage_is_named(copy_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_damage_to_any_file_of_any_stage_is_named(
+    copy_of_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(soundness, "SETTLED_S", 0.0)
     store, stages = Store(copy_of_run / "store"), set()
     for folder in sorted(path for path in store.root.glob("[!.]*/*") if path.is_dir()):
@@ -49,7 +52,11 @@ def test_any_damage_to_any_file_of_any_stage_is_named(copy_of_run: Path, monkeyp
             for form in damaged_forms(content):
                 harm(file, form)
                 said = store.damage(stage, key)
-                assert said and said.startswith("damaged: ") and file.relative_to(folder).as_posix() in said
+                assert (
+                    said
+                    and said.startswith("damaged: ")
+                    and file.relative_to(folder).as_posix() in said
+                )
                 assert store.find(stage, key) is None and "\n" not in said
                 file.write_bytes(content)
         stages.add(stage)
@@ -68,11 +75,20 @@ def test_a_run_over_damage_to_every_stage_and_part_is_as_if_nothing_had_been(
     folders = [path for path in store.glob("[!.]*/*") if path.is_dir()]
     assert len(parts) > len(folders) > 10
     for folder in [*folders, *parts]:
-        file = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        file = max(
+            (path for path in folder.rglob("*") if path.is_file()),
+            key=lambda path: path.stat().st_size,
+        )
         harm(file, list(damaged_forms(file.read_bytes()))[number])
     done = run("train", small_corpus, copy_of_run)
     for stage in ancestors("train"):
-        assert sum(line.startswith(f"{stage} ") and ": damaged: " in line for line in done.stderr.splitlines()) == 1, done.stderr
+        assert (
+            sum(
+                line.startswith(f"{stage} ") and ": damaged: " in line
+                for line in done.stderr.splitlines()
+            )
+            == 1
+        ), done.stderr
     assert "part " in done.stderr and "; rebuilding" in done.stderr
     assert contents(copy_of_run) == before
     again = run("train", small_corpus, copy_of_run)

@@ -1,4 +1,5 @@
-"""A run that is killed at any moment goes on with the same command, and its artifacts are those of a run that was not."""
+"""A run that is killed at any moment goes on with the same command, and its artifacts are those of
+a run that was not."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ import pytest
 
 from flows.services.processes import start_time
 from tasks.runtime.graph import ancestors
-from tests.support.whole_runs import contents, kill_tree, named, run, signal_if_alive, started, summary, wait_for
+from tests.support.whole_runs import (
+    contents,
+    kill_tree,
+    named,
+    run,
+    signal_if_alive,
+    started,
+    summary,
+    wait_for,
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +35,9 @@ def whole_run(small_corpus: Path, plain_run: Path) -> Path:
 
 
 @pytest.mark.timeout(900)
-def test_run_killed_at_random_moments_gives_the_same_artifacts(small_corpus: Path, plain_run: Path, tmp_path: Path) -> None:
+def test_run_killed_at_random_moments_gives_the_same_artifacts(
+    small_corpus: Path, plain_run: Path, tmp_path: Path
+) -> None:
     moments = random.Random(2)
     place = tmp_path / "killed"
     for stage in ("quality", "shards", "train"):
@@ -41,7 +53,9 @@ def test_run_killed_at_random_moments_gives_the_same_artifacts(small_corpus: Pat
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("runner", ["thread", "process"])
-def test_run_killed_many_times_gives_the_same_artifacts(runner: str, small_corpus: Path, whole_run: Path, tmp_path: Path) -> None:
+def test_run_killed_many_times_gives_the_same_artifacts(
+    runner: str, small_corpus: Path, whole_run: Path, tmp_path: Path
+) -> None:
     moments = random.Random(3)
     kills = 0
     for attempt in range(4):
@@ -106,12 +120,19 @@ def test_killed_trainer_is_one_clear_failure_and_the_next_run_goes_on(
     last = (place / "log.txt").read_text().splitlines()[-1]
     assert last.startswith("textmill: training failed") and "code -9" in last
     done = run("run", small_corpus, place)
-    assert [n for n, stage in summary(done)["stages"].items() if not stage["cached"]] == ["train", "evaluate", "bench", "report"]
+    assert [n for n, stage in summary(done)["stages"].items() if not stage["cached"]] == [
+        "train",
+        "evaluate",
+        "bench",
+        "report",
+    ]
     assert contents(place) == contents(whole_run)
 
 
 @pytest.mark.slow
-def test_killed_worker_is_one_clear_failure_and_the_next_run_goes_on(small_corpus: Path, whole_run: Path, tmp_path: Path) -> None:
+def test_killed_worker_is_one_clear_failure_and_the_next_run_goes_on(
+    small_corpus: Path, whole_run: Path, tmp_path: Path
+) -> None:
     place = tmp_path / "worker"
     with started("run", small_corpus, place, "runner=process", "only=ingest") as process:
         workers = wait_for(lambda: named(process.pid, "spawn_main"), process)

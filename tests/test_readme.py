@@ -22,19 +22,38 @@ from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 
 README = (ROOT / "README.md").read_text("utf-8")
-MODEL = "model.dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.ffn_dim=64 model.max_seq_len=128"
-TRAIN = "train.num_steps=4 train.seq_len=32 train.validate_every=2 train.checkpoint_every=2 train.max_val_sequences=4"
-MEASURE = (
-    "evaluate.max_documents=4 evaluate.max_document_tokens=256 evaluate.max_new_tokens=4 bench.repeats=3 bench.batches=[1] "
-    "bench.prompt_tokens=[8] bench.new_tokens=[4] bench.check_tokens=4"
+MODEL = (
+    "model.dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.ffn_dim=64"
+    " model.max_seq_len=128"
 )
-SMALL = [*MODEL.split(), *TRAIN.split(), *MEASURE.split(), "tokenizer.vocab_size=512", "num_workers=1", "runner=thread"]
+TRAIN = (
+    "train.num_steps=4 train.seq_len=32 train.validate_every=2 train.checkpoint_every=2"
+    " train.max_val_sequences=4"
+)
+MEASURE = (
+    "evaluate.max_documents=4 evaluate.max_document_tokens=256 evaluate.max_new_tokens=4"
+    " bench.repeats=3 bench.batches=[1] bench.prompt_tokens=[8] bench.new_tokens=[4]"
+    " bench.check_tokens=4"
+)
+SMALL = [
+    *MODEL.split(),
+    *TRAIN.split(),
+    *MEASURE.split(),
+    "tokenizer.vocab_size=512",
+    "num_workers=1",
+    "runner=thread",
+]
 
 
 def fenced_commands() -> list[str]:
     """Every line of every bash block, without its comment."""
     blocks = re.findall(r"^```bash\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    return [re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines() if line.strip()]
+    return [
+        re.sub(r"\s+#.*", "", line).strip()
+        for block in blocks
+        for line in block.splitlines()
+        if line.strip()
+    ]
 
 
 def inline_commands() -> list[str]:
@@ -69,7 +88,9 @@ def check_deployment(arguments: list[str]) -> None:
     assert arguments[:2] == ["deployment", "run"] and arguments[3] == "-p", arguments
     flow_name, _, deployment_name = arguments[2].partition("/")
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))["deployments"]
-    file, _, function = next(d["entrypoint"] for d in deployments if d["name"] == deployment_name).partition(":")
+    file, _, function = next(
+        d["entrypoint"] for d in deployments if d["name"] == deployment_name
+    ).partition(":")
     flow = getattr(importlib.import_module(file.removesuffix(".py").replace("/", ".")), function)
     assert flow.name == flow_name
     parameter, _, value = arguments[4].partition("=")
@@ -80,8 +101,12 @@ def check(command: str) -> None:
     program, *arguments = words_of(command)
     match program:
         case "make":
-            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-            assert {word for word in arguments if not re.match("[A-Z_]+=", word)} <= set(targets), command
+            targets = re.findall(
+                r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+            )
+            assert {word for word in arguments if not re.match("[A-Z_]+=", word)} <= set(targets), (
+                command
+            )
         case "textmill":
             check_textmill(arguments[0], arguments[1:])
         case "prefect":
@@ -97,13 +122,18 @@ def test_command_is_there(command: str) -> None:
     check(command)
 
 
-@pytest.mark.parametrize("wrong", ["make rnu", "textmill rnu", "prefect deployment run 'pipeline/lokal' -p overrides='[]'"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["make rnu", "textmill rnu", "prefect deployment run 'pipeline/lokal' -p overrides='[]'"],
+)
 def test_check_finds_a_command_that_is_not_there(wrong: str) -> None:
     with pytest.raises((AssertionError, StopIteration)):
         check(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["textmill run run=dmeo", "textmill run -m optm.lr=1,2", "textmill run --dry"])
+@pytest.mark.parametrize(
+    "wrong", ["textmill run run=dmeo", "textmill run -m optm.lr=1,2", "textmill run --dry"]
+)
 def test_check_finds_an_override_that_is_not_there(wrong: str) -> None:
     with pytest.raises(ConfigError):
         check(wrong)
@@ -145,10 +175,17 @@ def test_named_settings_exist() -> None:
         ("orchestrator=none", []),
     ],
 )
-def test_change_reruns_what_is_said(override: str, rerun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_reruns_what_is_said(
+    override: str, rerun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
-    before, after = (decide(compose(["run=demo", f"store={tmp_path}", *more]), "report")[1].steps for more in ([], [override]))
-    assert [b.node.stage for a, b in zip(before, after, strict=True) if a.node.key != b.node.key] == rerun
+    before, after = (
+        decide(compose(["run=demo", f"store={tmp_path}", *more]), "report")[1].steps
+        for more in ([], [override])
+    )
+    assert [
+        b.node.stage for a, b in zip(before, after, strict=True) if a.node.key != b.node.key
+    ] == rerun
 
 
 def make_own_data(folder: Path, num_documents: int = 40) -> None:
@@ -170,15 +207,21 @@ def make_own_data(folder: Path, num_documents: int = 40) -> None:
 
 
 def own_data_command() -> str:
-    return next(command for command in fenced_commands() if command.startswith("textmill run source"))
+    return next(
+        command for command in fenced_commands() if command.startswith("textmill run source")
+    )
 
 
-def test_own_data_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_data_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_own_data(tmp_path / "my")
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
     try:
-        code = cli.main([*words_of(own_data_command())[1:], *SMALL, "orchestrator=none", "tracking=off"])
+        code = cli.main(
+            [*words_of(own_data_command())[1:], *SMALL, "orchestrator=none", "tracking=off"]
+        )
     finally:  # the command sets variables for what it starts
         os.environ.clear()
         os.environ.update(before)
@@ -189,7 +232,9 @@ def test_own_data_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert last["stages"]["ingest"]["kept"] == 40
     assert Path(last["report"]).exists() and last["val_bpb"] > 0
     model = tmp_path / "data" / "store" / "train" / last["stages"]["train"]["key"] / "model"
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in model.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        file.name for file in model.iterdir()
+    }
 
 
 def as_written_but_small(command: str, places: list[str]) -> str:
@@ -221,12 +266,25 @@ def test_every_command_runs(tmp_path: Path) -> None:
     shown = [*inline_commands(), "textmill down"]
     commands += [c for c in dict.fromkeys(shown) if c.startswith("textmill ")]
     # The shell is one, since `eval "$(textmill env)"` is for the commands after it.
-    script = "\n".join(["set -ex", *(as_written_but_small(command, places) for command in commands)])
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    script = "\n".join(
+        ["set -ex", *(as_written_but_small(command, places) for command in commands)]
+    )
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+    }
     for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
         env.pop(name, None)
     try:
-        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     finally:
         subprocess.run([tmp_path / "bin" / "textmill", "down"], cwd=tmp_path, env=env, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -1,17 +1,20 @@
 """How fast is deduplication, does it stay linear, and is it right at that size?
 
-`python -m benchmarks.data.dedup 5` or `DOCS_M=5 make bench-dedup`, in millions of documents. They are generated in batches
-(`benchmarks.data.planted_texts`), never stored, and their generation is not timed. The phases are those of the stage, on its
-kernels, with its default settings:
+`python -m benchmarks.data.dedup 5` or `DOCS_M=5 make bench-dedup`, in millions of documents. They
+are generated in batches (`benchmarks.data.planted_texts`), never stored, and their generation is
+not timed. The phases are those of the stage, on its kernels, with its default settings:
 
-* signature: shingles and 112 min-hashes of all text.  exact: keys of all texts, and the first of each.
+* signature: shingles and 112 min-hashes of all text.  exact: keys of all texts, and the first of
+  each.
 * candidates: keys of 14 + 28 bands, and the pairs in their buckets.
-* verification: the estimate by signatures, shingle sets of documents in pairs, exact similarity, survivors.
+* verification: the estimate by signatures, shingle sets of documents in pairs, exact similarity,
+  survivors.
 * components: families.
 
-Everything is measured at a quarter, a half and the whole of the documents, in CPU seconds of this one process, once each: kernels
-are compiled before, on a few documents. `linear` is the time per document of the whole over that of a quarter. What must come out
-is known: a speed is withheld (null) where an expectation fails.
+Everything is measured at a quarter, a half and the whole of the documents, in CPU seconds of this
+one process, once each: kernels are compiled before, on a few documents. `linear` is the time per
+document of the whole over that of a quarter. What must come out is known: a speed is withheld
+(null) where an expectation fails.
 """
 
 from __future__ import annotations
@@ -27,10 +30,23 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.data.planted_texts import ALONE, CLUSTER, NUM_WORDS, kind_of, make_vocabulary, write_texts
+from benchmarks.data.planted_texts import (
+    ALONE,
+    CLUSTER,
+    NUM_WORDS,
+    kind_of,
+    make_vocabulary,
+    write_texts,
+)
 from llm_core.printing import note, show
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.near_duplicates import NearDuplicates, Sketches, likely_pairs, propose_pairs, verify_pairs
+from tasks.dedup.near_duplicates import (
+    NearDuplicates,
+    Sketches,
+    likely_pairs,
+    propose_pairs,
+    verify_pairs,
+)
 from tasks.dedup.signatures import choose_bands, first_of_equal, id_words_of
 from tasks.runtime.store import peak_memory_bytes
 
@@ -57,7 +73,9 @@ class Generator:
         self.vocabulary = make_vocabulary()
         self.seconds = 0.0
 
-    def batches(self, documents: np.ndarray) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]]:
+    def batches(
+        self, documents: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]]:
         buf = np.empty(BATCH_DOCUMENTS * NUM_WORDS * 11, np.uint8)
         for start in range(0, len(documents), BATCH_DOCUMENTS):
             some = documents[start : start + BATCH_DOCUMENTS]
@@ -85,10 +103,20 @@ def measure(num_documents: int, config: DedupConfig) -> dict[str, Any]:
     generated = generator.seconds
     with clock.phase("verification"):
         likely = likely_pairs(pairs, sketches, config.family_threshold)
-        near = verify_pairs(likely, sketches, config.threshold, config.family_threshold, np.zeros(0, np.int64), num_candidates)
+        near = verify_pairs(
+            likely,
+            sketches,
+            config.threshold,
+            config.family_threshold,
+            np.zeros(0, np.int64),
+            num_candidates,
+        )
     clock.seconds["verification"] -= generator.seconds - generated
     with clock.phase("components"):
-        a, b = np.concatenate([first, members[near.a]]), np.concatenate([np.arange(num_documents), members[near.b]])
+        a, b = (
+            np.concatenate([first, members[near.a]]),
+            np.concatenate([np.arange(num_documents), members[near.b]]),
+        )
         families = smallest_connected(num_documents, a, b)
     decided_s = sum(clock.seconds[name] for name in ("candidates", "verification", "components"))
     checks = _check(num_documents, members, near, families, config)
@@ -99,7 +127,9 @@ def measure(num_documents: int, config: DedupConfig) -> dict[str, Any]:
         "cpu_s": {name: round(seconds, 2) for name, seconds in clock.seconds.items()},
         "candidate_pairs": list(num_candidates),
         "compared_pairs": near.num_compared,
-        "signature_mb_per_s": round(num_bytes / 1e6 / clock.seconds["signature"], 1) if right else None,
+        "signature_mb_per_s": (
+            round(num_bytes / 1e6 / clock.seconds["signature"], 1) if right else None
+        ),
         "exact_mb_per_s": round(num_bytes / 1e6 / clock.seconds["exact"], 1) if right else None,
         "documents_per_s": round(num_documents / decided_s) if right else None,
         "cpu_us_per_document": round(1e6 * decided_s / num_documents, 3),
@@ -108,13 +138,18 @@ def measure(num_documents: int, config: DedupConfig) -> dict[str, Any]:
     }
 
 
-def _sign(num_documents: int, config: DedupConfig, clock: Clock, generator: Generator) -> tuple[np.ndarray, np.ndarray, int]:
+def _sign(
+    num_documents: int, config: DedupConfig, clock: Clock, generator: Generator
+) -> tuple[np.ndarray, np.ndarray, int]:
     from tasks.kernels.dedup.exact import exact_keys
     from tasks.kernels.dedup.minhash import EMPTY, make_permutations
     from tasks.kernels.dedup.shingles import make_scratch, sign_documents
     from tasks.kernels.text.chars import char_classes, fold_table
 
-    tables, permutations = (char_classes(), fold_table()), make_permutations(config.num_perms, config.seed)
+    tables, permutations = (
+        (char_classes(), fold_table()),
+        make_permutations(config.num_perms, config.seed),
+    )
     signatures = np.empty((num_documents, config.num_perms), np.uint32)
     words = np.empty((num_documents, 2), np.uint64)
     num_bytes = at = 0
@@ -123,7 +158,16 @@ def _sign(num_documents: int, config: DedupConfig, clock: Clock, generator: Gene
         rows = np.arange(len(some))
         with clock.phase("signature"):
             signatures[here] = EMPTY
-            sign_documents(buf, begins, rows, config.shingle_units, tables, permutations, make_scratch(begins), signatures[here])
+            sign_documents(
+                buf,
+                begins,
+                rows,
+                config.shingle_units,
+                tables,
+                permutations,
+                make_scratch(begins),
+                signatures[here],
+            )
         with clock.phase("exact"):
             words[here] = id_words_of(exact_keys(buf, begins, rows))
         num_bytes += int(begins[-1])
@@ -131,7 +175,13 @@ def _sign(num_documents: int, config: DedupConfig, clock: Clock, generator: Gene
     return signatures, words, num_bytes
 
 
-def _sketches(signatures: np.ndarray, members: np.ndarray, config: DedupConfig, clock: Clock, generator: Generator) -> Sketches:
+def _sketches(
+    signatures: np.ndarray,
+    members: np.ndarray,
+    config: DedupConfig,
+    clock: Clock,
+    generator: Generator,
+) -> Sketches:
     from tasks.kernels.dedup.banding import band_table
     from tasks.kernels.dedup.shingles import make_scratch, shingle_sets
     from tasks.kernels.text.chars import char_classes, fold_table
@@ -143,18 +193,28 @@ def _sketches(signatures: np.ndarray, members: np.ndarray, config: DedupConfig, 
 
     def sets(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         made = [
-            shingle_sets(text, np.arange(len(some)), config.shingle_units, tables, make_scratch(text[1]))
+            shingle_sets(
+                text, np.arange(len(some)), config.shingle_units, tables, make_scratch(text[1])
+            )
             for some, text in generator.batches(members[rows])
         ]
         shingles = np.concatenate([np.zeros(0, np.uint32), *(part for part, _ in made)])
-        return shingles, np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *(s for _, s in made)]))])
+        return shingles, np.concatenate(
+            [[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *(s for _, s in made)]))]
+        )
 
     band_keys: Callable[[int], np.ndarray] = bands.__getitem__
-    return Sketches(len(members), config.num_perms, bandings, band_keys, lambda rows: signatures[rows], sets)
+    return Sketches(
+        len(members), config.num_perms, bandings, band_keys, lambda rows: signatures[rows], sets
+    )
 
 
 def _check(
-    num_documents: int, members: np.ndarray, near: NearDuplicates, families: np.ndarray, config: DedupConfig
+    num_documents: int,
+    members: np.ndarray,
+    near: NearDuplicates,
+    families: np.ndarray,
+    config: DedupConfig,
 ) -> dict[str, dict[str, Any]]:
     """What came out against what was planted: {claim: {value, expected, holds}}."""
     from tasks.kernels.dedup.banding import collision_probability
@@ -170,10 +230,18 @@ def _check(
     promised = collision_probability(91 / 101, *choose_bands(config)[0])
     return {
         "copies that stay": _claim(copies := int((members % 10 < 2).sum()), 1, copies == 1),
-        "removed for another text": _claim(wrong := int((text_of_survivor != texts).sum()), 0, wrong == 0),
-        "removed though alone": _claim(alone := int((some != members[: len(some)])[kinds == ALONE].sum()), 0, alone == 0),
-        "removed of near copies": _claim(found := float(gone.mean()), round(promised, 4), found >= promised - 0.01),
-        "families of copies": _claim(count := len(np.unique(families[np.arange(0, num_documents, 10)])), 1, count == 1),
+        "removed for another text": _claim(
+            wrong := int((text_of_survivor != texts).sum()), 0, wrong == 0
+        ),
+        "removed though alone": _claim(
+            alone := int((some != members[: len(some)])[kinds == ALONE].sum()), 0, alone == 0
+        ),
+        "removed of near copies": _claim(
+            found := float(gone.mean()), round(promised, 4), found >= promised - 0.01
+        ),
+        "families of copies": _claim(
+            count := len(np.unique(families[np.arange(0, num_documents, 10)])), 1, count == 1
+        ),
     }
 
 
@@ -194,15 +262,23 @@ def main(arguments: list[str]) -> int:
         results.append(result := measure(num_documents, config))
         rate, speed = result["documents_per_s"], result["signature_mb_per_s"]
         show(
-            f"{num_documents:>9,} documents: signature {speed} MB/s, exact {result['exact_mb_per_s']} MB/s, "
-            f"then {rate} documents/s; CPU s {result['cpu_s']}; peak RSS {result['peak_rss_gib']} GiB",
+            f"{num_documents:>9,} documents: signature {speed} MB/s, exact"
+            f" {result['exact_mb_per_s']} MB/s, then {rate} documents/s; CPU s {result['cpu_s']};"
+            f" peak RSS {result['peak_rss_gib']} GiB",
             flush=True,
         )
     last = results[-1]
     linear = round(last["cpu_us_per_document"] / results[0]["cpu_us_per_document"], 2)
-    summary = {"benchmark": "dedup", "cpu": platform.processor() or platform.machine(), "linear": linear, "sizes": results}
+    summary = {
+        "benchmark": "dedup",
+        "cpu": platform.processor() or platform.machine(),
+        "linear": linear,
+        "sizes": results,
+    }
     show(json.dumps({k: v for k, v in last.items() if k != "checks"} | summary))
-    return 0 if all(check["holds"] for result in results for check in result["checks"].values()) else 1
+    return (
+        0 if all(check["holds"] for result in results for check in result["checks"].values()) else 1
+    )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,25 @@
-"""Did deduplication do right by pairs and groups that are known? `python -m benchmarks.data.dedup_truth INGEST DEDUP TRUTH`.
+"""Did deduplication do right by pairs and groups that are known? `python -m
+benchmarks.data.dedup_truth INGEST DEDUP TRUTH`.
 
-Truth is a folder with `exact_dups.jsonl` ({"ids": [...]}: groups of texts that are equal up to case and white space) and
-`near_dup_pairs.jsonl` ({"a", "b", "j_word5", "j_char8"}: exact Jaccard similarities of 5-grams of what stands between blanks, and
-of 8-grams of characters), each perhaps with `.zst`. Ids are the records' own. Similarity is that of words, but of
-characters for documents declared to be Chinese, Japanese or Khmer, which have no words to speak of.
+Truth is a folder with `exact_dups.jsonl` ({"ids": [...]}: groups of texts that are equal up to case
+and white space) and `near_dup_pairs.jsonl` ({"a", "b", "j_word5", "j_char8"}: exact Jaccard
+similarities of 5-grams of what stands between blanks, and of 8-grams of characters), each perhaps
+with `.zst`. Ids are the records' own. Similarity is that of words, but of characters for documents
+declared to be Chinese, Japanese or Khmer, which have no words to speak of.
 
 Only documents that took part count. Three claims:
 
 * `exact_removed_frac`: of the copies that a group has beyond one, the share that is gone.
-* `near90_together_frac`: of pairs with similarity of at least 0.9, the share that has one survivor. `near90_not_both_kept_frac`
-  also counts pairs of which both went, to different survivors.
-* `below50_wrong_removals`: pairs below 0.5 of which one was removed for the other. `below50_by_both_removals` counts those that
-  are below 0.5 by characters too: a licence in comment lines shares few 5-grams of what stands between blanks with the same
-  licence without comment signs, but many characters.
+* `near90_together_frac`: of pairs with similarity of at least 0.9, the share that has one
+  survivor. `near90_not_both_kept_frac` also counts pairs of which both went, to different
+  survivors.
+* `below50_wrong_removals`: pairs below 0.5 of which one was removed for the other.
+  `below50_by_both_removals` counts those that are below 0.5 by characters too: a licence in
+  comment lines shares few 5-grams of what stands between blanks with the same licence without
+  comment signs, but many characters.
 
-Shares come with their counts and 95 % intervals (Wilson 1927). A pair counts as one trial though a document may be in many.
+Shares come with their counts and 95 % intervals (Wilson 1927). A pair counts as one trial though a
+document may be in many.
 """
 
 from __future__ import annotations
@@ -33,12 +38,15 @@ CHARACTER_LANGUAGES = ("zh", "ja", "km")
 
 
 def check_dedup(ingest: Artifact, dedup: Artifact, truth: Path) -> dict[str, Any]:
-    """The three claims, with counts and intervals. Raises ArtifactMismatch where the truth speaks of no document here."""
+    """The three claims, with counts and intervals. Raises ArtifactMismatch where the truth speaks
+    of no document here."""
     documents = _judged_documents(ingest, dedup)
     exact = _exact(documents, truth)
     near = _near(documents, truth)
     if not exact["exact_groups"] and not near["pairs"]:
-        raise ArtifactMismatch(f"{truth} names no two documents of {ingest.path}; give the truth of this corpus")
+        raise ArtifactMismatch(
+            f"{truth} names no two documents of {ingest.path}; give the truth of this corpus"
+        )
     return exact | near
 
 
@@ -49,7 +57,10 @@ def _judged_documents(ingest: Artifact, dedup: Artifact) -> dict[str, dict[str, 
         documents = read_table(file, ["id", "source_id", "language"])
         sidecar = read_table(dedup.file(file.name), ["id", "cluster_id", "kept"])
         if not documents["id"].equals(sidecar["id"]):
-            raise ArtifactMismatch(f"{dedup.path / file.name} does not belong to {file}; give the parent of this artifact")
+            raise ArtifactMismatch(
+                f"{dedup.path / file.name} does not belong to {file}; give the parent of this"
+                " artifact"
+            )
         for document, judged in zip(documents.to_pylist(), sidecar.to_pylist(), strict=True):
             if judged["cluster_id"] is not None:
                 found[document["source_id"]] = document | judged
@@ -63,7 +74,9 @@ def _exact(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:
         groups += len(here) > 1
         copies += max(0, len(here) - 1)
         staying += max(0, sum(d["kept"] for d in here) - 1)
-    return {"exact_groups": groups, "exact_copies": copies} | share("exact_removed", copies - staying, copies)
+    return {"exact_groups": groups, "exact_copies": copies} | share(
+        "exact_removed", copies - staying, copies
+    )
 
 
 def _near(documents: dict[str, dict[str, Any]], truth: Path) -> dict[str, Any]:

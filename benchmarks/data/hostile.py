@@ -1,9 +1,10 @@
 """How fast is the search for personal data in text that is made to be slow?
 
-Two kinds of it: a few bytes again and again, of which each one makes the search look around, and values of each type that all
-differ, so that nothing is known from before. Values have their check digits where numbers have them; words of crypto currencies
-have the form and not the checksum, which costs the same. One document each, so that whatever is not linear shows. MB are 10^6
-bytes over CPU seconds of one core.
+Two kinds of it: a few bytes again and again, of which each one makes the search look around, and
+values of each type that all differ, so that nothing is known from before. Values have their check
+digits where numbers have them; words of crypto currencies have the form and not the checksum, which
+costs the same. One document each, so that whatever is not linear shows. MB are 10^6 bytes over CPU
+seconds of one core.
 """
 
 from __future__ import annotations
@@ -16,10 +17,30 @@ import numpy as np
 from tasks.pii.spans import find_all_spans
 from tasks.pii.stage import PiiConfig
 
-REPEATED = ("a/", "a.", "@@", "((((", "a.b-", "::", "1 ", "4111 ", "1.1.1.1.", "aa@bb.cc ", "123-456-7890 ")
+REPEATED = (
+    "a/",
+    "a.",
+    "@@",
+    "((((",
+    "a.b-",
+    "::",
+    "1 ",
+    "4111 ",
+    "1.1.1.1.",
+    "aa@bb.cc ",
+    "123-456-7890 ",
+)
 """What is repeated, up to the size of the text."""
-_DIGITS, _HEX, _LETTERS, _MIXED = b"0123456789", b"0123456789abcdef", b"abcdefghijklmnopqrstuvwxyz", b"0123456789abcdefABCDEF"
-_BASE58, _BECH32 = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", b"qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+_DIGITS, _HEX, _LETTERS, _MIXED = (
+    b"0123456789",
+    b"0123456789abcdef",
+    b"abcdefghijklmnopqrstuvwxyz",
+    b"0123456789abcdefABCDEF",
+)
+_BASE58, _BECH32 = (
+    b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz",
+    b"qpzry9x8gf2tvdw0s3jn54khce6mua7l",
+)
 _WORD = _LETTERS + _LETTERS.upper() + _DIGITS
 
 
@@ -34,7 +55,8 @@ def hostile_texts(num_bytes: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def hostile_mb_s(num_bytes: int = 16_000_000) -> dict[str, float]:
-    """MB/s of the search for personal data of the default types, by text; after a first pass over a little of it."""
+    """MB/s of the search for personal data of the default types, by text; after a first pass over a
+    little of it."""
     config, speeds = PiiConfig(), {}
     for name, text in hostile_texts(num_bytes):
         for some in (text[:20_000], text):
@@ -48,7 +70,9 @@ def _written(rng: np.random.Generator, form: str, alphabet: bytes, count: int) -
     """Rows of the form, each `?` a letter of the alphabet."""
     rows = np.tile(np.frombuffer(form.encode(), np.uint8), (count, 1))
     places = np.flatnonzero(rows[0] == ord("?"))
-    rows[:, places] = np.frombuffer(alphabet, np.uint8)[rng.integers(0, len(alphabet), (count, len(places)))]
+    rows[:, places] = np.frombuffer(alphabet, np.uint8)[
+        rng.integers(0, len(alphabet), (count, len(places)))
+    ]
     return rows
 
 

@@ -1,9 +1,11 @@
 """How often is something taken for personal data that is none and only looks like it?
 
-`python -m benchmarks.data.pii_lookalikes [COUNT]`: COUNT (1,000) values of each kind below, made at random by a fixed seed, each
-between 200 characters of the embedded corpus on both sides, and all types are looked for. Told is by kind and type how many
-values are touched by a span, with Wilson's interval of 95 %; a touch that the text without the value has too is not counted.
-These are shares of each kind, not precision in a text: that is a matter of how many look-alikes it has for each real value.
+`python -m benchmarks.data.pii_lookalikes [COUNT]`: COUNT (1,000) values of each kind below, made at
+random by a fixed seed, each between 200 characters of the embedded corpus on both sides, and all
+types are looked for. Told is by kind and type how many values are touched by a span, with Wilson's
+interval of 95 %; a touch that the text without the value has too is not counted. These are shares
+of each kind, not precision in a text: that is a matter of how many look-alikes it has for each real
+value.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def _isbn13(rng: random.Random) -> str:
     digits = [9, 7, 8, *(rng.randrange(10) for _ in range(9))]
     digits.append(-sum(d * (3 if i % 2 else 1) for i, d in enumerate(digits)) % 10)
     text = "".join(map(str, digits))
-    return f"{text[:3]}-{text[3]}-{text[4:9]}-{text[9:12]}-{text[12]}" if rng.random() < 0.7 else text
+    return (
+        f"{text[:3]}-{text[3]}-{text[4:9]}-{text[9:12]}-{text[12]}" if rng.random() < 0.7 else text
+    )
 
 
 def _isbn10(rng: random.Random) -> str:
@@ -83,13 +87,41 @@ def _uuid(rng: random.Random) -> str:
 
 def _name_of_code(rng: random.Random) -> str:
     """Words of hexadecimal letters, some with a number."""
-    words = ("std", "a", "b", "ab", "abc", "ace", "add", "bad", "bee", "cab", "cafe", "dead", "beef", "decade", "face", "fade")
-    parts = (rng.choice(words) + rng.choice(("", "", str(rng.randrange(256)))) + rng.choice(("", "d", "f")) for _ in range(3))
+    words = (
+        "std",
+        "a",
+        "b",
+        "ab",
+        "abc",
+        "ace",
+        "add",
+        "bad",
+        "bee",
+        "cab",
+        "cafe",
+        "dead",
+        "beef",
+        "decade",
+        "face",
+        "fade",
+    )
+    parts = (
+        rng.choice(words)
+        + rng.choice(("", "", str(rng.randrange(256))))
+        + rng.choice(("", "d", "f"))
+        for _ in range(3)
+    )
     return "::".join(list(parts)[: rng.choice((2, 3))])
 
 
 def _day(rng: random.Random, separator: str) -> str:
-    return separator.join((f"20{rng.randrange(30):02d}", f"{1 + rng.randrange(12):02d}", f"{1 + rng.randrange(28):02d}"))
+    return separator.join(
+        (
+            f"20{rng.randrange(30):02d}",
+            f"{1 + rng.randrange(12):02d}",
+            f"{1 + rng.randrange(28):02d}",
+        )
+    )
 
 
 def _parts(rng: random.Random, count: int, limit: int = 40, separator: str = ".") -> str:
@@ -98,7 +130,9 @@ def _parts(rng: random.Random, count: int, limit: int = 40, separator: str = "."
 
 def _part_number(rng: random.Random) -> str:
     said = rng.choice(("part", "P/N", "Part No.", "model", "order no.", "cat. no.", "item"))
-    return f"{said} {rng.randrange(1, 1000):03d}-{rng.randrange(100):02d}-{rng.randrange(10000):04d}"
+    return (
+        f"{said} {rng.randrange(1, 1000):03d}-{rng.randrange(100):02d}-{rng.randrange(10000):04d}"
+    )
 
 
 _CAPITALS, _SMALL = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "abcdefghijklmnopqrstuvwxyz"
@@ -109,20 +143,32 @@ LOOKALIKES: Mapping[str, Make] = {
     "ISBN of 13": lambda r: f"ISBN {_isbn13(r)}",
     "ISSN": lambda r: f"ISSN {_digits(r, 4)}-{_digits(r, 4)}",
     "DOI": lambda r: f"doi:10.{_digits(r, 4)}/{_digits(r, r.choice((7, 9, 11)))}",
-    "CAS number": lambda r: f"CAS {_digits(r, r.choice((3, 4, 5)))}-{r.randrange(100):02d}-{r.randrange(10)}",
+    "CAS number": lambda r: (
+        f"CAS {_digits(r, r.choice((3, 4, 5)))}-{r.randrange(100):02d}-{r.randrange(10)}"
+    ),
     "bar code": lambda r: f"EAN {_digits(r, r.choice((12, 13)))}",
     "IMEI": lambda r: f"IMEI {_imei(r)}",
     "UUID": _uuid,
     "git commit": lambda r: f"commit {_hex(r, r.choice((7, 12, 40, 40)))}",
-    "digest of a file": lambda r: f"{_hex(r, r.choice((32, 40, 64)))}  file-{r.randrange(10)}.tar.gz",
+    "digest of a file": lambda r: (
+        f"{_hex(r, r.choice((32, 40, 64)))}  file-{r.randrange(10)}.tar.gz"
+    ),
     "digest in capitals": lambda r: _hex(r, r.choice((32, 40, 64))).upper(),
     "digest after 0x": lambda r: f"0x{_hex(r, r.choice((32, 40, 40, 64)))}",
     "base64": lambda r: base64.b64encode(r.randbytes(60)).decode(),
-    "base64 of JSON": lambda r: base64.b64encode(json.dumps({"alg": _hex(r, 20), "n": r.random()}).encode()).decode(),
-    "ticket": lambda r: f"{r.choice(('JIRA-', 'bug ', '#', 'CVE-2023-', 'INC', 'RT #', 'PR'))}{_digits(r, r.randrange(4, 9))}",
+    "base64 of JSON": (
+        lambda r: base64.b64encode(
+            json.dumps({"alg": _hex(r, 20), "n": r.random()}).encode()
+        ).decode()
+    ),
+    "ticket": lambda r: (
+        f"{r.choice(('JIRA-', 'bug ', '#', 'CVE-2023-', 'INC', 'RT #', 'PR'))}{_digits(r, r.randrange(4, 9))}"  # noqa: E501
+    ),
     "colour": lambda r: f"color: #{_either_case(r, _hex(r, r.choice((3, 6, 6, 8))))};",
     "time stamp, ISO": lambda r: f"{_day(r, '-')}T{_clock(r, ':', 3)}.{_digits(r, 3)}Z",
-    "time stamp, digits": lambda r: f"{_day(r, '')}{_clock(r, '', 3)}{r.choice(('', _digits(r, 3)))}",
+    "time stamp, digits": lambda r: (
+        f"{_day(r, '')}{_clock(r, '', 3)}{r.choice(('', _digits(r, 3)))}"
+    ),
     "time stamp, epoch": lambda r: f"1{_digits(r, r.choice((9, 12, 15, 18)))}",
     "clock": lambda r: _clock(r, ":", r.choice((2, 3, 4))),
     "six pairs of digits": lambda r: ":".join(f"{r.randrange(100):02d}" for _ in range(6)),
@@ -141,7 +187,9 @@ LOOKALIKES: Mapping[str, Make] = {
     "six digits and seven": lambda r: f"no. {_digits(r, 6)}-{_digits(r, 7)}",
     "capitals and digits": lambda r: "".join(r.choices(_CAPITALS, k=r.randrange(16, 31))),
     "letters and digits": lambda r: "".join(r.choices(_CAPITALS + _SMALL, k=r.randrange(26, 52))),
-    "slug": lambda r: "-".join(r.choices(("sk", "hf", "task", "learn", "live", "proj", "npm", "key", "ant", "of"), k=8)),
+    "slug": lambda r: "-".join(
+        r.choices(("sk", "hf", "task", "learn", "live", "proj", "npm", "key", "ant", "of"), k=8)
+    ),
 }
 """What is no personal data, by kind: a value with the words that it often has before it."""
 
@@ -149,7 +197,11 @@ LOOKALIKES: Mapping[str, Make] = {
 def count_touched(count: int, seed: int = SEED) -> dict[str, Counter[str]]:
     """{kind: {type: values touched by a span of it}} of `count` values a kind."""
     rng = random.Random(seed)
-    pages = [record["text"] for record in records(SAMPLE / "sample.jsonl") if len(record["text"]) > 4 * MARGIN_CHARS]
+    pages = [
+        record["text"]
+        for record in records(SAMPLE / "sample.jsonl")
+        if len(record["text"]) > 4 * MARGIN_CHARS
+    ]
     config = PiiConfig(types=TYPE_NAMES)
     touched: dict[str, Counter[str]] = {}
     for kind, make in LOOKALIKES.items():
@@ -158,7 +210,10 @@ def count_touched(count: int, seed: int = SEED) -> dict[str, Counter[str]]:
             page = rng.choice(pages)
             blank = page.find(" ", rng.randrange(MARGIN_CHARS, len(page) - MARGIN_CHARS))
             blank = blank if blank > 0 else MARGIN_CHARS
-            before, after = page[blank - MARGIN_CHARS : blank] + " ", " " + page[blank : blank + MARGIN_CHARS].lstrip()
+            before, after = (
+                page[blank - MARGIN_CHARS : blank] + " ",
+                " " + page[blank : blank + MARGIN_CHARS].lstrip(),
+            )
             value = make(rng)
             texts.append((before + value + after).encode())
             plain.append((before + after.lstrip()).encode())
@@ -166,16 +221,26 @@ def count_touched(count: int, seed: int = SEED) -> dict[str, Counter[str]]:
         hits = _touches(texts, places, config)
         # What reaches the value from before or behind is the text's own.
         own = _touches(plain, [(start - 1, start + 1) for start, _ in places], config)
-        touched[kind] = Counter(name for names, others in zip(hits, own, strict=True) for name in names - others)
+        touched[kind] = Counter(
+            name for names, others in zip(hits, own, strict=True) for name in names - others
+        )
     return touched
 
 
-def _touches(texts: list[bytes], places: list[tuple[int, int]], config: PiiConfig) -> list[set[str]]:
+def _touches(
+    texts: list[bytes], places: list[tuple[int, int]], config: PiiConfig
+) -> list[set[str]]:
     """Types of the spans that overlap the given place of each text."""
     begins = np.cumsum([0, *map(len, texts)]).astype(np.int64)
     spans = find_all_spans(np.frombuffer(b"".join(texts), np.uint8), begins, config)
     found: list[set[str]] = [set() for _ in texts]
-    rows = zip(spans.documents.tolist(), spans.starts.tolist(), spans.ends.tolist(), spans.types.tolist(), strict=True)
+    rows = zip(
+        spans.documents.tolist(),
+        spans.starts.tolist(),
+        spans.ends.tolist(),
+        spans.types.tolist(),
+        strict=True,
+    )
     for document, start, end, number in rows:
         first, last = places[document]
         if start - begins[document] < last and end - begins[document] > first:
@@ -188,8 +253,24 @@ def main(arguments: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     for kind, types in count_touched(count).items():
         for name, touched in sorted(types.items()):
-            rows.append({"kind": kind, "type": name, "touched": touched, "interval": wilson_interval(touched, count)})
-    show(json.dumps({"benchmark": "pii_lookalikes", "count": count, "kinds": len(LOOKALIKES), "touched": rows}))
+            rows.append(
+                {
+                    "kind": kind,
+                    "type": name,
+                    "touched": touched,
+                    "interval": wilson_interval(touched, count),
+                }
+            )
+    show(
+        json.dumps(
+            {
+                "benchmark": "pii_lookalikes",
+                "count": count,
+                "kinds": len(LOOKALIKES),
+                "touched": rows,
+            }
+        )
+    )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Shares with their intervals, and the files that say what is true: what checks against a known truth have in common."""
+"""Shares with their intervals, and the files that say what is true: what checks against a known
+truth have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tasks.runtime.artifact import ArtifactMismatch
 
 
 def share(name: str, successes: int, trials: int, suffix: str = "_frac") -> dict[str, Any]:
-    """A share by name, with its counts and its interval; None for both where there were no trials."""
+    """A share by name, with its counts and its interval; None for both where there were no
+    trials."""
     return {
         f"{name}{suffix}": successes / trials if trials else None,
         f"{name}_count": [successes, trials],
@@ -30,7 +32,10 @@ def records(file: Path) -> Iterator[dict[str, Any]]:
         with file.open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)
     elif packed.exists():
-        with packed.open("rb") as stream, zstandard.ZstdDecompressor().stream_reader(stream) as plain:
+        with (
+            packed.open("rb") as stream,
+            zstandard.ZstdDecompressor().stream_reader(stream) as plain,
+        ):
             yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
     else:
         raise ArtifactMismatch(f"{file} is not there, nor with .zst; give the folder of the truth")

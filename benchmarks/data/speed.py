@@ -1,19 +1,25 @@
 """How fast are the data stages on these documents, on one core, and beside other tools?
 
-`python -m benchmarks.data.speed DOCS` or `make bench-data DOCS=path`; DOCS are files or a folder that ingest reads, documents of
-two kilobytes or more on average if the figures are to be compared. Everything runs in this one process without threads, and is
-told in CPU seconds, so that a busy machine disturbs little:
+`python -m benchmarks.data.speed DOCS` or `make bench-data DOCS=path`; DOCS are files or a folder
+that ingest reads, documents of two kilobytes or more on average if the figures are to be compared.
+Everything runs in this one process without threads, and is told in CPU seconds, so that a busy
+machine disturbs little:
 
-* kernels: median of three passes over up to 64 MB of the text, after one over few documents that compiles and loads:
-  `features_mb_s` (all measures, all rules), `minhash_mb_s` (shingles and 112 min-hashes), `pii_mb_s` (all types of the default
-  configuration, validated), `lid_docs_s` (language labels).
-* `hostile_pii_mb_s`: the search for personal data in 16 MB of each text that is made to be slow (`benchmarks.data.hostile`).
-* `dedup_docs_s`: candidates, exact verification and components of these documents, from signatures, once.
-* `end_to_end_mb_s`: UTF-8 text of all documents over the CPU time of ingest, language, scores (one given classifier), quality,
-  dedup, pii and documents, each from artifact to artifact on disk, with digests and accounting, as a run does them.
+* kernels: median of three passes over up to 64 MB of the text, after one over few documents that
+  compiles and loads: `features_mb_s` (all measures, all rules), `minhash_mb_s` (shingles and 112
+  min-hashes), `pii_mb_s` (all types of the default configuration, validated), `lid_docs_s`
+  (language labels).
+* `hostile_pii_mb_s`: the search for personal data in 16 MB of each text that is made to be slow
+  (`benchmarks.data.hostile`).
+* `dedup_docs_s`: candidates, exact verification and components of these documents, from
+  signatures, once.
+* `end_to_end_mb_s`: UTF-8 text of all documents over the CPU time of ingest, language, scores
+  (one given classifier), quality, dedup, pii and documents, each from artifact to artifact on
+  disk, with digests and accounting, as a run does them.
 
-`PEERS="python script"` runs `python script FILE` with the same text as Parquet, between the passes over the kernels, and adds the
-JSON lines that it prints. MB are 10^6 bytes of UTF-8 text. The last line is one JSON object.
+`PEERS="python script"` runs `python script FILE` with the same text as Parquet, between the passes
+over the kernels, and adds the JSON lines that it prints. MB are 10^6 bytes of UTF-8 text. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
@@ -64,9 +70,12 @@ PASSES = 3
 PEER_SECONDS = 1800
 
 
-def measure(docs: Path, work: Path, peers: Sequence[str] = (), hostile_bytes: int = HOSTILE_BYTES) -> dict[str, Any]:
+def measure(
+    docs: Path, work: Path, peers: Sequence[str] = (), hostile_bytes: int = HOSTILE_BYTES
+) -> dict[str, Any]:
     """All figures of the module, by name. Raises ConfigError where DOCS is not there."""
-    # First, as it has personal data of every type: what few documents leave uncompiled would count as work of the stages.
+    # First, as it has personal data of every type: what few documents leave uncompiled would count
+    # as work of the stages.
     hostile = hostile_mb_s(hostile_bytes)
     warm_up = _sample(docs, work / "warm_up.parquet")
     classifier = _train_classifier(warm_up, work / "classifier.bin")
@@ -104,7 +113,9 @@ def measure(docs: Path, work: Path, peers: Sequence[str] = (), hostile_bytes: in
         "mb": round(all_mb, 1),
         "mean_bytes": round(1e6 * all_mb / documents),
         "kernel_mb": round(held, 1),
-        "spread": {name: round((max(of) - min(of)) / median[name], 3) for name, of in passes.items()},
+        "spread": {
+            name: round((max(of) - min(of)) / median[name], 3) for name, of in passes.items()
+        },
         "stage_cpu_s": {name: round(value, 2) for name, value in seconds.items()},
         "peers": peer_lines,
         "machine": platform.processor() or platform.machine(),
@@ -137,7 +148,9 @@ def _texts(ingested: Artifact) -> pa.Array:
         held += int(ends[-1])
         if held >= KERNEL_BYTES:
             break
-    return pa.concat_arrays([t.combine_chunks() if isinstance(t, pa.ChunkedArray) else t for t in tables])
+    return pa.concat_arrays(
+        [t.combine_chunks() if isinstance(t, pa.ChunkedArray) else t for t in tables]
+    )
 
 
 def _kernels(texts: pa.Array) -> Mapping[str, Callable[[pa.Array], object]]:
@@ -171,7 +184,16 @@ def _sign(buf: np.ndarray, begins: np.ndarray, tables: Any) -> np.ndarray:
     rows = np.arange(len(begins) - 1)
     signatures = np.full((len(rows), config.num_perms), EMPTY, np.uint32)
     permutations = make_permutations(config.num_perms, config.seed)
-    sign_documents(buf, begins, rows, config.shingle_units, tables, permutations, make_scratch(begins), signatures)
+    sign_documents(
+        buf,
+        begins,
+        rows,
+        config.shingle_units,
+        tables,
+        permutations,
+        make_scratch(begins),
+        signatures,
+    )
     return signatures
 
 
@@ -189,13 +211,19 @@ def _decide_s(texts: pa.Array) -> float:
     bandings = choose_bands(config)
 
     def sets(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        shingles, sizes = shingle_sets((buf, begins), rows, config.shingle_units, tables, make_scratch(begins))
+        shingles, sizes = shingle_sets(
+            (buf, begins), rows, config.shingle_units, tables, make_scratch(begins)
+        )
         return shingles, np.concatenate([[0], np.cumsum(sizes)])
 
     def decide() -> None:
         bands = band_table(signatures, bandings)
-        sketches = Sketches(len(texts), config.num_perms, bandings, bands.__getitem__, signatures.__getitem__, sets)
-        near = find_near_duplicates(sketches, config.threshold, config.family_threshold, config.full_bucket_documents)
+        sketches = Sketches(
+            len(texts), config.num_perms, bandings, bands.__getitem__, signatures.__getitem__, sets
+        )
+        near = find_near_duplicates(
+            sketches, config.threshold, config.family_threshold, config.full_bucket_documents
+        )
         smallest_connected(len(texts), near.a, near.b)
 
     return _cpu_s(decide)
@@ -212,7 +240,9 @@ def _sample(docs: Path, file: Path) -> Path:
 
 def _first_file(docs: Path) -> Path:
     if docs.is_dir():
-        files = sorted((p for p in docs.rglob("*") if p.is_file()), key=lambda p: (p.stat().st_size, p))
+        files = sorted(
+            (p for p in docs.rglob("*") if p.is_file()), key=lambda p: (p.stat().st_size, p)
+        )
         if not files:
             raise ConfigError(f"DOCS ({docs}) holds no file; name a file or folder of documents")
         return files[0]
@@ -220,15 +250,19 @@ def _first_file(docs: Path) -> Path:
 
 
 def _train_classifier(documents: Path, file: Path) -> Path:
-    """A fastText model of the usual size of features. Its labels mean nothing: what is timed is applying it."""
+    """A fastText model of the usual size of features. Its labels mean nothing: what is timed is
+    applying it."""
     import fasttext
 
     lines = file.with_suffix(".txt")
     with lines.open("w", encoding="utf-8") as out:
         for number, text in enumerate(pq.read_table(documents)["text"].to_pylist()):
             out.write(f"__label__{('good', 'other')[number % 2]} {' '.join(text.split())}\n")
-    # Ten threads: with fewer, fastText leaves a part of its matrix to what the memory held before (decision 0010).
-    model = fasttext.train_supervised(str(lines), wordNgrams=2, dim=16, bucket=100_000, epoch=1, lr=0.02, thread=10, verbose=0)
+    # Ten threads: with fewer, fastText leaves a part of its matrix to what the memory held before
+    # (decision 0010).
+    model = fasttext.train_supervised(
+        str(lines), wordNgrams=2, dim=16, bucket=100_000, epoch=1, lr=0.02, thread=10, verbose=0
+    )
     model.save_model(str(file))
     return file
 
@@ -236,10 +270,18 @@ def _train_classifier(documents: Path, file: Path) -> Path:
 def _run_peers(command: Sequence[str], file: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(file)], capture_output=True, text=True, env=environment, timeout=PEER_SECONDS, check=False
+        [*command, str(file)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=PEER_SECONDS,
+        check=False,
     )
     if done.returncode:
-        raise ConfigError(f"PEERS ({shlex.join(command)}) ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+        raise ConfigError(
+            f"PEERS ({shlex.join(command)}) ended with {done.returncode}:"
+            f" {done.stderr.strip().splitlines()[-1:]}"
+        )
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
@@ -254,7 +296,11 @@ def main(arguments: list[str]) -> int:
         note("textmill: name the documents: make bench-data DOCS=path")
         return 2
     with tempfile.TemporaryDirectory() as work:
-        show(json.dumps(measure(Path(arguments[0]), Path(work), shlex.split(os.environ.get("PEERS", "")))))
+        show(
+            json.dumps(
+                measure(Path(arguments[0]), Path(work), shlex.split(os.environ.get("PEERS", "")))
+            )
+        )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Run stages up to a target outside of any flow, as a benchmark needs them: no tracker, no service, one store."""
+"""Run stages up to a target outside of any flow, as a benchmark needs them: no tracker, no service,
+one store."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ from tasks.runtime.stage import StageConfigs
 from tasks.runtime.store import Store
 
 
-def make_stages(targets: tuple[str, ...], configs: StageConfigs, store_dir: Path, runner: PartRunner) -> dict[str, Artifact]:
-    """The artifacts of `targets` and of all they need, by stage; what the store has is not made again."""
+def make_stages(
+    targets: tuple[str, ...], configs: StageConfigs, store_dir: Path, runner: PartRunner
+) -> dict[str, Artifact]:
+    """The artifacts of `targets` and of all they need, by stage; what the store has is not made
+    again."""
     store = Store(store_dir)
     digests = InputDigests(store_dir / ".inputs.json")
     made: dict[str, Artifact] = {}
@@ -29,7 +33,10 @@ def make_stages(targets: tuple[str, ...], configs: StageConfigs, store_dir: Path
                 continue
             parents = {parent: made[parent] for parent in STAGES[name].parents}
             made[name], _ = make_artifact(store, step, parents, configs[name], runner, _tell)
-            _tell(f"{name}: {made[name].record['cpu_s']:.1f} s of CPU in this process, {made[name].record['elapsed_s']:.1f} s")
+            _tell(
+                f"{name}: {made[name].record['cpu_s']:.1f} s of CPU in this process,"
+                f" {made[name].record['elapsed_s']:.1f} s"
+            )
     return made
 
 

@@ -1,17 +1,20 @@
 """How fast are tokenizer training, encoding and loading, against what one would use instead?
 
-`python -m benchmarks.data.tokens PATH` or `make bench-tokens DOCS=PATH`: a file or folder of JSON lines (plain, .gz, .zst)
-with `text`, or of Parquet with a column `text`; at most BENCH_MB (16) million bytes of it are used.
+`python -m benchmarks.data.tokens PATH` or `make bench-tokens DOCS=PATH`: a file or folder of JSON
+lines (plain, .gz, .zst) with `text`, or of Parquet with a column `text`; at most BENCH_MB (16)
+million bytes of it are used.
 
 * train: byte-level BPE of 8,192 tokens.
-* encode: cold (nothing remembered, everything compiled) and warm, against `tokenizers.encode_batch_fast` with the same tokenizer,
-  and against sentencepiece's BPE of the same size, trained on a part of the text. `ids_equal` compares all documents
-  with `tokenizers`; without it speeds of encoding are withheld.
-* loader: shuffled batches of 16 x 1,024 from the page cache, against a `torch.utils.data.DataLoader` without workers over a
-  `numpy.memmap`, which gives the same tensors.
+* encode: cold (nothing remembered, everything compiled) and warm, against
+  `tokenizers.encode_batch_fast` with the same tokenizer, and against sentencepiece's BPE of the
+  same size, trained on a part of the text. `ids_equal` compares all documents with `tokenizers`;
+  without it speeds of encoding are withheld.
+* loader: shuffled batches of 16 x 1,024 from the page cache, against a
+  `torch.utils.data.DataLoader` without workers over a `numpy.memmap`, which gives the same
+  tensors.
 
-CPU seconds of one process and one thread, medians of ROUNDS rounds in which all take their turn, so that a machine that gets
-slower is slower to all.
+CPU seconds of one process and one thread, medians of ROUNDS rounds in which all take their turn, so
+that a machine that gets slower is slower to all.
 """
 
 from __future__ import annotations
@@ -63,7 +66,10 @@ def read_texts(path: Path, max_bytes: int) -> list[str]:
             texts.append(text)
             left -= len(text.encode())
     if not texts:
-        raise ConfigError(f"DOCS ({path}) has no text; name a file or folder of .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
+        raise ConfigError(
+            f"DOCS ({path}) has no text; name a file or folder of .jsonl, .jsonl.gz, .jsonl.zst or"
+            " .parquet"
+        )
     return texts
 
 
@@ -103,7 +109,10 @@ def bench_encoding(texts: Sequence[str], model: tokenizers.Tokenizer) -> dict[st
     ours, theirs = fast_encoder(model), tokenizer.encode_whole(texts)
     assert ours is not None
     found = ours.encode_batch(texts)  # compiles, and fills the table for the warm rounds
-    equal = all(ids is not None and np.array_equal(ids, other) for ids, other in zip(found, theirs, strict=True))
+    equal = all(
+        ids is not None and np.array_equal(ids, other)
+        for ids, other in zip(found, theirs, strict=True)
+    )
     held = 0
     part: list[str] = []
     for text in texts:
@@ -111,7 +120,9 @@ def bench_encoding(texts: Sequence[str], model: tokenizers.Tokenizer) -> dict[st
             break
         part.append(text)
         held += len(text.encode())
-    pieces = sentencepiece.SentencePieceProcessor(model_proto=train_model(part, VOCAB_SIZE, "bpe")[0])
+    pieces = sentencepiece.SentencePieceProcessor(
+        model_proto=train_model(part, VOCAB_SIZE, "bpe")[0]
+    )
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
 
     def cold() -> None:
@@ -150,7 +161,9 @@ class MemmapRows(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return (len(self._tokens) - 1) // SEQ_LEN
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        row = torch.from_numpy(self._tokens[index * SEQ_LEN : (index + 1) * SEQ_LEN + 1].astype(np.int64))
+        row = torch.from_numpy(
+            self._tokens[index * SEQ_LEN : (index + 1) * SEQ_LEN + 1].astype(np.int64)
+        )
         return row[:-1], row[1:]
 
 
@@ -170,7 +183,13 @@ def bench_loading(ids: Sequence[np.ndarray], folder: Path) -> dict[str, float]:
         "num_bytes": pa.array(np.zeros(count, np.int64)),
         "continues": pa.array(np.zeros(count, bool)),
     }
-    metadata = {"split": "train", "tokenizer_digest": "", "config_digest": "", "seed": "0", "eos_id": "0"}
+    metadata = {
+        "split": "train",
+        "tokenizer_digest": "",
+        "config_digest": "",
+        "seed": "0",
+        "eos_id": "0",
+    }
     metadata |= {"num_tokens": str(offsets[-1]), "num_shards": "1", "shard": "0"}
     batch = pa.record_batch(columns).replace_schema_metadata(metadata)
     with pa.ipc.new_file(str(folder / "train-00000.arrow"), batch.schema) as writer:
@@ -183,7 +202,9 @@ def bench_loading(ids: Sequence[np.ndarray], folder: Path) -> dict[str, float]:
             loader.batch(step)
 
     def theirs() -> None:
-        batches = iter(torch.utils.data.DataLoader(rows, BATCH_ROWS, shuffle=True, generator=torch.Generator()))
+        batches = iter(
+            torch.utils.data.DataLoader(rows, BATCH_ROWS, shuffle=True, generator=torch.Generator())
+        )
         for _ in range(NUM_BATCHES):
             next(batches)
 
@@ -218,8 +239,21 @@ def main(argv: Sequence[str]) -> int:
     note("loading")
     with tempfile.TemporaryDirectory() as folder:
         loading = bench_loading(Tokenizer(model["bpe"]).encode_batch(texts), Path(folder))
-    machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
-    show(json.dumps({"train_mb_s": megabytes / trained["train"], **encoding, **loading, "rounds": ROUNDS, **machine}))
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+    }
+    show(
+        json.dumps(
+            {
+                "train_mb_s": megabytes / trained["train"],
+                **encoding,
+                **loading,
+                "rounds": ROUNDS,
+                **machine,
+            }
+        )
+    )
     return 0
 
 

@@ -1,13 +1,15 @@
 """Checks the data stages against a corpus whose truth is known.
 
-`python -m benchmarks.data.truth CORPUS` or `make truth CORPUS=path`. CORPUS holds records in `jsonl/` with the columns of
-`conf/source/sample.yaml`, and in `truth/` what is known of them, in the form of `benchmarks.data.dedup_truth` and
-`benchmarks.data.pii_truth`. Everything is read but pages of raw HTML, and quality drops nothing, so that each claim is about its
-own stage; settings are the default ones. Work is done by a process per core in CORPUS_STORE, or in a temporary folder.
+`python -m benchmarks.data.truth CORPUS` or `make truth CORPUS=path`. CORPUS holds records in
+`jsonl/` with the columns of `conf/source/sample.yaml`, and in `truth/` what is known of them, in
+the form of `benchmarks.data.dedup_truth` and `benchmarks.data.pii_truth`. Everything is read but
+pages of raw HTML, and quality drops nothing, so that each claim is about its own stage; settings
+are the default ones. Work is done by a process per core in CORPUS_STORE, or in a temporary folder.
 
 * dedup and personal data: see those two modules. Precision is of the labels in the embedded corpus.
-* `lid_agreement_frac`: of documents whose declared language is among the model's, the share that we label so;
-  `lid176_agreement_frac`: the share that the model alone, on the same prefix, labels so.
+* `lid_agreement_frac`: of documents whose declared language is among the model's, the share that
+  we label so; `lid176_agreement_frac`: the share that the model alone, on the same prefix, labels
+  so.
 
 Shares come with counts and 95 % intervals (Wilson 1927). The last line is one JSON object.
 """
@@ -42,8 +44,13 @@ from tasks.scores.stage import ScoresConfig
 
 
 def check(corpus: Path, store: Path) -> dict[str, Any]:
-    """All claims of the module, by name. Raises ArtifactMismatch where the truth speaks of no document here."""
-    columns = {"language_column": "lang", "source_column": "source", "exclude": {"kind": ("raw_html",)}}
+    """All claims of the module, by name. Raises ArtifactMismatch where the truth speaks of no
+    document here."""
+    columns = {
+        "language_column": "lang",
+        "source_column": "source",
+        "exclude": {"kind": ("raw_html",)},
+    }
     configs = {
         "ingest": SourceConfig(name="truth", paths=(str(corpus / "jsonl"),), **columns),  # type: ignore[arg-type]
         "language": LanguageConfig(),
@@ -73,11 +80,20 @@ def check_languages(ingest: Artifact, language: Artifact) -> dict[str, Any]:
     for file in ingest.files("documents/part-*.parquet"):
         documents = read_table(file, ["language", "text"])
         given = read_table(language.file(file.name), ["language"])["language"].to_pylist()
-        declared = [str(label or "").partition("-")[0] for label in documents["language"].to_pylist()]
+        declared = [
+            str(label or "").partition("-")[0] for label in documents["language"].to_pylist()
+        ]
         rows = [row for row, label in enumerate(declared) if label in LID176_LABELS]
-        texts = [" ".join(str(documents["text"][row])[: config.prefix_chars].splitlines()) for row in rows]
+        texts = [
+            " ".join(str(documents["text"][row])[: config.prefix_chars].splitlines())
+            for row in rows
+        ]
         # The form with a list: that with one text fails with NumPy 2.
-        plain = [labels[0].removeprefix("__label__") for labels in model.predict(texts)[0]] if texts else []
+        plain = (
+            [labels[0].removeprefix("__label__") for labels in model.predict(texts)[0]]
+            if texts
+            else []
+        )
         trials += len(rows)
         ours += sum(given[row] == declared[row] for row in rows)
         own += sum(label == declared[row] for label, row in zip(plain, rows, strict=True))

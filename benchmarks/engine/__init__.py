@@ -1,1 +1,2 @@
-"""Times training steps, offload and training runs. Each module is a program; its last line is JSON."""
+"""Times training steps, offload and training runs. Each module is a program; its last line is
+JSON."""

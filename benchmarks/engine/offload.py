@@ -1,15 +1,19 @@
-"""Times whole steps on random tokens with the optimizer's state, or the weights, on the device and elsewhere, each place in turn.
+"""Times whole steps on random tokens with the optimizer's state, or the weights, on the device and
+elsewhere, each place in turn.
 
-`python -m benchmarks.engine.offload [model.dim=1024 parallel.device=cuda …] [--folder DIR]` takes overrides of the run below.
-It is trained with state on the device, in main memory, on the disk of DIR, and with weights in main memory as well, each in a
-process of its own. Times are medians after `--skip` steps, the device waited for. The disk is measured, not the kernel's cache:
-files are opened with O_DIRECT, and where a file system has none the row says so (`direct_io`).
+`python -m benchmarks.engine.offload [model.dim=1024 parallel.device=cuda …] [--folder DIR]` takes
+overrides of the run below. It is trained with state on the device, in main memory, on the disk of
+DIR, and with weights in main memory as well, each in a process of its own. Times are medians after
+`--skip` steps, the device waited for. The disk is measured, not the kernel's cache: files are
+opened with O_DIRECT, and where a file system has none the row says so (`direct_io`).
 
-Speeds of a place whose losses differ from those with state on the device are withheld. A row per place, and as the last line that
-of the disk as JSON: {"state", "step_s", "update_s" (of the optimizer alone), "device_state_bytes" (of moments and buffers where
-weights are), "state_bytes", "peak_bytes" (of GPU memory, or of the process), "disk_read_mb_s", "disk_write_mb_s", "hidden_frac"
-(share of the seconds of reading and writing that the update did not wait for), "direct_io", "step_s_of", "loss_difference_of"
-(largest to state on the device, 0 where all bits are the same), "losses_agree"}.
+Speeds of a place whose losses differ from those with state on the device are withheld. A row per
+place, and as the last line that of the disk as JSON: {"state", "step_s", "update_s" (of the
+optimizer alone), "device_state_bytes" (of moments and buffers where weights are), "state_bytes",
+"peak_bytes" (of GPU memory, or of the process), "disk_read_mb_s", "disk_write_mb_s", "hidden_frac"
+(share of the seconds of reading and writing that the update did not wait for), "direct_io",
+"step_s_of", "loss_difference_of" (largest to state on the device, 0 where all bits are the same),
+"losses_agree"}.
 """
 
 from __future__ import annotations
@@ -62,25 +66,44 @@ PLACES: dict[str, list[str]] = {
     "host": ["optim.state_in=host"],
     "disk": ["optim.state_in=disk"],
     "weights in host": ["memory.weights_in=host", "parallel.kind=fsdp"],
-    "weights in host, disk": ["memory.weights_in=host", "parallel.kind=fsdp", "optim.state_in=disk"],
+    "weights in host, disk": [
+        "memory.weights_in=host",
+        "parallel.kind=fsdp",
+        "optim.state_in=disk",
+    ],
 }
 SPEEDS = ("step_s", "update_s", "disk_read_mb_s", "disk_write_mb_s", "hidden_frac")
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
-"""Largest difference of a loss: weights in main memory are updated by another kernel, and FSDP rounds embedding gradients."""
+"""Largest difference of a loss: weights in main memory are updated by another kernel, and FSDP
+rounds embedding gradients."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("overrides", nargs="*", help="group.key=value, the value as JSON or a word")
     parser.add_argument("--skip", type=int, default=2, help="steps that are not timed")
-    parser.add_argument("--folder", type=Path, default=Path("."), help="on the disk that is measured")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("."), help="on the disk that is measured"
+    )
     parser.add_argument("--only", choices=PLACES, help="one place, in this process")
     arguments = parser.parse_intermixed_args()
     if arguments.only:
         config = read_config([*SMALL, *arguments.overrides, *PLACES[arguments.only]])
-        show(json.dumps({"state": arguments.only} | measure(config, arguments.skip, arguments.folder)))
+        show(
+            json.dumps(
+                {"state": arguments.only} | measure(config, arguments.skip, arguments.folder)
+            )
+        )
         return
-    options = [*arguments.overrides, "--skip", str(arguments.skip), "--folder", str(arguments.folder)]
+    options = [
+        *arguments.overrides,
+        "--skip",
+        str(arguments.skip),
+        "--folder",
+        str(arguments.folder),
+    ]
     command = [sys.executable, "-m", "benchmarks.engine.offload", *options]
     limit = TOLERANCE[read_config([*SMALL, *arguments.overrides]).train.dtype]
     rows: dict[str, dict[str, Any]] = {}
@@ -89,7 +112,9 @@ def main() -> None:
         row = last_row([*command, "--only", place])
         losses = row.pop("losses")
         expected = expected or losses
-        rows[place] = withhold(row | {"loss_difference": largest_difference(losses, expected)}, limit)
+        rows[place] = withhold(
+            row | {"loss_difference": largest_difference(losses, expected)}, limit
+        )
         show(json.dumps(rows[place]), flush=True)
     summary = {
         "step_s_of": {place: row["step_s"] for place, row in rows.items()},
@@ -101,8 +126,13 @@ def main() -> None:
 
 
 def withhold(row: dict[str, Any], limit: float) -> dict[str, Any]:
-    """The row, without its speeds where its losses are further than that from those with state on the device."""
-    return row if row["loss_difference"] <= limit else row | {name: None for name in SPEEDS if name in row}
+    """The row, without its speeds where its losses are further than that from those with state on
+    the device."""
+    return (
+        row
+        if row["loss_difference"] <= limit
+        else row | {name: None for name in SPEEDS if name in row}
+    )
 
 
 def measure(config: RunConfig, skip: int, folder: Path) -> dict[str, Any]:
@@ -113,17 +143,27 @@ def measure(config: RunConfig, skip: int, folder: Path) -> dict[str, Any]:
         optimizer = build_optimizer(layout, config.optim, config.train.dtype, folder)
         update_s = clock_updates(optimizer, ranks.device)
         generator = torch.Generator().manual_seed(0)
-        batches = [random_batch(config, ranks, generator) for _ in range(2)]  # few, so that they are learnt
+        batches = [
+            random_batch(config, ranks, generator) for _ in range(2)
+        ]  # few, so that they are learnt
         step_s, losses = [], []
         for number in range(config.train.num_steps):
             if number == skip:
                 forget_traffic(optimizer)
             began = time.perf_counter()
-            losses.append(train_step(layout, optimizer, batches[number % 2], config.optim.lr, config, ranks)[0])
+            losses.append(
+                train_step(layout, optimizer, batches[number % 2], config.optim.lr, config, ranks)[
+                    0
+                ]
+            )
             synchronize(ranks.device)
             step_s.append(time.perf_counter() - began)
         on_gpu = ranks.device.type == "cuda"
-        peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = (
+            torch.cuda.max_memory_allocated()
+            if on_gpu
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        )
     return {
         "step_s": round(statistics.median(step_s[skip:]), 4),
         "update_s": round(statistics.median(update_s[skip:]), 4),
@@ -159,19 +199,29 @@ def forget_traffic(optimizer: Optimizer) -> None:
 
 
 def state_row(optimizer: Optimizer) -> dict[str, Any]:
-    """How much state there is, how much of it is where weights are, and how fast it came and went."""
+    """How much state there is, how much of it is where weights are, and how fast it came and
+    went."""
     total = sum(state.piece.nbytes for state in optimizer.states())
     method = optimizer.methods[0]
     if not isinstance(method, Offloaded):
-        device = sum(s.piece.nbytes for s in optimizer.states() if s.piece.device.type == optimizer.guard.device.type)
+        device = sum(
+            s.piece.nbytes
+            for s in optimizer.states()
+            if s.piece.device.type == optimizer.guard.device.type
+        )
         return {"state_bytes": total, "device_state_bytes": device}
-    pager, row = method.pager, {"state_bytes": total, "device_state_bytes": method.pager.device_bytes}
+    pager, row = (
+        method.pager,
+        {"state_bytes": total, "device_state_bytes": method.pager.device_bytes},
+    )
     if isinstance(pager.backing, OnDisk):
         traffic = pager.backing.traffic
         row |= {
             "disk_read_mb_s": round(traffic.read_bytes / traffic.read_s / 1e6, 1),
             "disk_write_mb_s": round(traffic.written_bytes / traffic.write_s / 1e6, 1),
-            "hidden_frac": round(max(0.0, 1 - pager.waited_s / (traffic.read_s + traffic.write_s)), 3),
+            "hidden_frac": round(
+                max(0.0, 1 - pager.waited_s / (traffic.read_s + traffic.write_s)), 3
+            ),
             "direct_io": pager.backing.is_direct,
         }
     return row

@@ -1,13 +1,15 @@
-"""Times a training step on the CPU against one of transformers: the same model, weights and batches, in turn.
+"""Times a training step on the CPU against one of transformers: the same model, weights and
+batches, in turn.
 
-`python -m benchmarks.engine.step [model.dim=256 …]` takes overrides of the run below, the tiny model as the demo trains it.
-Each side does a whole step: forward, loss, backward, clipping, AdamW (fused), with the same threads in one process; of every pair
-either goes first in turn, so that a busy machine slows both. The figure is the median of the pairs' ratios after `--skip` pairs.
-It is withheld when the losses of the first steps differ, as the two would not be doing the same.
+`python -m benchmarks.engine.step [model.dim=256 …]` takes overrides of the run below, the tiny
+model as the demo trains it. Each side does a whole step: forward, loss, backward, clipping, AdamW
+(fused), with the same threads in one process; of every pair either goes first in turn, so that a
+busy machine slows both. The figure is the median of the pairs' ratios after `--skip` pairs. It is
+withheld when the losses of the first steps differ, as the two would not be doing the same.
 
-The last line is JSON: {"ratio" (transformers over ours, above 1 we are faster), "ratio_p05" and "ratio_p95" (of fewer than 20
-pairs "ratio_min" and "ratio_max"), "step_s", "peer_step_s", "cpu_ratio" (the same of processor time), "losses_agree", "threads"}.
-Needs transformers.
+The last line is JSON: {"ratio" (transformers over ours, above 1 we are faster), "ratio_p05" and
+"ratio_p95" (of fewer than 20 pairs "ratio_min" and "ratio_max"), "step_s", "peer_step_s",
+"cpu_ratio" (the same of processor time), "losses_agree", "threads"}. Needs transformers.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ Step = Callable[[Tensor, Tensor], float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("overrides", nargs="*", help="group.key=value, the value as JSON or a word")
     parser.add_argument("--skip", type=int, default=5, help="pairs that are not timed")
     arguments = parser.parse_intermixed_args()
@@ -76,7 +80,10 @@ def compare(config: RunConfig, skip: int) -> dict[str, object]:
     ours, theirs = own_step(config), peer_step(config)
     generator = torch.Generator().manual_seed(0)
     rows, columns = config.train.global_batch_sequences, config.train.seq_len + 1
-    losses, seconds = np.empty((config.train.num_steps, 2)), np.empty((config.train.num_steps, 2, 2))
+    losses, seconds = (
+        np.empty((config.train.num_steps, 2)),
+        np.empty((config.train.num_steps, 2, 2)),
+    )
     for number in range(config.train.num_steps):
         tokens = torch.randint(config.model.vocab_size, (rows, columns), generator=generator)
         for side in (0, 1) if number % 2 else (1, 0):
@@ -102,7 +109,9 @@ def own_step(config: RunConfig) -> Step:
     optimizer = build_optimizer(layout, config.optim)
 
     def step(ids_BT: Tensor, targets_BT: Tensor) -> float:
-        return float(train_step(layout, optimizer, (ids_BT, targets_BT), config.optim.lr, config, ranks)[0])
+        return float(
+            train_step(layout, optimizer, (ids_BT, targets_BT), config.optim.lr, config, ranks)[0]
+        )
 
     return step
 
@@ -124,14 +133,21 @@ def peer_step(config: RunConfig) -> Step:
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": optim.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
+    optimizer = torch.optim.AdamW(
+        groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True
+    )
     size = config.train.micro_batch_sequences
 
     def step(ids_BT: Tensor, targets_BT: Tensor) -> float:
         total = torch.zeros(())
         for ids, targets in zip(ids_BT.split(size), targets_BT.split(size), strict=True):
             logits_BTV = model(input_ids=ids, use_cache=False).logits
-            loss = F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets.flatten(), reduction="sum") / targets_BT.numel()
+            loss = (
+                F.cross_entropy(
+                    logits_BTV.flatten(0, 1).float(), targets.flatten(), reduction="sum"
+                )
+                / targets_BT.numel()
+            )
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(parameters, optim.clip_norm)

@@ -1,14 +1,15 @@
 """Times whole training steps on random tokens, beside another engine's in the same call.
 
-`python -m benchmarks.engine.train [model.dim=2048 parallel.num_processes=4 …]` takes overrides of the run below. With
-`--peer "command"` both are run in turn, `--rounds` times; the command must print a JSON line with `tok_s_gpu` and `peak_gib`,
-as ours does. A step is everything from ids on the host to updated weights; its time is the median after `--skip` steps, the
-device waited for. FLOPs count the causal half of attention and no input embedding.
+`python -m benchmarks.engine.train [model.dim=2048 parallel.num_processes=4 …]` takes overrides of
+the run below. With `--peer "command"` both are run in turn, `--rounds` times; the command must
+print a JSON line with `tok_s_gpu` and `peak_gib`, as ours does. A step is everything from ids on
+the host to updated weights; its time is the median after `--skip` steps, the device waited for.
+FLOPs count the causal half of attention and no input embedding.
 
-First the same tokens are trained on in one process, plainly (benchmarks.engine.agreement): where losses differ by more than
-noise, speeds are withheld and the exit code is 1. The last line is JSON: {"tok_s", "peer_tok_s", "ratio", "mfu_causal",
-"peak_gib", "peer_peak_gib", "card", "loss", "plain_loss", "loss_difference", "norm_difference", "losses_agree"}, tokens per
-second and GPU.
+First the same tokens are trained on in one process, plainly (benchmarks.engine.agreement): where
+losses differ by more than noise, speeds are withheld and the exit code is 1. The last line is JSON:
+{"tok_s", "peer_tok_s", "ratio", "mfu_causal", "peak_gib", "peer_peak_gib", "card", "loss",
+"plain_loss", "loss_difference", "norm_difference", "losses_agree"}, tokens per second and GPU.
 """
 
 from __future__ import annotations
@@ -61,18 +62,23 @@ RUN: dict[str, Any] = {
     "shards": "none",
     "bytes_per_token": "none",
 }
-"""A Llama of 1.1 billion weights, at a rate at which training is stable, so that losses can be compared."""
+"""A Llama of 1.1 billion weights, at a rate at which training is stable, so that losses can be
+compared."""
 
 SPEEDS = ("step_s", "tok_s_gpu", "mfu_causal")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("overrides", nargs="*", help="group.key=value, the value as JSON or a word")
     parser.add_argument("--skip", type=int, default=10, help="steps that are not timed")
     parser.add_argument("--peer", help="command of another engine")
     parser.add_argument("--rounds", type=int, default=2, help="how often each is run, in turn")
-    parser.add_argument("--only", choices=("own", "plain"), help="this training, as a rank of it in this process")
+    parser.add_argument(
+        "--only", choices=("own", "plain"), help="this training, as a rank of it in this process"
+    )
     arguments = parser.parse_intermixed_args()
     config = read_config(arguments.overrides)
     if arguments.only:
@@ -100,7 +106,10 @@ def summarise(own: list[Row], peer: list[Row]) -> Row:
     worst = max(own, key=lambda row: (not row["losses_agree"], row["loss_difference"]))
     tok_s = statistics.median(row["tok_s_gpu"] for row in own) if worst["losses_agree"] else None
     peer_tok_s = statistics.median(row["tok_s_gpu"] for row in peer) if peer else None
-    peaks = [max((row["peak_gib"] for row in found if row["peak_gib"] is not None), default=None) for found in (own, peer)]
+    peaks = [
+        max((row["peak_gib"] for row in found if row["peak_gib"] is not None), default=None)
+        for found in (own, peer)
+    ]
     return {
         "tok_s": tok_s,
         "peer_tok_s": peer_tok_s,
@@ -109,7 +118,10 @@ def summarise(own: list[Row], peer: list[Row]) -> Row:
         "peak_gib": peaks[0],
         "peer_peak_gib": peaks[1],
         "card": own[0]["card"],
-    } | {name: worst[name] for name in ("loss", "plain_loss", "loss_difference", "norm_difference", "losses_agree")}
+    } | {
+        name: worst[name]
+        for name in ("loss", "plain_loss", "loss_difference", "norm_difference", "losses_agree")
+    }
 
 
 def read_config(overrides: list[str]) -> RunConfig:
@@ -130,16 +142,26 @@ def read_config(overrides: list[str]) -> RunConfig:
 def launcher(config: RunConfig) -> list[str]:
     python = [sys.executable, "-m"]
     if config.parallel.num_processes > 1:
-        python += ["torch.distributed.run", "--standalone", f"--nproc-per-node={config.parallel.num_processes}", "-m"]
+        python += [
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={config.parallel.num_processes}",
+            "-m",
+        ]
     return [*python, "benchmarks.engine.train"]
 
 
 def last_row(command: list[str]) -> Row:
-    """The last JSON line of a command. Raises RuntimeError with what it wrote where there is none."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    """The last JSON line of a command. Raises RuntimeError with what it wrote where there is
+    none."""
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     rows = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not rows:
-        raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+        raise RuntimeError(
+            f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}"
+        )
     row: Row = json.loads(rows[-1])
     return row
 
@@ -165,10 +187,14 @@ def measure(config: RunConfig, skip: int) -> Row | None:
         return row | {"losses": losses, "norms": norms} if ranks.is_first else None
 
 
-def random_batch(config: RunConfig, ranks: Ranks, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+def random_batch(
+    config: RunConfig, ranks: Ranks, generator: torch.Generator
+) -> tuple[torch.Tensor, ...]:
     """This rank's rows of the next global batch, which is the same under every layout."""
     shape = config.train.global_batch_sequences, config.train.seq_len + 1
-    tokens = torch.randint(0, config.model.vocab_size, shape, generator=generator)[ranks.data_rank :: ranks.data_world]
+    tokens = torch.randint(0, config.model.vocab_size, shape, generator=generator)[
+        ranks.data_rank :: ranks.data_world
+    ]
     pair = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     return tuple(tensor.pin_memory() for tensor in pair) if ranks.device.type == "cuda" else pair
 

@@ -1,7 +1,9 @@
-"""Questions to a finished run, answered from its artifacts: `textmill explain ID`, `textmill hits`, `textmill replay quality.…`.
+"""Questions to a finished run, answered from its artifacts: `textmill explain ID`, `textmill hits`,
+`textmill replay quality.…`.
 
-The run is the newest one whose data is in the store, or the one that `run=ID` names. A replay lays the given overrides over those
-of that run. Answers are text for people, or JSON with `--json`: one object, of hits one a line.
+The run is the newest one whose data is in the store, or the one that `run=ID` names. A replay lays
+the given overrides over those of that run. Answers are text for people, or JSON with `--json`: one
+object, of hits one a line.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ COPIES = {
     "SAME_URL": ", which has the same URL or survives the one that has",
     "EXACT_DUPLICATE": ", which has an equal text or survives the one that has",
 }
-"""What a removed document has in common with its survivor where no pair of similar documents speaks for it."""
+"""What a removed document has in common with its survivor where no pair of similar documents speaks
+for it."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,24 @@ def explain(arguments: list[str]) -> int:
     question = _parse(arguments, ids=True)
     if len(question.words) != 1:
         raise ConfigError(
-            "explain needs one id, of textmill or of its source, or a URL; write textmill explain ID [run=RUN] [store=DIR], "
-            "and an id that begins with - after --"
+            "explain needs one id, of textmill or of its source, or a URL; write textmill explain"
+            " ID [run=RUN] [store=DIR], and an id that begins with - after --"
         )
     run = _past_run(question, NEEDED, ("scores", "contamination"))
     ingest, asked = run.artifacts["ingest"], question.words[0]
     places, records = find_documents(ingest, asked), find_records(ingest, asked)
     if not places and not records:
-        what = f"{asked} not found in run {run.record.run_id}, neither as a document nor as a dropped record"
-        raise ConfigError(f"{what}; name its id, its source_id or its url, or another run with run=ID")
-    found: dict[str, Any] = {"run": run.record.run_id, "other_matches": len(places) + len(records) - 1}
+        what = (
+            f"{asked} not found in run {run.record.run_id}, neither as a document nor as a dropped"
+            " record"
+        )
+        raise ConfigError(
+            f"{what}; name its id, its source_id or its url, or another run with run=ID"
+        )
+    found: dict[str, Any] = {
+        "run": run.record.run_id,
+        "other_matches": len(places) + len(records) - 1,
+    }
     found |= explain_document(run.artifacts, places[0]) if places else {"record": records[0]}
     if question.as_json:
         show(json.dumps(found, ensure_ascii=False, default=bytes.hex))
@@ -80,12 +91,18 @@ def hits(arguments: list[str]) -> int:
 
     question = _parse(arguments)
     if question.words:
-        raise ConfigError(f"hits takes no {question.words[0]}; write textmill hits [run=RUN] [store=DIR] [--json]")
+        raise ConfigError(
+            f"hits takes no {question.words[0]}; write textmill hits [run=RUN] [store=DIR] [--json]"
+        )
     run = _past_run(question, ("ingest", "contamination"))
     num_hits = 0
     for hit in list_hits(run.artifacts["ingest"], run.artifacts["contamination"]):
         num_hits += 1
-        show(json.dumps(hit, ensure_ascii=False) if question.as_json else _page(_describe_hit(hit, None)) + "\n")
+        show(
+            json.dumps(hit, ensure_ascii=False)
+            if question.as_json
+            else _page(_describe_hit(hit, None)) + "\n"
+        )
     if not question.as_json:
         show(f"{num_hits:,} hit(s) of evaluation items in documents of run {run.record.run_id}")
     return 0
@@ -98,13 +115,18 @@ def replay(arguments: list[str]) -> int:
     question = _parse(arguments)
     if question.words or not any(o.lstrip("+~").startswith("quality") for o in question.overrides):
         raise ConfigError(
-            "replay needs settings of quality to try; write textmill replay quality.thresholds.TOO_FEW_WORDS=30 [run=RUN]"
+            "replay needs settings of quality to try; write textmill replay"
+            " quality.thresholds.TOO_FEW_WORDS=30 [run=RUN]"
         )
     run = _past_run(question, ("ingest", "language", "scores", "quality"))
     given = {override.split("=")[0].lstrip("+~") for override in question.overrides}
     kept = [o for o in run.record.overrides if o.split("=")[0].lstrip("+~") not in given]
-    ingest, language, scores, quality = (run.artifacts[name] for name in ("ingest", "language", "scores", "quality"))
-    found = replay_quality(ingest, language, scores, quality, compose([*kept, *question.overrides]).quality)
+    ingest, language, scores, quality = (
+        run.artifacts[name] for name in ("ingest", "language", "scores", "quality")
+    )
+    found = replay_quality(
+        ingest, language, scores, quality, compose([*kept, *question.overrides]).quality
+    )
     if question.as_json:
         show(json.dumps({"run": run.record.run_id} | asdict(found), ensure_ascii=False))
     else:
@@ -125,8 +147,15 @@ def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
         if match := RUN_ID.fullmatch(argument):
             run_id = match[1]
         elif argument.startswith("run=") and argument[4:] not in choices("run"):
-            raise ConfigError(f"{argument} names no run; a run is like run=20261128-160000-abcdef, see .runs in the store")
-        elif ids and argument[:1] != "-" and re.split("[.=]", argument.lstrip("+~"))[0] not in settings:
+            raise ConfigError(
+                f"{argument} names no run; a run is like run=20261128-160000-abcdef, see .runs in"
+                " the store"
+            )
+        elif (
+            ids
+            and argument[:1] != "-"
+            and re.split("[.=]", argument.lstrip("+~"))[0] not in settings
+        ):
             words.append(argument)
         elif argument.startswith("-") and argument != "--json":
             raise ConfigError(f"{argument} is not an option; --json is")
@@ -151,39 +180,65 @@ def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = (
                 artifacts[stage] = found
             elif (state := store.damage(stage, key)) != "missing":
                 raise ConfigError(
-                    f"{stage} {key} of run {record.run_id} is {state}; run it again, which rebuilds that, or name another run "
-                    "with run=ID"
+                    f"{stage} {key} of run {record.run_id} is {state}; run it again, which rebuilds"
+                    " that, or name another run with run=ID"
                 )
         if set(needed) <= set(artifacts):
             return PastRun(record, artifacts)
     if not records:
         named = f"run {question.run_id}" if question.run_id else "a run"
-        raise ConfigError(f"{store.root} has no record of {named}; run `textmill run` first, or name its store with store=DIR")
+        raise ConfigError(
+            f"{store.root} has no record of {named}; run `textmill run` first, or name its store"
+            " with store=DIR"
+        )
     newest = records[0]
     if unmade := [stage for stage in needed if stage not in newest.stages]:
         raise ConfigError(
-            f"run {newest.run_id} got no {', '.join(unmade)}, which this needs; `textmill refresh` makes all data stages, "
-            "or name another run"
+            f"run {newest.run_id} got no {', '.join(unmade)}, which this needs; `textmill refresh`"
+            " makes all data stages, or name another run"
         )
     raise ConfigError(
-        f"of {', '.join(needed)}, not all that run {newest.run_id} made is in {store.root}; run it again, or name another run"
+        f"of {', '.join(needed)}, not all that run {newest.run_id} made is in {store.root}; run it"
+        " again, or name another run"
     )
 
 
 def describe_document(found: Mapping[str, Any]) -> str:
     """One page of text."""
-    document, quality, dedup, now = found["document"], found["quality"], found["dedup"], found["now"]
+    document, quality, dedup, now = (
+        found["document"],
+        found["quality"],
+        found["dedup"],
+        found["now"],
+    )
     if now["kept"]:
-        verdict = f"kept, in {now['split']}, read {now['repeats']} time(s) per epoch, {now['bytes']:,} bytes after edits"
+        verdict = (
+            f"kept, in {now['split']}, read {now['repeats']} time(s) per epoch, {now['bytes']:,}"
+            " bytes after edits"
+        )
     else:
         verdict = f"dropped by {now['dropped_by']}: {now['reason']}"
     lines = [
         f"document {document['id']}   run {found['run']}",
         f"  {verdict}",
         "",
-        _line("source", document["source"], f"source_id {document['source_id'] or '–'}", document["url"] or ""),
-        _line("ingest", f"{document['bytes']:,} bytes", f"{document['file']} row {document['row']}", document["added_at"] or ""),
-        _line("language", found["language"]["language"], f"score {_number(found['language']['score'])}"),
+        _line(
+            "source",
+            document["source"],
+            f"source_id {document['source_id'] or '–'}",
+            document["url"] or "",
+        ),
+        _line(
+            "ingest",
+            f"{document['bytes']:,} bytes",
+            f"{document['file']} row {document['row']}",
+            document["added_at"] or "",
+        ),
+        _line(
+            "language",
+            found["language"]["language"],
+            f"score {_number(found['language']['score'])}",
+        ),
         _line(
             "quality",
             "kept" if quality["kept"] else f"dropped: {quality['reason']}",
@@ -193,22 +248,39 @@ def describe_document(found: Mapping[str, Any]) -> str:
     ]
     for rule in quality["broken"][:MOST_ROWS]:
         measured = f"{rule['feature']} {_number(rule['value'])}, wanted {_wanted(rule)}"
-        lines.append(f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}")
-    lines += [f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]]
-    lines += [f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}" for cut in quality["cuts"][:MOST_ROWS]]
+        lines.append(
+            f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}"
+        )
+    lines += [
+        f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]
+    ]
+    lines += [
+        f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}"
+        for cut in quality["cuts"][:MOST_ROWS]
+    ]
     if found.get("scores"):
         bucket = f"bucket {quality['bucket']}" if quality["bucket"] else ""
-        lines.append(_line("scores", *(f"{name} {_number(value)}" for name, value in found["scores"].items()), bucket))
+        lines.append(
+            _line(
+                "scores",
+                *(f"{name} {_number(value)}" for name, value in found["scores"].items()),
+                bucket,
+            )
+        )
     lines += describe_dedup(dedup, document["id"])
     if "contamination" in found:
         contamination = found["contamination"]
-        words = "kept" if contamination.get("kept", True) else f"dropped: {contamination.get('reason')}"
+        words = (
+            "kept" if contamination.get("kept", True) else f"dropped: {contamination.get('reason')}"
+        )
         lines.append(_line("contamination", words, f"{contamination.get('num_hits', 0)} hit(s)"))
         for hit in contamination.get("hits", [])[:MOST_ROWS]:
             lines += [f"    {line}" for line in _describe_hit(hit, EXCERPT_CHARS)]
     spans = found["pii"]["spans"]
     lines.append(_line("pii", f"{len(spans)} span(s)", "" if found["pii"]["kept"] else "dropped"))
-    lines += [f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]]
+    lines += [
+        f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]
+    ]
     lines += _other_matches(found)
     lines += ["", "  text begins"]
     return f"{_page(lines)}\n{indent(printable(found['excerpt']), ' ' * 4)}"
@@ -222,7 +294,12 @@ def describe_record(found: Mapping[str, Any]) -> str:
         f"  {record['outcome']} by ingest: {record['reason']}",
         "",
         _line("source", record["source"], f"source_id {record['source_id'] or '–'}"),
-        _line("place", record["file"], f"line {_number(record['line'])}", f"byte {_number(record['byte_offset'])}"),
+        _line(
+            "place",
+            record["file"],
+            f"line {_number(record['line'])}",
+            f"byte {_number(record['byte_offset'])}",
+        ),
         *_other_matches(found),
     ]
     return _page(lines)
@@ -235,7 +312,14 @@ def _page(lines: Sequence[str]) -> str:
 
 def _other_matches(found: Mapping[str, Any]) -> list[str]:
     others = found["other_matches"]
-    return ["", f"  {others} more document(s) or record(s) have this source_id; name one by its own id"] if others else []
+    return (
+        [
+            "",
+            f"  {others} more document(s) or record(s) have this source_id; name one by its own id",
+        ]
+        if others
+        else []
+    )
 
 
 def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
@@ -243,7 +327,9 @@ def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
     if dedup["cluster_size"] is None:
         return [_line("dedup", "took no part")]
     role = "kept" if dedup["kept"] else f"dropped: {dedup['reason']}"
-    lines = [_line("dedup", role, f"cluster of {dedup['cluster_size']}", f"family {dedup['family']}")]
+    lines = [
+        _line("dedup", role, f"cluster of {dedup['cluster_size']}", f"family {dedup['family']}")
+    ]
     if dedup["survivor"] != document_id:
         lines.append(f"    survivor {dedup['survivor']}{COPIES.get(dedup['reason'], '')}")
     for pair in dedup["evidence"][:MOST_ROWS]:
@@ -255,17 +341,31 @@ def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
             if pair["removed"]
             else "alike"
         )
-        lines.append(f"    {other}   Jaccard {pair['jaccard']:.3f}   {what}{', of an earlier run' if pair['earlier'] else ''}")
-    lines += [f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}" for cut in dedup["cuts"][:MOST_ROWS]]
+        lines.append(
+            f"    {other}   Jaccard {pair['jaccard']:.3f}  "
+            f" {what}{', of an earlier run' if pair['earlier'] else ''}"
+        )
+    lines += [
+        f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}"
+        for cut in dedup["cuts"][:MOST_ROWS]
+    ]
     return lines
 
 
 def _describe_hit(hit: Mapping[str, Any], max_chars: int | None) -> list[str]:
     """An item and what the document has of it; of which document, where texts are whole."""
-    share = f"{hit['item_frac']:.0%} of its n-grams" + (", with the answer" if hit["with_answer"] else "")
-    lines = [f"{_on_a_line(hit['suite'])}, item {_on_a_line(hit['item'])} (number {hit['number']}): {share}"]
+    share = f"{hit['item_frac']:.0%} of its n-grams" + (
+        ", with the answer" if hit["with_answer"] else ""
+    )
+    lines = [
+        f"{_on_a_line(hit['suite'])}, item {_on_a_line(hit['item'])} (number {hit['number']}):"
+        f" {share}"
+    ]
     if max_chars is None:
-        lines.append(f"  document  {hit['document']}" + (f"   source_id {hit['source_id']}" if hit["source_id"] else ""))
+        lines.append(
+            f"  document  {hit['document']}"
+            + (f"   source_id {hit['source_id']}" if hit["source_id"] else "")
+        )
     lines.append(f"  asks      {_on_a_line(hit['question'], max_chars)}")
     lines += [f"  answer    {_on_a_line(answer, max_chars)}" for answer in hit["answers"]]
     for (start, stop), text in zip(hit["spans"], hit["texts"], strict=True):
@@ -285,14 +385,22 @@ def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
     pieces = [
         f"replay of run {run_id}, from stored features",
         f"{total['newly_dropped']:,} documents would go, {total['newly_kept']:,} would come back",
-        table(("", "now", "then", "change"), [_change("documents kept", total, "kept"), _change("bytes kept", total, "bytes")]),
+        table(
+            ("", "now", "then", "change"),
+            [_change("documents kept", total, "kept"), _change("bytes kept", total, "bytes")],
+        ),
     ]
-    reasons = [[name, f"{b:,}", f"{a:,}", f"{a - b:+,}"] for name, (b, a) in found["reasons"].items() if a or b]
+    reasons = [
+        [name, f"{b:,}", f"{a:,}", f"{a - b:+,}"]
+        for name, (b, a) in found["reasons"].items()
+        if a or b
+    ]
     if reasons:
         pieces.append(table(("first rule broken", "now", "then", "change"), reasons))
     for axis in ("source", "language"):
         counts = sorted(
-            found[f"by_{axis}"].items(), key=lambda item: (-item[1]["newly_dropped"] - item[1]["newly_kept"], item[0])
+            found[f"by_{axis}"].items(),
+            key=lambda item: (-item[1]["newly_dropped"] - item[1]["newly_kept"], item[0]),
         )
         rows = [
             [*_change(label, c, "kept"), _change(label, c, "bytes")[-1]]
@@ -310,7 +418,14 @@ def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
 
 def _sample(row: Mapping[str, Any]) -> list[str]:
     measured = f"{row['feature']} {_number(row['value'])}, wanted {_wanted(row)}"
-    return [row["id"], row["source_id"] or "–", row["source"], row["language"], row["rule"], measured]
+    return [
+        row["id"],
+        row["source_id"] or "–",
+        row["source"],
+        row["language"],
+        row["rule"],
+        measured,
+    ]
 
 
 def _wanted(rule: Mapping[str, Any]) -> str:

@@ -1,9 +1,11 @@
-"""Finds what no recent run needs in a store, and removes it: never anything that a store did not make itself.
+"""Finds what no recent run needs in a store, and removes it: never anything that a store did not
+make itself.
 
-Only known stages are visited, and only entries named and described as ours: an artifact whose `artifact.json` names its stage
-and key, a part whose `part.json` lists its files, unfinished work and fetched files by the shape of their names. Links are never
-followed and never removed; a folder with one file or link that its record does not list stays whole. A folder without the
-store's marker file is refused (`flows.records.mark_store`).
+Only known stages are visited, and only entries named and described as ours: an artifact whose
+`artifact.json` names its stage and key, a part whose `part.json` lists its files, unfinished work
+and fetched files by the shape of their names. Links are never followed and never removed; a folder
+with one file or link that its record does not list stays whole. A folder without the store's marker
+file is refused (`flows.records.mark_store`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from tasks.runtime.store import Store
 RECENT_S = 3600.0
 """Age from which a fetched file that no run refers to is one that nobody is about to use."""
 
-REMOVED = re.compile(r"\.([0-9a-f]{16}|[0-9a-f]{32}(\..+)?|replaced-[a-z]+-[0-9a-f]{16}-\d+)\.\d+\.tmp")
+REMOVED = re.compile(
+    r"\.([0-9a-f]{16}|[0-9a-f]{32}(\..+)?|replaced-[a-z]+-[0-9a-f]{16}-\d+)\.\d+\.tmp"
+)
 """What a killed removal leaves: already out of the store, and so never in use."""
 UNFINISHED_PART = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 REPLACED = re.compile(r"replaced-[a-z]+-[0-9a-f]{16}-\d+")
@@ -56,14 +60,17 @@ class Unused:
     lock_file: Path | None
 
 
-def unused(store: Store, keep: int, tell: Callable[[str], None] = lambda line: None) -> list[Unused]:
-    """What no recent run needs, largest first: neither the last `keep` runs, nor a live one, nor the next run of a chain.
+def unused(
+    store: Store, keep: int, tell: Callable[[str], None] = lambda line: None
+) -> list[Unused]:
+    """What no recent run needs, largest first: neither the last `keep` runs, nor a live one, nor
+    the next run of a chain.
 
-    Held keys are left out. So is what the store did not make, which is reported by `tell`. Raises ConfigError where the folder is
-    not marked as a store.
+    Held keys are left out. So is what the store did not make, which is reported by `tell`. Raises
+    ConfigError where the folder is not marked as a store.
 
-    With `keep` above 0, what the last completed run of each stage refers to is needed too: many nightly refreshes leave the
-    last trained model.
+    With `keep` above 0, what the last completed run of each stage refers to is needed too: many
+    nightly refreshes leave the last trained model.
     """
     require_marked(store)
     records = read_records(store)
@@ -75,7 +82,11 @@ def unused(store: Store, keep: int, tell: Callable[[str], None] = lambda line: N
                 last = dict.fromkeys(record.stages, record) | last
         kept += last.values()
     keys = {(stage, key) for r in kept for stage, key in r.stages.items()}
-    keys |= {("dedup", key) for name in {r.chain["name"] for r in records if r.chain} for key in chain_ends(records, name)}
+    keys |= {
+        ("dedup", key)
+        for name in {r.chain["name"] for r in records if r.chain}
+        for key in chain_ends(records, name)
+    }
     part_keys = {(stage, key) for r in kept for stage, key in r.parts.items()}
     found, foreign = [], []
     for kind, path in _candidates(store, keys, part_keys):
@@ -93,16 +104,24 @@ def unused(store: Store, keep: int, tell: Callable[[str], None] = lambda line: N
             if free:
                 found.append(Unused(kind, store.root, path, size_bytes, lock))
     if foreign:
-        tell(f"left alone, not made by this store: {foreign[0]}" + f" and {len(foreign) - 1} more" * bool(foreign[1:]))
+        tell(
+            f"left alone, not made by this store: {foreign[0]}"
+            + f" and {len(foreign) - 1} more" * bool(foreign[1:])
+        )
     return sorted(found, key=lambda u: (-u.size_bytes, str(u.path)))
 
 
 def remove(items: Sequence[Unused]) -> int:
-    """Delete `items`, except keys that are held by now and what is no longer ours; the bytes freed."""
+    """Delete `items`, except keys that are held by now and what is no longer ours; the bytes
+    freed."""
     freed = 0
     for item in items:
-        # Folders are opened one by one and never through a link: a path looked at again could lead elsewhere by now.
-        with _free(item.lock_file) as free, suppress(FileNotFoundError, NotADirectoryError, Foreign):
+        # Folders are opened one by one and never through a link: a path looked at again could lead
+        # elsewhere by now.
+        with (
+            _free(item.lock_file) as free,
+            suppress(FileNotFoundError, NotADirectoryError, Foreign),
+        ):
             if free and _size_bytes(item.kind, item.path) >= 0:
                 with _opened(item.root, item.path.relative_to(item.root).parent) as folder:
                     # Out of the store by one rename, so that no reader finds half an artifact.
@@ -119,7 +138,8 @@ def remove(items: Sequence[Unused]) -> int:
 def _candidates(
     store: Store, keys: Collection[tuple[str, str]], part_keys: Collection[tuple[str, str]]
 ) -> Iterator[tuple[str, Path]]:
-    """(kind, path) of what is named like something of ours and that no run of these keys refers to."""
+    """(kind, path) of what is named like something of ours and that no run of these keys refers
+    to."""
     for kind, root, known in (
         ("artifact", store.root, keys),
         ("parts", store.root / ".parts", part_keys),
@@ -136,7 +156,8 @@ def _candidates(
 
 
 def _unused_remote_files(store: Store, keys: Collection[tuple[str, str]]) -> Iterator[Path]:
-    """Files in `<store>/.remote` that the ingest artifacts of `keys` were not made of, fetches that were not finished among them.
+    """Files in `<store>/.remote` that the ingest artifacts of `keys` were not made of, fetches that
+    were not finished among them.
 
     A run that is fetching now has no record yet, so what was written in the last hour stays.
     """
@@ -155,14 +176,19 @@ def _unused_remote_files(store: Store, keys: Collection[tuple[str, str]]) -> Ite
         path = store.root / ".remote" / name
         if REMOVED.fullmatch(name):
             yield path
-        elif FETCHED.fullmatch(name) and not path.is_symlink() and digests.remembered(path) not in used:
+        elif (
+            FETCHED.fullmatch(name)
+            and not path.is_symlink()
+            and digests.remembered(path) not in used
+        ):
             with suppress(FileNotFoundError):  # a fetch that has just ended
                 if time.time() - path.lstat().st_mtime > RECENT_S:
                     yield path
 
 
 def _size_bytes(kind: str, path: Path) -> int:
-    """What removing it gives back. Raises Foreign where it is not what the store makes under such a name."""
+    """What removing it gives back. Raises Foreign where it is not what the store makes under such a
+    name."""
     mode = path.lstat().st_mode
     if kind == "remote":
         if not stat.S_ISREG(mode):
@@ -182,11 +208,19 @@ def _size_bytes(kind: str, path: Path) -> int:
         for part in sorted(os.scandir(path), key=lambda entry: entry.name):
             if UNFINISHED_PART.fullmatch(part.name) and part.is_dir(follow_symlinks=False):
                 continue
-            of_part = {Path(*file.parts[1:]): size for file, size in sizes.items() if file.parts[0] == part.name}
+            of_part = {
+                Path(*file.parts[1:]): size
+                for file, size in sizes.items()
+                if file.parts[0] == part.name
+            }
             if not part.is_dir(follow_symlinks=False):
                 raise Foreign(f"it holds {part.name}, which is not a part")
             _require_listed(of_part, _record(path / part.name / PART_FILE), Path(PART_FILE))
-    elif others := [e.name for e in os.scandir(path) if e.name not in WORK_FOLDERS or not e.is_dir(follow_symlinks=False)]:
+    elif others := [
+        e.name
+        for e in os.scandir(path)
+        if e.name not in WORK_FOLDERS or not e.is_dir(follow_symlinks=False)
+    ]:
         raise Foreign(f"it holds {min(others)}, which is not unfinished work")
     return sum(sizes.values())
 
@@ -215,7 +249,8 @@ def _record(file: Path) -> dict[str, Any]:
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
     """Every file below a folder, by its path in it, with its bytes.
 
-    Raises Foreign at the first link, as the store makes none, and at a folder that cannot be listed.
+    Raises Foreign at the first link, as the store makes none, and at a folder that cannot be
+    listed.
     """
 
     def stop(error: OSError) -> None:
@@ -232,7 +267,8 @@ def _files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _names(root: Path, folder: Path) -> list[str]:
-    """What is in a folder of the store, in order; nothing where it is missing or where a step on the way to it is a link."""
+    """What is in a folder of the store, in order; nothing where it is missing or where a step on
+    the way to it is a link."""
     try:
         with _opened(root, folder) as opened:
             return sorted(os.listdir(opened))
@@ -242,7 +278,8 @@ def _names(root: Path, folder: Path) -> list[str]:
 
 @contextmanager
 def _opened(root: Path, folder: Path) -> Iterator[int]:
-    """A folder below `root`, opened step by step. Raises NotADirectoryError where a step is a link or a file."""
+    """A folder below `root`, opened step by step. Raises NotADirectoryError where a step is a link
+    or a file."""
     opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for step in folder.parts:

@@ -1,7 +1,8 @@
-"""Reads every byte of the artifacts and parts in a store, names each damaged file, and repairs what can be repaired.
+"""Reads every byte of the artifacts and parts in a store, names each damaged file, and repairs what
+can be repaired.
 
-A run checks only what it uses. This checks everything, for example after a disk fault or a copy of the store to another place.
-Exit code 1 means that damage is left.
+A run checks only what it uses. This checks everything, for example after a disk fault or a copy of
+the store to another place. Exit code 1 means that damage is left.
 """
 
 from __future__ import annotations
@@ -19,14 +20,31 @@ from flows.records import KEY, require_marked
 from flows.run import decide, open_run
 from llm_core.config import ConfigError
 from llm_core.printing import show
-from tasks.runtime.artifact import ARTIFACT_FILE, ArtifactMismatch, DamagedRecord, load_artifact, read_sealed
+from tasks.runtime.artifact import (
+    ARTIFACT_FILE,
+    ArtifactMismatch,
+    DamagedRecord,
+    load_artifact,
+    read_sealed,
+)
 from tasks.runtime.graph import STAGES
 from tasks.runtime.parts import PART_FILE
 from tasks.runtime.plan import Plan
 from tasks.runtime.soundness import Files, damage
 from tasks.runtime.store import Store
 
-SAYS_NO_RUN = {"store", "state", "tracking", "orchestrator", "runner", "runner_address", "num_workers", "start", "only", "force"}
+SAYS_NO_RUN = {
+    "store",
+    "state",
+    "tracking",
+    "orchestrator",
+    "runner",
+    "runner_address",
+    "num_workers",
+    "start",
+    "only",
+    "force",
+}
 """Overrides that say where and how a run works, not what it makes."""
 
 
@@ -56,7 +74,8 @@ class Seen:
 
 
 def verify(arguments: list[str]) -> int:
-    """Check the whole store; with --repair rebuild what the configuration names, and set the rest aside."""
+    """Check the whole store; with --repair rebuild what the configuration names, and set the rest
+    aside."""
     repair = "--repair" in arguments
     overrides = [argument for argument in arguments if argument != "--repair"]
     if switches := [word for word in overrides if word.startswith("-")]:
@@ -71,14 +90,27 @@ def verify(arguments: list[str]) -> int:
     elapsed_s = time.perf_counter() - started
     if damaged:
         show(
-            table(("kind", "stage", "key", "what is wrong"), [[d.kind, d.stage, d.key, w] for d in damaged for w in d.wrong])
+            table(
+                ("kind", "stage", "key", "what is wrong"),
+                [[d.kind, d.stage, d.key, w] for d in damaged for w in d.wrong],
+            )
             + "\n"
         )
     left = _repair(store, config, overrides, damaged) if repair else damaged
     way_out = "; runs that use them rebuild them, --repair does now" if left else ""
-    show(f"{seen.artifacts:,} artifacts and {seen.parts:,} parts, {seen.bytes / 1e6:,.1f} MB: {len(damaged)} damaged{way_out}")
     show(
-        json.dumps(asdict(seen) | {"elapsed_s": round(elapsed_s, 3), "damaged": [asdict(d) for d in damaged], "left": len(left)})
+        f"{seen.artifacts:,} artifacts and {seen.parts:,} parts, {seen.bytes / 1e6:,.1f} MB:"
+        f" {len(damaged)} damaged{way_out}"
+    )
+    show(
+        json.dumps(
+            asdict(seen)
+            | {
+                "elapsed_s": round(elapsed_s, 3),
+                "damaged": [asdict(d) for d in damaged],
+                "left": len(left),
+            }
+        )
     )
     return 1 if left else 0
 
@@ -113,13 +145,19 @@ def _damaged_parts(store: Store, seen: Seen) -> Iterator[Damaged]:
 
 
 def _keys(root: Path, pattern: str) -> list[Path]:
-    """Folders named by a key below those of stages, by a pattern that begins with the key; others are not the store's."""
+    """Folders named by a key below those of stages, by a pattern that begins with the key; others
+    are not the store's."""
     found = (path for stage in STAGES for path in (root / stage).glob(pattern))
-    return sorted(path for path in found if KEY.fullmatch(path.relative_to(root).parts[1]) and path.is_dir())
+    return sorted(
+        path for path in found if KEY.fullmatch(path.relative_to(root).parts[1]) and path.is_dir()
+    )
 
 
-def _repair(store: Store, config: RunConfig, overrides: Sequence[str], damaged: Sequence[Damaged]) -> list[Damaged]:
-    """Rebuild artifacts that the configuration names, set others aside, remove parts; what could not be repaired."""
+def _repair(
+    store: Store, config: RunConfig, overrides: Sequence[str], damaged: Sequence[Damaged]
+) -> list[Damaged]:
+    """Rebuild artifacts that the configuration names, set others aside, remove parts; what could
+    not be repaired."""
     for part in (d for d in damaged if d.kind == "part"):
         shutil.rmtree(part.path)
         say(f"part {part.key} of {part.stage}: removed; rebuilt when it is needed")
@@ -129,7 +167,10 @@ def _repair(store: Store, config: RunConfig, overrides: Sequence[str], damaged: 
         aside = store.set_aside(other.stage, other.key)
         say(f"{other.stage} {other.key}: set aside as {aside}; a run that needs it rebuilds it")
     ours = {d.stage for d in artifacts if named.get(d.stage) == d.key}
-    if any(STAGES[stage].measured for stage in ours) and Path(store.path("report", named["report"])).exists():
+    if (
+        any(STAGES[stage].measured for stage in ours)
+        and Path(store.path("report", named["report"])).exists()
+    ):
         ours.add("report")
     # From the last: a plan rebuilds what is damaged on the way to its target.
     for stage in (stage for stage in reversed(STAGES) if stage in ours):
@@ -139,8 +180,11 @@ def _repair(store: Store, config: RunConfig, overrides: Sequence[str], damaged: 
 
 
 def _named(config: RunConfig, overrides: Sequence[str]) -> dict[str, str]:
-    """{stage: key} of the configuration, where the overrides describe a run rather than a place alone."""
-    if all(override.lstrip("+").split("=")[0].split(".")[0] in SAYS_NO_RUN for override in overrides):
+    """{stage: key} of the configuration, where the overrides describe a run rather than a place
+    alone."""
+    if all(
+        override.lstrip("+").split("=")[0].split(".")[0] in SAYS_NO_RUN for override in overrides
+    ):
         return {}
     plan: Plan = decide(replace(config, start=None, only=None, force=()), "report")[1]
     return {step.node.stage: step.node.key for step in plan.steps}
@@ -150,6 +194,8 @@ def _rebuild(stage: str, config: RunConfig, overrides: Sequence[str]) -> None:
     from flows.pipeline import stages
     from tasks.runtime.execute import make_artifact
 
-    config = replace(config, start=None, only=None, force=(), tracking=replace(config.tracking, enabled=False))
+    config = replace(
+        config, start=None, only=None, force=(), tracking=replace(config.tracking, enabled=False)
+    )
     with open_run("verify", stage, config, overrides, make_artifact) as run:
         stages(run)

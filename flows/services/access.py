@@ -1,7 +1,8 @@
-"""Keeps the local services to the user who started them: the Prefect server's password, and the modes of folders and files.
+"""Keeps the local services to the user who started them: the Prefect server's password, and the
+modes of folders and files.
 
-The password is random and stands in `<state>/prefect/auth`, which only its owner reads. It goes to processes by their
-environment, never by a command line or an address, which others see.
+The password is random and stands in `<state>/prefect/auth`, which only its owner reads. It goes to
+processes by their environment, never by a command line or an address, which others see.
 """
 
 from __future__ import annotations
@@ -24,16 +25,21 @@ PRIVATE_FILES = (
 
 
 def make_private(state: Path) -> None:
-    """Create the state folder, or close one that others can look into, and what is in it that tells or permits something."""
+    """Create the state folder, or close one that others can look into, and what is in it that tells
+    or permits something."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path, mode in ((state, 0o700), *((file, 0o600) for pattern in PRIVATE_FILES for file in state.glob(pattern))):
+    for path, mode in (
+        (state, 0o700),
+        *((file, 0o600) for pattern in PRIVATE_FILES for file in state.glob(pattern)),
+    ):
         with contextlib.suppress(FileNotFoundError):  # a journal that was finished meanwhile
             if path.stat().st_mode & 0o077:
                 path.chmod(mode)
 
 
 def private_file(path: Path) -> None:
-    """Create an empty file that only its owner reads, where there is none. SQLite gives its journals the same mode."""
+    """Create an empty file that only its owner reads, where there is none. SQLite gives its
+    journals the same mode."""
     with contextlib.suppress(FileExistsError):
         path.touch(mode=0o600, exist_ok=False)
 
@@ -43,7 +49,8 @@ def auth_file(state: Path) -> Path:
 
 
 def make_auth_string(state: Path) -> bool:
-    """Make the password of the local Prefect server where there is none; whether this made it. One process at a time."""
+    """Make the password of the local Prefect server where there is none; whether this made it. One
+    process at a time."""
     file = auth_file(state)
     if file.exists():
         return False

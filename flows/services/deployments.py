@@ -1,8 +1,10 @@
-"""Applies `prefect.yaml` to the deployments of a Prefect server, and keeps what was set through Prefect.
+"""Applies `prefect.yaml` to the deployments of a Prefect server, and keeps what was set through
+Prefect.
 
-It is a process of its own, started by `flows.services.local`: Prefect reads its settings when imported. Three states are compared:
-what `prefect.yaml` said when it was last applied, what it says now, and what the server has. A field that differs on the server
-only was set there, and stays. All others become those of the file. Lines on stdout say what has changed.
+It is a process of its own, started by `flows.services.local`: Prefect reads its settings when
+imported. Three states are compared: what `prefect.yaml` said when it was last applied, what it says
+now, and what the server has. A field that differs on the server only was set there, and stays. All
+others become those of the file. Lines on stdout say what has changed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from llm_core.secrets import mask_values
 from tasks.runtime.artifact import write_json
 from tasks.runtime.keys import canonical_json
 
-FIELDS = ("description", "tags", "parameters", "job_variables", "paused", "concurrency_limit", "concurrency_options")
+FIELDS = (
+    "description",
+    "tags",
+    "parameters",
+    "job_variables",
+    "paused",
+    "concurrency_limit",
+    "concurrency_options",
+)
 """Fields of a deployment, besides its schedules, that a person would change."""
 
 Settings = dict[str, Any]
@@ -32,7 +42,8 @@ _MISSING = object()
 
 
 def main(pool: str, memory: Path) -> None:
-    """Deploy. memory: a file that says what was applied last, and what a deployment that was cut off has to keep."""
+    """Deploy. memory: a file that says what was applied last, and what a deployment that was cut
+    off has to keep."""
     known = json.loads(memory.read_text("utf-8")) if memory.exists() else {}
     with get_client(sync_client=True) as client:
         ids, before = _read(client)
@@ -48,7 +59,9 @@ def main(pool: str, memory: Path) -> None:
         for name, given in after.items():
             wanted = given
             if name in before:
-                wanted = merge(applied.get(name) or _applied_by_earlier_versions(given), before[name], given)
+                wanted = merge(
+                    applied.get(name) or _applied_by_earlier_versions(given), before[name], given
+                )
             _restore(client, ids[name], given, wanted)
             if before:  # on a fresh server everything is new
                 for line in changes(before.get(name), wanted):
@@ -80,7 +93,8 @@ def changes(before: Settings | None, after: Settings) -> Iterator[str]:
 
 
 def _read(client: SyncPrefectClient) -> tuple[dict[str, dict[str, str]], dict[str, Settings]]:
-    """{flow/deployment: ids of itself ("") and its schedules}, and {flow/deployment: its settings}."""
+    """{flow/deployment: ids of itself ("") and its schedules}, and {flow/deployment: its
+    settings}."""
     ids, found = {}, {}
     flows: dict[Any, str] = {}
     for deployment in client.read_deployments(limit=200):
@@ -89,7 +103,9 @@ def _read(client: SyncPrefectClient) -> tuple[dict[str, dict[str, str]], dict[st
         name = f"{flows[deployment.flow_id]}/{deployment.name}"
         values = deployment.model_dump(mode="json")
         limit = values.get("global_concurrency_limit")
-        settings = {field: values.get(field) for field in FIELDS} | {"concurrency_limit": limit["limit"] if limit else None}
+        settings = {field: values.get(field) for field in FIELDS} | {
+            "concurrency_limit": limit["limit"] if limit else None
+        }
         settings["schedules"] = {
             _slug(schedule): {
                 "active": schedule["active"],
@@ -98,15 +114,21 @@ def _read(client: SyncPrefectClient) -> tuple[dict[str, dict[str, str]], dict[st
             }
             for schedule in values["schedules"]
         }
-        ids[name] = {"": str(deployment.id)} | {_slug(schedule): schedule["id"] for schedule in values["schedules"]}
+        ids[name] = {"": str(deployment.id)} | {
+            _slug(schedule): schedule["id"] for schedule in values["schedules"]
+        }
         found[name] = settings
     return ids, found
 
 
-def _restore(client: SyncPrefectClient, ids: Mapping[str, str], given: Settings, wanted: Settings) -> None:
+def _restore(
+    client: SyncPrefectClient, ids: Mapping[str, str], given: Settings, wanted: Settings
+) -> None:
     """Set on the server what the deployment that has just been `given` should have else."""
     place = f"/deployments/{ids['']}"
-    if changed := {field: wanted[field] for field in FIELDS if wanted.get(field) != given.get(field)}:
+    if changed := {
+        field: wanted[field] for field in FIELDS if wanted.get(field) != given.get(field)
+    }:
         client.request("PATCH", place, json=changed)  # type: ignore[arg-type]
     before, after = given["schedules"], wanted["schedules"]
     for slug in before.keys() | after.keys():
@@ -119,12 +141,14 @@ def _restore(client: SyncPrefectClient, ids: Mapping[str, str], given: Settings,
 
 
 def _slug(schedule: Mapping[str, Any]) -> str:
-    """The name of a schedule; one made through Prefect may have none, and is identified by when it runs."""
+    """The name of a schedule; one made through Prefect may have none, and is identified by when it
+    runs."""
     return str(schedule.get("slug") or canonical_json(schedule["schedule"]))
 
 
 def _applied_by_earlier_versions(given: Settings) -> Settings:
-    """What was applied before it was recorded: the current file, so that switches set through Prefect stay."""
+    """What was applied before it was recorded: the current file, so that switches set through
+    Prefect stay."""
     return {"paused": given["paused"], "schedules": given["schedules"]}
 
 

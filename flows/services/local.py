@@ -1,11 +1,12 @@
 """A Prefect server, a worker and the MLflow UI on this machine: start, find, stop.
 
-Everything listens on 127.0.0.1, keeps its files under `state`, sends no telemetry, and is known by process id and
-start time in `<state>/services.json`. Whoever may create a flow run may run any command as this user, so the server wants a
-password (`flows.services.access`) and refuses pages of other sites (`flows.services.prefect_server`); `state` is closed to other users.
-Prefect's ephemeral server is never used: it loses task records. One lock makes
-two commands at once start one server. Started services are left running; `down` stops what `up` started, and the flow
-runs of its worker, which get SIGTERM first so that they can save their state.
+Everything listens on 127.0.0.1, keeps its files under `state`, sends no telemetry, and is known by
+process id and start time in `<state>/services.json`. Whoever may create a flow run may run any
+command as this user, so the server wants a password (`flows.services.access`) and refuses pages of
+other sites (`flows.services.prefect_server`); `state` is closed to other users. Prefect's ephemeral
+server is never used: it loses task records. One lock makes two commands at once start one server.
+Started services are left running; `down` stops what `up` started, and the flow runs of its worker,
+which get SIGTERM first so that they can save their state.
 """
 
 from __future__ import annotations
@@ -22,8 +23,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.services.access import answers, auth_string, is_guarded, make_auth_string, make_private, own_origins
-from flows.services.processes import descendants, free_port, is_running, open_private, start_detached, start_time, stop
+from flows.services.access import (
+    answers,
+    auth_string,
+    is_guarded,
+    make_auth_string,
+    make_private,
+    own_origins,
+)
+from flows.services.processes import (
+    descendants,
+    free_port,
+    is_running,
+    open_private,
+    start_detached,
+    start_time,
+    stop,
+)
 from flows.tracking import mlflow_log
 from flows.tracking import runs as tracking
 from llm_core.locks import open_lock
@@ -36,7 +52,8 @@ POOL = "textmill"
 
 START_LIMIT_S = 300.0
 FLOW_GRACE_S = GRACE_S + 30.0
-"""Time a flow run has to save its state before `down` kills it: what a training has by default, and some for the flow itself."""
+"""Time a flow run has to save its state before `down` kills it: what a training has by default, and
+some for the flow itself."""
 
 
 class ServiceError(RuntimeError):
@@ -64,11 +81,16 @@ def environment(state: Path) -> dict[str, str]:
 
 def client_environment(state: Path, url: str) -> dict[str, str]:
     """The same for the local server, with its address and password."""
-    return {**environment(state), "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": auth_string(state)}
+    return {
+        **environment(state),
+        "PREFECT_API_URL": url,
+        "PREFECT_API_AUTH_STRING": auth_string(state),
+    }
 
 
 def use_environment(state: Path) -> None:
-    """Put `environment` into this process, where the user has not said otherwise. Before Prefect is imported."""
+    """Put `environment` into this process, where the user has not said otherwise. Before Prefect is
+    imported."""
     make_private(state)
     (state / "prefect").mkdir(parents=True, exist_ok=True)
     for name, value in environment(state).items():
@@ -77,7 +99,8 @@ def use_environment(state: Path) -> None:
 
 
 def ensure_server(state: Path, say: Callable[[str], None]) -> str:
-    """Let this process talk to a server that answers: the configured one, else the local one, started where it is not running.
+    """Let this process talk to a server that answers: the configured one, else the local one,
+    started where it is not running.
 
     Gives the address of its API.
     """
@@ -92,9 +115,14 @@ def ensure_server(state: Path, say: Callable[[str], None]) -> str:
 
 
 def configured_server(state: Path) -> str | None:
-    """The API of the server that the user has configured, where it answers and is not the local one."""
+    """The API of the server that the user has configured, where it answers and is not the local
+    one."""
     configured = os.environ.get("PREFECT_API_URL")
-    if not configured or _is_local(configured, state) or not answers(f"{configured.rstrip('/')}/health"):
+    if (
+        not configured
+        or _is_local(configured, state)
+        or not answers(f"{configured.rstrip('/')}/health")
+    ):
         return None
     return configured
 
@@ -104,7 +132,8 @@ def _is_local(url: str, state: Path) -> bool:
 
 
 def up(state: Path, say: Callable[[str], None]) -> str:
-    """Start server, pool, deployments and worker where they are not there yet; the address of the API."""
+    """Start server, pool, deployments and worker where they are not there yet; the address of the
+    API."""
     make_private(state)
     with _Registry.open(state) as services:
         url = _server(services, say)
@@ -114,13 +143,25 @@ def up(state: Path, say: Callable[[str], None]) -> str:
             _deploy(state, env, say)
             services.set("deployed", _deployment_digest(url))
         if not services.alive("worker"):
-            command = ["worker", "start", "--pool", POOL, "--type", "process", "--name", "local", "--install-policy", "never"]
+            command = [
+                "worker",
+                "start",
+                "--pool",
+                POOL,
+                "--type",
+                "process",
+                "--name",
+                "local",
+                "--install-policy",
+                "never",
+            ]
             services.start("worker", [sys.executable, "-m", "prefect", *command], env)
     return url
 
 
 def down(state: Path) -> list[str]:
-    """Stop what `up` and `ui` started, and what that started; names of the services that were running."""
+    """Stop what `up` and `ui` started, and what that started; names of the services that were
+    running."""
     if not (state / "services.json").exists():
         return []
     with _Registry.open(state) as services:
@@ -141,7 +182,11 @@ def server_url(state: Path) -> str | None:
     if not (state / "services.json").exists():
         return None
     with _Registry.open(state) as services:
-        return f"http://127.0.0.1:{services.get('server')['port']}/api" if services.alive("server") else None
+        return (
+            f"http://127.0.0.1:{services.get('server')['port']}/api"
+            if services.alive("server")
+            else None
+        )
 
 
 def mlflow_ui(state: Path) -> str:
@@ -157,13 +202,16 @@ def mlflow_ui(state: Path) -> str:
             command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
             # Not in the command line, which everybody on this machine can read.
             env = {**os.environ, **environment(state), "MLFLOW_BACKEND_STORE_URI": configured}
-            services.start("mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port)
+            services.start(
+                "mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port
+            )
             services.wait("mlflow", f"http://127.0.0.1:{port}/health")
         return f"http://127.0.0.1:{services.get('mlflow')['port']}"
 
 
 class _Registry:
-    """`services.json`: what was started, by name, with its process and port. One command at a time changes it."""
+    """`services.json`: what was started, by name, with its process and port. One command at a time
+    changes it."""
 
     def __init__(self, state: Path) -> None:
         self.state = state.resolve()
@@ -174,7 +222,9 @@ class _Registry:
         except FileNotFoundError:
             return
         except (ValueError, TypeError) as error:
-            raise ServiceError(f"{self._file} is not readable ({error}); stop its services by hand and remove it") from error
+            raise ServiceError(
+                f"{self._file} is not readable ({error}); stop its services by hand and remove it"
+            ) from error
 
     @classmethod
     @contextlib.contextmanager
@@ -206,7 +256,9 @@ class _Registry:
     def log(self, name: str) -> Path:
         return self.state / "logs" / f"{name}.log"
 
-    def start(self, name: str, command: list[str], env: dict[str, str], port: int | None = None) -> None:
+    def start(
+        self, name: str, command: list[str], env: dict[str, str], port: int | None = None
+    ) -> None:
         # Flow runs of the worker write into the store, which others may be meant to read.
         umask = -1 if name == "worker" else 0o077
         process = start_detached(command, env, ROOT, self.log(name), umask)
@@ -218,7 +270,9 @@ class _Registry:
             if not self.alive(name) or time.monotonic() > until:
                 state = "did not answer in time" if self.alive(name) else "ended at once"
                 tail = self.log(name).read_text("utf-8", errors="replace").strip().splitlines()[-1:]
-                raise ServiceError(f"{name} {state}: {' '.join(tail)[:200]}; its log is {self.log(name)}")
+                raise ServiceError(
+                    f"{name} {state}: {' '.join(tail)[:200]}; its log is {self.log(name)}"
+                )
             time.sleep(0.25)
 
 
@@ -236,9 +290,15 @@ def _server(services: _Registry, say: Callable[[str], None]) -> str:
         stop(descendants([services.get("server")["pid"]]), 10.0)
     port = free_port(port)
     url = f"http://127.0.0.1:{port}/api"
-    say(f"starting a Prefect server at {url.removesuffix('/api')}; it is left running, `textmill down` stops it")
+    say(
+        f"starting a Prefect server at {url.removesuffix('/api')}; it is left running, `textmill"
+        " down` stops it"
+    )
     services.start(
-        "server", [sys.executable, "-m", "flows.services.prefect_server", str(port)], _server_environment(services, port), port
+        "server",
+        [sys.executable, "-m", "flows.services.prefect_server", str(port)],
+        _server_environment(services, port),
+        port,
     )
     services.wait("server", f"{url}/health")
     return url
@@ -258,14 +318,19 @@ def _server_environment(services: _Registry, port: int) -> dict[str, str]:
 
 
 def _stop_without_password(services: _Registry, say: Callable[[str], None]) -> None:
-    """Stop a server that asks for no password, as earlier versions started it, and a worker that does not know it."""
+    """Stop a server that asks for no password, as earlier versions started it, and a worker that
+    does not know it."""
     running = [name for name in ("worker", "server") if services.alive(name)]
     if not running:
         return
-    what = f"the Prefect {' and '.join(running)} of {services.state} were started without the password that stands there now"
+    what = (
+        f"the Prefect {' and '.join(running)} of {services.state} were started without the password"
+        " that stands there now"
+    )
     if "worker" in running and len(descendants([services.get("worker")["pid"]])) > 1:
         raise ServiceError(
-            f"{what}, and flow runs are in progress; `textmill down` stops them and lets them save, then run again"
+            f"{what}, and flow runs are in progress; `textmill down` stops them and lets them save,"
+            " then run again"
         )
     say(f"{what}; starting them anew")
     for name in running:
@@ -274,21 +339,39 @@ def _stop_without_password(services: _Registry, say: Callable[[str], None]) -> N
 
 
 def _deploy(state: Path, env: dict[str, str], say: Callable[[str], None]) -> None:
-    """Bring work pool and deployments to what prefect.yaml says, and say what changed (`flows.services.deployments`)."""
+    """Bring work pool and deployments to what prefect.yaml says, and say what changed
+    (`flows.services.deployments`)."""
     log_file = state / "logs" / "deploy.log"
-    command = [sys.executable, "-m", "flows.services.deployments", POOL, str(state.resolve() / "deployments.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.services.deployments",
+        POOL,
+        str(state.resolve() / "deployments.json"),
+    ]
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with open_private(log_file) as log:
         done = subprocess.run(
-            command, env={**env, "PYTHONPATH": paths}, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, check=False
+            command,
+            env={**env, "PYTHONPATH": paths},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            check=False,
         )
     if done.returncode:
         tail = log_file.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
-        raise ServiceError(f"the deployments of prefect.yaml cannot be made: {' '.join(tail)[:200]}; see {log_file}")
+        raise ServiceError(
+            f"the deployments of prefect.yaml cannot be made: {' '.join(tail)[:200]}; see"
+            f" {log_file}"
+        )
     for line in done.stdout.splitlines():
         say(line)
 
 
 def _deployment_digest(url: str) -> str:
     """Deployments stand as long as their description, this clone and the server are the same."""
-    return hashlib.blake2b((ROOT / "prefect.yaml").read_bytes() + f"{ROOT}{url}".encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        (ROOT / "prefect.yaml").read_bytes() + f"{ROOT}{url}".encode(), digest_size=8
+    ).hexdigest()

@@ -1,8 +1,9 @@
 """Runs the local Prefect server, which answers on loopback, and only to what was meant for it.
 
-Prefect itself checks neither the Host header nor, beyond CORS, the Origin. A page of another site could then send requests to it,
-under its own name or, by DNS rebinding, as if it were this one. Both are refused here before Prefect sees them, for web sockets
-too. The password is Prefect's own check (`PREFECT_SERVER_API_AUTH_STRING`).
+Prefect itself checks neither the Host header nor, beyond CORS, the Origin. A page of another site
+could then send requests to it, under its own name or, by DNS rebinding, as if it were this one.
+Both are refused here before Prefect sees them, for web sockets too. The password is Prefect's own
+check (`PREFECT_SERVER_API_AUTH_STRING`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class OwnOriginMiddleware:
         self._app, self._origins = app, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = Headers(scope=scope).get("origin") if scope["type"] in ("http", "websocket") else None
+        origin = (
+            Headers(scope=scope).get("origin") if scope["type"] in ("http", "websocket") else None
+        )
         if origin is None or origin in self._origins:
             await self._app(scope, receive, send)
         else:
@@ -38,7 +41,9 @@ class OwnOriginMiddleware:
 def main(port: int) -> None:
     settings = get_current_settings().server
     if not settings.api.auth_string:
-        raise SystemExit("PREFECT_SERVER_API_AUTH_STRING is not set; `textmill up` starts this server")
+        raise SystemExit(
+            "PREFECT_SERVER_API_AUTH_STRING is not set; `textmill up` starts this server"
+        )
     app = create_app(final=True)
     app.add_middleware(OwnOriginMiddleware, origins=own_origins(port))
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOST_NAMES, www_redirect=False)

@@ -1,7 +1,8 @@
 """Processes that outlive the command that started them: start, recognise, stop.
 
-A process is known by id and start time, since ids are used again. Detached processes lead sessions of
-their own and get the default SIGINT: a worker that inherits an ignored one cannot be stopped by SIGTERM.
+A process is known by id and start time, since ids are used again. Detached processes lead sessions
+of their own and get the default SIGINT: a worker that inherits an ignored one cannot be stopped by
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import IO
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, as a text that no later process of the same id has; None where there is none."""
+    """When a process started, as a text that no later process of the same id has; None where there
+    is none."""
     try:
         # Field 22 counts ticks since boot; the name in field 2 may hold spaces and brackets.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -28,7 +30,9 @@ def start_time(pid: int) -> str | None:
             return None
     except ProcessLookupError:
         return None
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return shown.stdout.strip() or None
 
 
@@ -44,7 +48,8 @@ def open_private(path: Path) -> IO[bytes]:
 def start_detached(
     command: Sequence[str], env: Mapping[str, str], cwd: Path, log_file: Path, umask: int = -1
 ) -> subprocess.Popen[bytes]:
-    """Start a process that leads its own session and writes to `log_file`. umask: of the files it makes; -1 leaves it."""
+    """Start a process that leads its own session and writes to `log_file`. umask: of the files it
+    makes; -1 leaves it."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with open_private(log_file) as log:
         return subprocess.Popen(
@@ -61,11 +66,16 @@ def start_detached(
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
-    """Everything started by `pids`, directly or not, and everything in their sessions; parents first."""
+    """Everything started by `pids`, directly or not, and everything in their sessions; parents
+    first."""
     table = _process_table()
     found = list(pids)
     for pid in found:  # grows while it is walked
-        found.extend(p for p, (parent, session) in table.items() if (pid in (parent, session)) and p not in found)
+        found.extend(
+            p
+            for p, (parent, session) in table.items()
+            if (pid in (parent, session)) and p not in found
+        )
     return found
 
 
@@ -118,7 +128,9 @@ def _process_table() -> dict[int, tuple[int, int]]:
                 table[int(path.parent.name)] = (int(fields[1]), int(fields[3]))
         return table
     # Sessions are shown as addresses here (macOS): parents alone must do.
-    shown = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    )
     for line in shown.stdout.splitlines():
         pid, parent = line.split()
         table[int(pid)] = (int(parent), -1)

@@ -1,8 +1,9 @@
 """Keeps events for MLflow on disk until they are sent.
 
-`<state>/mlflow/unsent/<place>/<id>.jsonl` has one line per event, written when it happens. `<id>.sent.json` says how many of
-them MLflow has, and which of its runs belong to this one. Both are removed at the end. A journal is left over if the server did
-not answer or the run died. Its lock ends with its process, which distinguishes it from that of a run in progress.
+`<state>/mlflow/unsent/<place>/<id>.jsonl` has one line per event, written when it happens.
+`<id>.sent.json` says how many of them MLflow has, and which of its runs belong to this one. Both
+are removed at the end. A journal is left over if the server did not answer or the run died. Its
+lock ends with its process, which distinguishes it from that of a run in progress.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ Event = Mapping[str, Any]
 
 
 def unsent_dir(state: Path, uri: str, experiment: str) -> Path:
-    """Where the journals for an experiment on a server are. The server's password is no part of the name."""
+    """Where the journals for an experiment on a server are. The server's password is no part of the
+    name."""
     place = hashlib.blake2b(f"{mask_secrets(uri)} {experiment}".encode(), digest_size=8).hexdigest()
     return state.resolve() / "mlflow" / "unsent" / place
 
 
 class Journal:
-    """The events of one run or sweep, in order, and how many of them are sent. Locked while it is open."""
+    """The events of one run or sweep, in order, and how many of them are sent. Locked while it is
+    open."""
 
     def __init__(self, path: Path, stream: TextIO) -> None:
         self._path, self._stream = path, stream
@@ -54,7 +57,8 @@ class Journal:
 
     @classmethod
     def left_over(cls, directory: Path) -> Iterator[Journal]:
-        """Each journal that no live process holds; closed when the next one is asked for. Damaged ones are set aside."""
+        """Each journal that no live process holds; closed when the next one is asked for. Damaged
+        ones are set aside."""
         for path in sorted(directory.glob("*.jsonl")):
             with path.open("a+", encoding="utf-8") as stream:
                 try:
@@ -71,13 +75,20 @@ class Journal:
                 except ValueError as error:
                     aside = path.with_suffix(".damaged")
                     path.replace(aside)
-                    warn(f"what a run has not sent to MLflow cannot be read ({error}); it is now in {aside}")
+                    warn(
+                        f"what a run has not sent to MLflow cannot be read ({error}); it is now in"
+                        f" {aside}"
+                    )
                     continue
                 yield journal
 
     def append(self, event: Event) -> None:
         # Names of files may contain bytes that are not UTF-8; databases refuse them.
-        text = json.dumps(mask_values(event), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+        text = (
+            json.dumps(mask_values(event), ensure_ascii=False)
+            .encode("utf-8", "replace")
+            .decode("utf-8")
+        )
         self._stream.write(printable(text) + "\n")
         self._stream.flush()
         os.fsync(self._stream.fileno())

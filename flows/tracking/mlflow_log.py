@@ -1,7 +1,8 @@
 """Writes to MLflow: the few calls that are needed, in batches and with explicit run ids.
 
-Client API only: the fluent API's active run belongs to a thread, not to a run. This is the only module that meets MLflow; what
-is told, and what happens where MLflow does not answer, is in `flows.tracking.runs` and `flows.tracking.shipping`.
+Client API only: the fluent API's active run belongs to a thread, not to a run. This is the only
+module that meets MLflow; what is told, and what happens where MLflow does not answer, is in
+`flows.tracking.runs` and `flows.tracking.shipping`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ MAX_METRICS, MAX_PARAMS, MAX_BATCH_BYTES = 1000, 100, 500_000
 
 PARENT_TAG = "mlflow.parentRunId"
 RUN_TAG, SWEEP_TAG = "textmill.run_id", "textmill.sweep_id"
-"""Our own ids: by them a run is found again whose creation was not confirmed, and a sweep by its runs."""
+"""Our own ids: by them a run is found again whose creation was not confirmed, and a sweep by its
+runs."""
 KEY_TAG = "store.key"
 VIEW = "?workflowType=machine_learning"
-"""Until it is told, MLflow 3.17 shows traces of chat applications, which we have none of, whatever the experiment is of."""
+"""Until it is told, MLflow 3.17 shows traces of chat applications, which we have none of, whatever
+the experiment is of."""
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -47,7 +50,8 @@ ENVIRONMENT = {
 
 
 class MlflowLog:
-    """The few MLflow calls that are needed here, in batches and with explicit run ids. Connects at the first one."""
+    """The few MLflow calls that are needed here, in batches and with explicit run ids. Connects at
+    the first one."""
 
     def __init__(self, uri: str, experiment: str, state: Path) -> None:
         self.uri = uri
@@ -80,15 +84,23 @@ class MlflowLog:
             found = client.get_experiment_by_name(self._experiment)
             if found is not None:
                 return str(found.experiment_id)
-            # A server places artifacts itself; without one they would go below the current directory.
-            place = None if urlsplit(self.uri).scheme.startswith("http") else (self._directory / "artifacts").as_uri()
+            # A server places artifacts itself; without one they would go below the current
+            # directory.
+            place = (
+                None
+                if urlsplit(self.uri).scheme.startswith("http")
+                else (self._directory / "artifacts").as_uri()
+            )
             # Without its kind, the UI opens a run among evaluations of chat applications.
             tags = {"mlflow.experimentKind": "custom_model_development"}
-            return str(client.create_experiment(self._experiment, artifact_location=place, tags=tags))
+            return str(
+                client.create_experiment(self._experiment, artifact_location=place, tags=tags)
+            )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Processes that meet a fresh database together fail in its migrations; one at a time, they do not."""
+        """Processes that meet a fresh database together fail in its migrations; one at a time, they
+        do not."""
         with open_lock(self._directory / "init.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -103,12 +115,18 @@ class MlflowLog:
 
     def start(self, name: str, tags: Mapping[str, str], started_at: str) -> str:
         name = cut(name, MAX_NAME_CHARS)
-        tags = {key: cut(value, MAX_TEXT_CHARS) for key, value in tags.items()} | {"mlflow.runName": name}
-        run = self._client.create_run(self.experiment_id, start_time=_milliseconds(started_at), tags=tags, run_name=name)
+        tags = {key: cut(value, MAX_TEXT_CHARS) for key, value in tags.items()} | {
+            "mlflow.runName": name
+        }
+        run = self._client.create_run(
+            self.experiment_id, start_time=_milliseconds(started_at), tags=tags, run_name=name
+        )
         return str(run.info.run_id)
 
     def end(self, run_id: str, status: str, finished_at: str | None = None) -> None:
-        self._client.set_terminated(run_id, status, end_time=_milliseconds(finished_at) if finished_at else None)
+        self._client.set_terminated(
+            run_id, status, end_time=_milliseconds(finished_at) if finished_at else None
+        )
 
     def params(self, run_id: str, values: Mapping[str, Any]) -> None:
         """The leaves of a configuration, as parameters with dotted names."""
@@ -120,17 +138,25 @@ class MlflowLog:
     def tags(self, run_id: str, values: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        self._client.log_batch(run_id, tags=[RunTag(name, cut(value, MAX_TEXT_CHARS)) for name, value in values.items()])
+        self._client.log_batch(
+            run_id,
+            tags=[RunTag(name, cut(value, MAX_TEXT_CHARS)) for name, value in values.items()],
+        )
 
     def metrics(self, run_id: str, values: Mapping[str, float], at: str) -> None:
         from mlflow.entities import Metric
 
         instant = _milliseconds(at)
-        for batch in _batches([Metric(name, value, instant, 0) for name, value in values.items()], MAX_METRICS):
+        for batch in _batches(
+            [Metric(name, value, instant, 0) for name, value in values.items()], MAX_METRICS
+        ):
             self._client.log_batch(run_id, metrics=batch)
 
-    def series(self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, group: str = "") -> None:
-        """Numbers of rows that have a `step`, as series over steps, named below `group`; at: the moment that all are given."""
+    def series(
+        self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, group: str = ""
+    ) -> None:
+        """Numbers of rows that have a `step`, as series over steps, named below `group`; at: the
+        moment that all are given."""
         from mlflow.entities import Metric
 
         instant = _milliseconds(at)
@@ -143,12 +169,18 @@ class MlflowLog:
             self._client.log_batch(run_id, metrics=batch)
 
     def datasets(self, run_id: str, parents: Mapping[str, Mapping[str, str]]) -> None:
-        """Parent artifacts {stage: {key, path}} as data sets: the store key is the digest, the record's place the source."""
+        """Parent artifacts {stage: {key, path}} as data sets: the store key is the digest, the
+        record's place the source."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         inputs = [
             DatasetInput(
-                Dataset(stage, parent["key"], "local", json.dumps({"uri": Path(parent["path"]).as_uri()})),
+                Dataset(
+                    stage,
+                    parent["key"],
+                    "local",
+                    json.dumps({"uri": Path(parent["path"]).as_uri()}),
+                ),
                 [InputTag("mlflow.data.context", stage)],
             )
             for stage, parent in parents.items()
@@ -207,7 +239,8 @@ def _milliseconds(instant: str) -> int:
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """`items` in calls that the server takes: not too many at once, and not too many bytes of JSON."""
+    """`items` in calls that the server takes: not too many at once, and not too many bytes of
+    JSON."""
     batch: list[Any] = []
     num_bytes = 0
     for item in items:

@@ -1,8 +1,9 @@
 """Names metrics, parameters and texts of a run so that MLflow takes them and no two become one.
 
-A metric is named by its path, with slashes between; a parameter with dots. What MLflow allows stays as it is. Any other
-character is written `_xHEX_`, and so is a separator inside of one piece; `read_name` gives the path back. A name or text that is
-too long is cut and ends in a digest of the whole.
+A metric is named by its path, with slashes between; a parameter with dots. What MLflow allows stays
+as it is. Any other character is written `_xHEX_`, and so is a separator inside of one piece;
+`read_name` gives the path back. A name or text that is too long is cut and ends in a digest of the
+whole.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _ESCAPED = re.compile(r"_x([0-9a-f]*)_")
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Finite numbers among nested values, by names that MLflow takes; tables and texts are in `artifact.json`."""
+    """Finite numbers among nested values, by names that MLflow takes; tables and texts are in
+    `artifact.json`."""
     return {
         name_of(path, METRIC_SEPARATOR): float(value)
         for path, value in _leaves(values)
@@ -44,7 +46,10 @@ def numbers_of_stage(counters: Mapping[str, Any], metrics: Mapping[str, Any]) ->
 
 def params(values: Mapping[str, Any]) -> dict[str, str]:
     """The leaves of a configuration, by dotted names."""
-    return {name_of(path, PARAM_SEPARATOR): cut(str(value), MAX_TEXT_CHARS) for path, value in _leaves(values)}
+    return {
+        name_of(path, PARAM_SEPARATOR): cut(str(value), MAX_TEXT_CHARS)
+        for path, value in _leaves(values)
+    }
 
 
 def name_of(path: Sequence[str], separator: str) -> str:
@@ -62,7 +67,8 @@ def read_name(name: str, separator: str) -> tuple[str, ...]:
 
 
 def cut(text: str, limit: int) -> str:
-    """`text` as it may be shown, or its beginning and a digest of all of it where it is longer than `limit`."""
+    """`text` as it may be shown, or its beginning and a digest of all of it where it is longer than
+    `limit`."""
     text = printable(text)
     if len(text) <= limit:
         return text
@@ -81,7 +87,9 @@ def _escape(piece: str, separator: str) -> str:
     return re.sub(f"{illegal}|{looks_escaped}|{dots}", lambda match: f"_x{ord(match[0]):x}_", piece)
 
 
-def _leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(
+    values: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*path, str(name)))

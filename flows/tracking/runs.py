@@ -1,10 +1,11 @@
 """Tells MLflow about a run.
 
-One parent per pipeline run with the full configuration and the headline numbers, cached or not; one child per
-stage that was executed, with that stage's settings, counters, input artifacts as data sets, its
-`artifact.json` and, of analysis, its tables. A cached stage is a tag on the parent that names the child which
-made it. Events are written to a journal (`flows.tracking.journal`) and shipped from there (`flows.tracking.shipping`): nothing here slows a step,
-and a tracker that fails costs one warning line, never the run.
+One parent per pipeline run with the full configuration and the headline numbers, cached or not; one
+child per stage that was executed, with that stage's settings, counters, input artifacts as data
+sets, its `artifact.json` and, of analysis, its tables. A cached stage is a tag on the parent that
+names the child which made it. Events are written to a journal (`flows.tracking.journal`) and
+shipped from there (`flows.tracking.shipping`): nothing here slows a step, and a tracker that fails
+costs one warning line, never the run.
 """
 
 from __future__ import annotations
@@ -42,17 +43,27 @@ class TrackingConfig:
     experiment: str
     """MLflow experiment that holds the runs."""
     uri: str | None = None
-    """Tracking server or database; MLFLOW_TRACKING_URI where null, else a SQLite file under `state`."""
+    """Tracking server or database; MLFLOW_TRACKING_URI where null, else a SQLite file under
+    `state`."""
 
     def __post_init__(self) -> None:
         if not self.experiment.strip():
-            raise ConfigError("experiment (empty) must be a name; set tracking.experiment or tracking.enabled=false")
+            raise ConfigError(
+                "experiment (empty) must be a name; set tracking.experiment or"
+                " tracking.enabled=false"
+            )
         if len(self.experiment) > MAX_EXPERIMENT_CHARS:
             shown = f"{self.experiment[:20]}…, {len(self.experiment)} characters"
-            raise ConfigError(f"experiment ({shown}) must have at most {MAX_EXPERIMENT_CHARS}; set a shorter tracking.experiment")
+            raise ConfigError(
+                f"experiment ({shown}) must have at most {MAX_EXPERIMENT_CHARS}; set a shorter"
+                " tracking.experiment"
+            )
         if self.uri is not None and "://" not in self.uri:
             shown = mask_secrets(self.uri.rpartition("@")[2])  # what is before it may be a password
-            raise ConfigError(f"uri ({shown}) must be a URI; write sqlite:////absolute/path.db or http://host:port")
+            raise ConfigError(
+                f"uri ({shown}) must be a URI; write sqlite:////absolute/path.db or"
+                " http://host:port"
+            )
 
     def resolve_uri(self, state: Path) -> str:
         return self.uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(state)
@@ -72,13 +83,21 @@ class Tracker:
         """The run in MLflow, as soon as it is known."""
         return None
 
-    def stage_done(self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool) -> None:
+    def stage_done(
+        self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool
+    ) -> None:
         """A stage gave its artifact: `made` by this run, or found."""
 
     def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
         """A stage raised, or was stopped."""
 
-    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None, error: str | None = None) -> None:
+    def finish(
+        self,
+        outcome: str,
+        headline: Mapping[str, Any],
+        report: Path | None,
+        error: str | None = None,
+    ) -> None:
         """The run has ended."""
 
     def describe(self) -> str:
@@ -86,7 +105,9 @@ class Tracker:
         return f"{self.uri} run {self.run_id}"
 
 
-def make_tracker(config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]) -> Tracker:
+def make_tracker(
+    config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]
+) -> Tracker:
     """The tracker of a run; one that tells nobody where tracking is off."""
     if not config.enabled:
         return Tracker()
@@ -108,7 +129,8 @@ def make_tracker(config: TrackingConfig, state: Path, record: RunRecord, resolve
 
 
 class MlflowTracker(Tracker):
-    """Writes what happens to a journal, from which MLflow is told as long as it answers. Nothing here raises."""
+    """Writes what happens to a journal, from which MLflow is told as long as it answers. Nothing
+    here raises."""
 
     def __init__(self, config: TrackingConfig, state: Path, run_id: str) -> None:
         self._log = MlflowLog(config.resolve_uri(state), config.experiment, state)
@@ -125,12 +147,23 @@ class MlflowTracker(Tracker):
         texts: Mapping[str, str],
         is_run: bool = True,
     ) -> None:
-        event = {"kind": "begin", "id": self._id, "name": name, "tags": tags, "at": started_at, "params": params, "texts": texts}
+        event = {
+            "kind": "begin",
+            "id": self._id,
+            "name": name,
+            "tags": tags,
+            "at": started_at,
+            "params": params,
+            "texts": texts,
+        }
         try:
             journal = Journal.create(self._log.unsent, self._id)
             self._shipper = Shipper(self._log, journal)
         except OSError as error:
-            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); the run continues untracked")
+            warn(
+                f"{self._log.unsent} cannot be written ({reason_of(error)}); the run continues"
+                " untracked"
+            )
         self._tell({**event, "is_run": is_run})
         if self._shipper is not None:
             self._shipper.start()
@@ -139,23 +172,49 @@ class MlflowTracker(Tracker):
     def run_id(self) -> str | None:
         return self._shipper.run_id if self._shipper else None
 
-    def stage_done(self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool) -> None:
-        given = {stage: {"key": parent.key, "path": str(parent.path)} for stage, parent in parents.items()}
+    def stage_done(
+        self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool
+    ) -> None:
+        given = {
+            stage: {"key": parent.key, "path": str(parent.path)}
+            for stage, parent in parents.items()
+        }
         times = {"started_at": artifact.record["started_at"], "at": artifact.record["finished_at"]}
-        self._tell({**_stage_event("stage", node), **times, "path": str(artifact.path), "parents": given, "made": made})
+        self._tell(
+            {
+                **_stage_event("stage", node),
+                **times,
+                "path": str(artifact.path),
+                "parents": given,
+                "made": made,
+            }
+        )
 
     def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
         # Ctrl-C and SIGTERM are no Exceptions, whoever turns them into Python.
         stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
-        how = {"status": "KILLED" if stopped else "FAILED", "error": f"{type(error).__name__}: {error}"}
+        how = {
+            "status": "KILLED" if stopped else "FAILED",
+            "error": f"{type(error).__name__}: {error}",
+        }
         self._tell({**_stage_event("failure", node), **how, "started_at": started_at, "at": now()})
 
-    def finish(self, outcome: str, headline: Mapping[str, Any], report: Path | None, error: str | None = None) -> None:
+    def finish(
+        self,
+        outcome: str,
+        headline: Mapping[str, Any],
+        report: Path | None,
+        error: str | None = None,
+    ) -> None:
         status = {"completed": "FINISHED", "interrupted": "KILLED"}.get(outcome, "FAILED")
         self.end(status, headline, report, error)
 
     def end(
-        self, status: str, headline: Mapping[str, Any] | None = None, report: Path | None = None, error: str | None = None
+        self,
+        status: str,
+        headline: Mapping[str, Any] | None = None,
+        report: Path | None = None,
+        error: str | None = None,
     ) -> None:
         self._tell(
             {
@@ -179,7 +238,10 @@ class MlflowTracker(Tracker):
         try:
             self._shipper.tell(event)
         except OSError as error:  # a full disk
-            warn(f"{self._log.unsent} cannot be written ({reason_of(error)}); MLflow is not told how this run ends")
+            warn(
+                f"{self._log.unsent} cannot be written ({reason_of(error)}); MLflow is not told how"
+                " this run ends"
+            )
             self._shipper = None
 
 
@@ -190,7 +252,16 @@ def _stage_event(kind: str, node: Node) -> dict[str, Any]:
 
 def _git_tags() -> dict[str, str]:
     """The commit of this code, where it is a clone."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     if shutil.which("git") is None:
         return {}
     shown = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,9 @@
-"""Sends the events of journals to MLflow from a thread of their own, so that a server never delays a run.
+"""Sends the events of journals to MLflow from a thread of their own, so that a server never delays
+a run.
 
-Sending is repeatable: a run is looked up before it is created again, and every value has the time of its event. A failure costs
-one warning; the journal stays, and is sent when the server answers again, at the latest by the next run.
+Sending is repeatable: a run is looked up before it is created again, and every value has the time
+of its event. A failure costs one warning; the journal stays, and is sent when the server answers
+again, at the latest by the next run.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from typing import Any
 
 from flows.console import warn
 from flows.tracking.journal import Event, Journal
-from flows.tracking.mlflow_log import KEY_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG, MlflowLog, is_refusal, reason_of
+from flows.tracking.mlflow_log import (
+    KEY_TAG,
+    PARENT_TAG,
+    RUN_TAG,
+    SWEEP_TAG,
+    MlflowLog,
+    is_refusal,
+    reason_of,
+)
 from flows.tracking.mlflow_names import numbers, numbers_of_stage
 from llm_core.config import ConfigError
 from llm_core.training.metric_log import METRICS_FILE, PROFILE_FOLDER, is_of_run, read_rows
@@ -27,13 +37,16 @@ LAST_WAIT_S = 60.0
 """How long a run waits at its end for a server that is slow."""
 
 STAGES_WITH_TABLES = ("analysis",)
-"""Stages whose tables MLflow is given beside their `artifact.json`: small ones with counts by label and no text."""
+"""Stages whose tables MLflow is given beside their `artifact.json`: small ones with counts by label
+and no text."""
 
 UNSENDABLE = (ArtifactMismatch, ConfigError, FileNotFoundError)
-"""Faults of the event itself, such as an artifact that is damaged or gone: sending it again cannot succeed."""
+"""Faults of the event itself, such as an artifact that is damaged or gone: sending it again cannot
+succeed."""
 
 ITSELF = ""
-"""Among the MLflow runs of a journal, that of the run or sweep itself; others are named after their stage."""
+"""Among the MLflow runs of a journal, that of the run or sweep itself; others are named after their
+stage."""
 
 
 class Shipper:
@@ -41,16 +54,23 @@ class Shipper:
 
     def __init__(self, log: MlflowLog, journal: Journal) -> None:
         self._log, self._journal = log, journal
-        self._wake, self._begun, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._begun, self._closing = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._warned = False
         self.run_id: str | None = None
         self.link = ""
         # The context goes along: it says which flow run a warning belongs to.
         context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._work,), name="mlflow", daemon=True)
+        self._thread = threading.Thread(
+            target=context.run, args=(self._work,), name="mlflow", daemon=True
+        )
 
     def start(self) -> None:
-        """Start, and wait a little: packages imported by two threads at once can find each other half loaded."""
+        """Start, and wait a little: packages imported by two threads at once can find each other
+        half loaded."""
         self._wake.set()
         self._thread.start()
         self._begun.wait(FIRST_WAIT_S)
@@ -100,18 +120,27 @@ class Shipper:
         if not self._warned:
             self._warned = True
             warn(
-                f"MLflow at {self._log.name} {what}; the run continues, and the next one sends what is kept in {self._log.unsent}"
+                f"MLflow at {self._log.name} {what}; the run continues, and the next one sends what"
+                f" is kept in {self._log.unsent}"
             )
 
 
 def send_left_over(log: MlflowLog) -> None:
-    """Send what earlier runs left that died or did not reach the server. Raises what the client raises."""
+    """Send what earlier runs left that died or did not reach the server. Raises what the client
+    raises."""
     for journal in Journal.left_over(log.unsent):
         if not journal.events:
             journal.remove()
             continue
         if journal.events[-1]["kind"] != "end":
-            journal.append({"kind": "end", "status": "KILLED", "at": now(), "error": "the process of this run has died"})
+            journal.append(
+                {
+                    "kind": "end",
+                    "status": "KILLED",
+                    "at": now(),
+                    "error": "the process of this run has died",
+                }
+            )
         send(log, journal)
         journal.remove()
 
@@ -130,7 +159,11 @@ def send(log: MlflowLog, journal: Journal) -> bool:
             refused = is_refusal(error)
             if not (refused or isinstance(error, UNSENDABLE)) or not journal.runs.get(ITSELF):
                 raise
-            what = "refuses a part of this run, which is left out" if refused else "lacks a part of this run"
+            what = (
+                "refuses a part of this run, which is left out"
+                if refused
+                else "lacks a part of this run"
+            )
             warn(f"MLflow at {log.name} {what}: {reason_of(error)}")
         journal.num_sent += 1
         journal.keep()
@@ -154,7 +187,12 @@ def _stage(log: MlflowLog, journal: Journal, event: Event) -> None:
     if event["made"]:
         artifact = load_artifact(Path(event["path"]))
         child = _start(
-            log, journal, event["stage"], f"{event['stage']} {event['key']}", _child_tags(itself, event), event["started_at"]
+            log,
+            journal,
+            event["stage"],
+            f"{event['stage']} {event['key']}",
+            _child_tags(itself, event),
+            event["started_at"],
         )
         log.params(child, event["params"])
         if artifact is not None:
@@ -169,11 +207,15 @@ def _stage(log: MlflowLog, journal: Journal, event: Event) -> None:
 def _tell_artifact(log: MlflowLog, run_id: str, artifact: Artifact) -> None:
     finished_at = artifact.record["finished_at"]
     log.metrics(run_id, numbers_of_stage(artifact.counters, artifact.metrics), finished_at)
-    # `metrics.jsonl` holds each step once and nothing of the clock; how fast it went is named `timing/`.
+    # `metrics.jsonl` holds each step once and nothing of the clock; how fast it went is named
+    # `timing/`.
     rows = read_rows(artifact.path / METRICS_FILE)
     log.series(run_id, rows, finished_at)
     if events := [row for row in rows if is_of_run(row)]:
-        log.tags(run_id, {f"event.{row['event']}": f"step {row['step']}: {row['what']}" for row in events})
+        log.tags(
+            run_id,
+            {f"event.{row['event']}": f"step {row['step']}: {row['what']}" for row in events},
+        )
     log.series(run_id, artifact.metrics.get("timing", []), finished_at, group="timing")
     log.file(run_id, artifact.path / ARTIFACT_FILE)
     for table in artifact.files("*.parquet") if artifact.stage in STAGES_WITH_TABLES else ():
@@ -184,7 +226,9 @@ def _tell_artifact(log: MlflowLog, run_id: str, artifact: Artifact) -> None:
 
 def _failure(log: MlflowLog, journal: Journal, event: Event) -> None:
     tags = _child_tags(str(journal.runs[ITSELF]), event) | {"error": event["error"]}
-    child = _start(log, journal, event["stage"], f"{event['stage']} {event['key']}", tags, event["started_at"])
+    child = _start(
+        log, journal, event["stage"], f"{event['stage']} {event['key']}", tags, event["started_at"]
+    )
     log.params(child, event["params"])
     log.end(child, event["status"], event["at"])
 
@@ -203,7 +247,8 @@ def _end(log: MlflowLog, journal: Journal, event: Event) -> None:
 
 
 def _end_sweep(log: MlflowLog, run_id: str, sweep: str, at: str) -> None:
-    """A sweep claims its runs, and carries the best of them, so that sweeps can be compared among themselves."""
+    """A sweep claims its runs, and carries the best of them, so that sweeps can be compared among
+    themselves."""
     runs = [run for run in log.runs({SWEEP_TAG: sweep}) if run.info.run_id != run_id]
     for run in runs:
         if run.data.tags.get(PARENT_TAG) != run_id:
@@ -218,12 +263,19 @@ def _end_sweep(log: MlflowLog, run_id: str, sweep: str, at: str) -> None:
 _SENDERS = {"begin": _begin, "stage": _stage, "failure": _failure, "end": _end}
 
 
-def _start(log: MlflowLog, journal: Journal, what: str, name: str, tags: dict[str, str], at: str) -> str:
-    """The MLflow run of `what`: the known one, or one created by an attempt whose answer was lost, or a new one."""
+def _start(
+    log: MlflowLog, journal: Journal, what: str, name: str, tags: dict[str, str], at: str
+) -> str:
+    """The MLflow run of `what`: the known one, or one created by an attempt whose answer was lost,
+    or a new one."""
     tags |= {RUN_TAG: str(journal.events[0]["id"])}
     run_id = journal.runs.get(what)
     if run_id is None and what in journal.runs:
-        created = [run for run in log.runs({RUN_TAG: tags[RUN_TAG]}) if run.data.tags.get("stage", ITSELF) == what]
+        created = [
+            run
+            for run in log.runs({RUN_TAG: tags[RUN_TAG]})
+            if run.data.tags.get("stage", ITSELF) == what
+        ]
         run_id = str(created[0].info.run_id) if created else None
     if run_id is None:
         journal.runs[what] = None
@@ -235,4 +287,9 @@ def _start(log: MlflowLog, journal: Journal, what: str, name: str, tags: dict[st
 
 
 def _child_tags(parent: str, event: Event) -> dict[str, str]:
-    return {"stage": event["stage"], KEY_TAG: event["key"], "code.digest": event["code"], PARENT_TAG: parent}
+    return {
+        "stage": event["stage"],
+        KEY_TAG: event["key"],
+        "code.digest": event["code"],
+        PARENT_TAG: parent,
+    }

@@ -1,11 +1,14 @@
-"""Measures generation speed and what the cache gains: prefill and decode apart, cached against recomputed.
+"""Measures generation speed and what the cache gains: prefill and decode apart, cached against
+recomputed.
 
-Every cell of the grid (batch, prompt tokens, new tokens) runs in both modes on the same random prompts, given as ids
-and of exact length; the output length is fixed, end-of-text is ignored. Modes alternate, forwards and backwards
-(ABBA), so that a drift of the machine meets both. Without a cache, each new token costs a pass over everything so far.
-Logits are those of the last position only, in both modes. Sampling is argmax on the device.
+Every cell of the grid (batch, prompt tokens, new tokens) runs in both modes on the same random
+prompts, given as ids and of exact length; the output length is fixed, end-of-text is ignored. Modes
+alternate, forwards and backwards (ABBA), so that a drift of the machine meets both. Without a
+cache, each new token costs a pass over everything so far. Logits are those of the last position
+only, in both modes. Sampling is argmax on the device.
 
-The clock is read with the device idle, before and after each pass. Warm-up passes are excluded and reported.
+The clock is read with the device idle, before and after each pass. Warm-up passes are excluded and
+reported.
 """
 
 from __future__ import annotations
@@ -29,26 +32,55 @@ CACHED, UNCACHED = "cached", "uncached"
 WARMUP_STEPS = 2
 
 DEFINITIONS = {
-    "prefill_s": "seconds of the pass over all prompts of a batch, with the choice of the first token, without cache allocation",
+    "prefill_s": (
+        "seconds of the pass over all prompts of a batch, with the choice of the first token,"
+        " without cache allocation"
+    ),
     "prefill_tok_s": "batch x prompt_tokens / prefill_s",
-    "step_s": "seconds of one decode step: a pass that gives every row its next token, and the choice of that token",
-    "decode_tok_s": "batch x (new_tokens - 1) / sum of step_s in a repeat: all rows together; the first token belongs to prefill",
-    "cached": "a decode step computes one position per row and reads earlier keys and values from a static cache",
+    "step_s": (
+        "seconds of one decode step: a pass that gives every row its next token, and the choice of"
+        " that token"
+    ),
+    "decode_tok_s": (
+        "batch x (new_tokens - 1) / sum of step_s in a repeat: all rows together; the first token"
+        " belongs to prefill"
+    ),
+    "cached": (
+        "a decode step computes one position per row and reads earlier keys and values from a"
+        " static cache"
+    ),
     "uncached": "a decode step computes all positions so far again, and logits of the last one",
     "median": "over repeats; for step_s over all steps of all repeats",
     "min, max or p05, p95": DEFINITION,
-    "warmup_s": f"seconds of one prefill and {WARMUP_STEPS} steps per cell and mode before the first repeat; in no other figure",
-    "bytes_per_step, flops_per_step": "what a decode step in the middle of the output cannot avoid: weights once, earlier keys "
-    "and values (cached); 2 FLOPs per multiply-add, causal attention",
-    "mbu, mfu": "bytes_per_step and flops_per_step per median step_s, as shares of peaks measured on this device just before; "
-    "mbu passes 1 where the weights stay in a processor cache",
-    "bound": "bandwidth or compute, whichever share is larger; overhead when both are under a third",
+    "warmup_s": (
+        f"seconds of one prefill and {WARMUP_STEPS} steps per cell and mode before the first"
+        " repeat; in no other figure"
+    ),
+    "bytes_per_step, flops_per_step": (
+        "what a decode step in the middle of the output cannot avoid: weights once, earlier keys "
+        "and values (cached); 2 FLOPs per multiply-add, causal attention"
+    ),
+    "mbu, mfu": (
+        "bytes_per_step and flops_per_step per median step_s, as shares of peaks measured on this"
+        " device just before; mbu passes 1 where the weights stay in a processor cache"
+    ),
+    "bound": (
+        "bandwidth or compute, whichever share is larger; overhead when both are under a third"
+    ),
     "speedup": "cached over uncached median decode_tok_s of one cell",
-    "same_tokens_frac": "share of equal tokens from both modes, in the dtype of the measurement, where near-ties may differ",
-    "decode_tok_s (headline)": "the median of the cached cell with batch 1 and the longest prompt; so is prefill_tok_s",
-    "fp64_max_abs_diff": "largest |cached - full forward| over logits in float64, of all checks; above the tolerance no speed is "
-    "reported. Checked are all cells (every row and step), the greatest length in passes of one and of several queries, rows of "
-    "all lengths in one batch, and that a token without a place is refused",
+    "same_tokens_frac": (
+        "share of equal tokens from both modes, in the dtype of the measurement, where near-ties"
+        " may differ"
+    ),
+    "decode_tok_s (headline)": (
+        "the median of the cached cell with batch 1 and the longest prompt; so is prefill_tok_s"
+    ),
+    "fp64_max_abs_diff": (
+        "largest |cached - full forward| over logits in float64, of all checks; above the tolerance"
+        " no speed is reported. Checked are all cells (every row and step), the greatest length in"
+        " passes of one and of several queries, rows of all lengths in one batch, and that a token"
+        " without a place is refused"
+    ),
 }
 
 
@@ -81,10 +113,14 @@ def significant(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def measure_cell(model: Transformer, cell: Cell, repeats: int, seed: int, peaks: Peaks) -> list[dict[str, Any]]:
+def measure_cell(
+    model: Transformer, cell: Cell, repeats: int, seed: int, peaks: Peaks
+) -> list[dict[str, Any]]:
     """Rows of the cached and of the uncached mode of one cell."""
     generator = torch.Generator().manual_seed(seed)
-    prompts = torch.randint(0, model.config.vocab_size, (cell.batch, cell.prompt_tokens), generator=generator).tolist()
+    prompts = torch.randint(
+        0, model.config.vocab_size, (cell.batch, cell.prompt_tokens), generator=generator
+    ).tolist()
     run = {CACHED: run_cached, UNCACHED: run_uncached}
     warmup_s = {}
     for mode in run:
@@ -97,9 +133,12 @@ def measure_cell(model: Transformer, cell: Cell, repeats: int, seed: int, peaks:
             timings[mode].append(run[mode](model, prompts, cell.new_tokens))
     rows = [_row(model, cell, mode, timings[mode], warmup_s[mode], peaks) for mode in run]
     gain = rows[0]["decode_tok_s"]["median"] / rows[1]["decode_tok_s"]["median"]
-    # In float32 a near-tie may fall to either side, so equal tokens are reported and float64 decides.
+    # In float32 a near-tie may fall to either side, so equal tokens are reported and float64
+    # decides.
     same = float((timings[CACHED][0].tokens_BT == timings[UNCACHED][0].tokens_BT).float().mean())
-    return [row | {"speedup": significant(gain), "same_tokens_frac": round(same, 4)} for row in rows]
+    return [
+        row | {"speedup": significant(gain), "same_tokens_frac": round(same, 4)} for row in rows
+    ]
 
 
 @torch.inference_mode()
@@ -141,7 +180,9 @@ def _timed(passes: Iterator[Tensor], device: torch.device) -> Timing:
     return Timing(times[0], times[1:], torch.stack(tokens, dim=1))
 
 
-def _row(model: Transformer, cell: Cell, mode: str, timings: list[Timing], warmup_s: float, peaks: Peaks) -> dict[str, Any]:
+def _row(
+    model: Transformer, cell: Cell, mode: str, timings: list[Timing], warmup_s: float, peaks: Peaks
+) -> dict[str, Any]:
     steps = np.array([t.step_s for t in timings])
     prefill_s = np.array([t.prefill_s for t in timings])
     size = model.head.weight.element_size()

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 MIN_FOR_PERCENTILES = 20
-"""With fewer values, a 5th percentile is a mixture of the two smallest: a name for more than was seen."""
+"""With fewer values, a 5th percentile is a mixture of the two smallest: a name for more than was
+seen."""
 
 DEFINITION = (
-    f"of fewer than {MIN_FOR_PERCENTILES} values the smallest and the largest, of more the 5th and 95th percentile "
-    "(numpy.percentile, linear interpolation)"
+    f"of fewer than {MIN_FOR_PERCENTILES} values the smallest and the largest, of more the 5th and"
+    " 95th percentile (numpy.percentile, linear interpolation)"
 )
 
 

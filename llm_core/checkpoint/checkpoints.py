@@ -1,9 +1,10 @@
 """Checkpoints that do not know the layout: save with one, load with another, bit for bit.
 
-A checkpoint is written under a temporary name, synced and renamed, and only then do older ones go: a kill at any moment leaves
-one in force. One whose bytes have changed since is set aside, never deleted, and the one before is used; where none is sound, a
-run does not start over unless it is asked to. With `in_background` the state is copied first and written by a thread while
-training goes on; what is written is the same, and it is in force once all ranks have found each other done.
+A checkpoint is written under a temporary name, synced and renamed, and only then do older ones go:
+a kill at any moment leaves one in force. One whose bytes have changed since is set aside, never
+deleted, and the one before is used; where none is sound, a run does not start over unless it is
+asked to. With `in_background` the state is copied first and written by a thread while training goes
+on; what is written is the same, and it is in force once all ranks have found each other done.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ T = TypeVar("T")
 
 
 class CheckpointNotWritten(OSError):
-    """A rank could not write its part, for example because the disk is full; the checkpoint before stays in force."""
+    """A rank could not write its part, for example because the disk is full; the checkpoint before
+    stays in force."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,13 @@ class _Pending:
 
 @dataclass
 class Checkpoints:
-    """Those of one run. Every rank has one and makes the same calls; leaving its context waits for the thread.
+    """Those of one run. Every rank has one and makes the same calls; leaving its context waits for
+    the thread.
 
-    keep_last: newest ones that stay. keep_best: also the one of the lowest validation loss.
-    report: told (event, step, what), on the first rank, of a checkpoint that is passed over or does not say what it is made with.
-    made_with: what decides the run; checkpoints say it, and those of another run are refused. None: they do not.
+    keep_last: newest ones that stay. keep_best: also the one of the lowest validation loss. report:
+    told (event, step, what), on the first rank, of a checkpoint that is passed over or does not say
+    what it is made with. made_with: what decides the run; checkpoints say it, and those of another
+    run are refused. None: they do not.
     """
 
     root: Path
@@ -81,7 +85,9 @@ class Checkpoints:
     _pending: _Pending | None = None
     _damages: dict[str, str] = field(default_factory=dict)
     """Folder → why it was set aside."""
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="checkpoint"))
+    _thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+    )
 
     def __post_init__(self) -> None:
         self._writer = Writer(self.ranks)
@@ -90,10 +96,17 @@ class Checkpoints:
     def __enter__(self) -> Checkpoints:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._thread.shutdown()
 
-    def save(self, step: int, layout: Layout, optimizer: Optimizer, val_loss: float | None = None) -> None:
+    def save(
+        self, step: int, layout: Layout, optimizer: Optimizer, val_loss: float | None = None
+    ) -> None:
         """Write the state after `step`; one that is still being written is finished first."""
         self.finish()
         temporary = temporary_of(self.root, step)
@@ -108,7 +121,8 @@ class Checkpoints:
             self.finish()
 
     def poll(self) -> None:
-        """Put a checkpoint in force whose writing has ended on all ranks; what went wrong there is raised here, on all."""
+        """Put a checkpoint in force whose writing has ended on all ranks; what went wrong there is
+        raised here, on all."""
         if self._pending is not None and not self._unwritten.ask(not self._pending.written.done()):
             self.finish()
 
@@ -119,21 +133,27 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         self._unwritten.settle()
         error = pending.written.exception()
-        # torch names no reason where a disk is full, but that its file is shorter than it should be.
+        # torch names no reason where a disk is full, but that its file is shorter than it should
+        # be.
         why = error and f"{error} ({shutil.disk_usage(self.root).free / 1e9:.1f} GB free)"
         parts = gather_objects(why or pending.written.result(), self.ranks)
-        if failures := [f"rank {rank}: {part}" for rank, part in enumerate(parts) if isinstance(part, str)]:
-            raise CheckpointNotWritten(f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}") from error
+        if failures := [
+            f"rank {rank}: {part}" for rank, part in enumerate(parts) if isinstance(part, str)
+        ]:
+            raise CheckpointNotWritten(
+                f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}"
+            ) from error
         if self.ranks.is_first:
             self._put_in_force(pending, parts)
         self.ranks.barrier()
 
     def load(self, layout: Layout, optimizer: Optimizer, restart: bool = False) -> int:
-        """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where there is none.
+        """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where
+        there is none.
 
-        restart: begin at 0 also where there are checkpoints and none is sound.
-        Raises CheckpointError where that is so and not wanted, and where a sound one is of another run, by its settings and data
-        or by its tensors.
+        restart: begin at 0 also where there are checkpoints and none is sound. Raises
+        CheckpointError where that is so and not wanted, and where a sound one is of another run, by
+        its settings and data or by its tensors.
         """
         step = self.newest_sound()
         if step is None:
@@ -145,19 +165,25 @@ class Checkpoints:
 
     def _begin_past(self, names: list[str], restart: bool) -> None:
         """Begin at step 0 in spite of damaged checkpoints, if that is wanted."""
-        whys = [f"{name}: {self._damages.get(name.split('.')[0], 'found earlier')}" for name in names]
+        whys = [
+            f"{name}: {self._damages.get(name.split('.')[0], 'found earlier')}" for name in names
+        ]
         what = f"{self.root} has checkpoints and none is sound ({', '.join(whys)})"
         if not restart:
-            way_out = "restore one and drop .damaged from its name, or begin at step 0 with train.restart=true, which keeps them"
+            way_out = (
+                "restore one and drop .damaged from its name, or begin at step 0 with"
+                " train.restart=true, which keeps them"
+            )
             raise CheckpointError(f"{what}; {way_out}")
         if self.report and self.ranks.is_first:
             self.report("restarted", 0, f"{what}; begins at step 0, as train.restart=true asks")
 
     def newest_sound(self, newest: int | None = None) -> int | None:
-        """The step of the newest sound checkpoint; damaged ones that are passed over for it are set aside.
+        """The step of the newest sound checkpoint; damaged ones that are passed over for it are set
+        aside.
 
-        newest: the last step that is asked for; None: any.
-        Raises CheckpointError, on every rank, where one cannot be read, or is not the same to all: that is no damage.
+        newest: the last step that is asked for; None: any. Raises CheckpointError, on every rank,
+        where one cannot be read, or is not the same to all: that is no damage.
         """
         self.finish()
         if self.ranks.is_first:
@@ -177,19 +203,22 @@ class Checkpoints:
         return None
 
     def read(self, step: int, layout: Layout, optimizer: Optimizer) -> None:
-        """Fill model and optimizer from a sound checkpoint. Raises CheckpointError where it is of another run."""
+        """Fill model and optimizer from a sound checkpoint. Raises CheckpointError where it is of
+        another run."""
         self._require_this_run(step)
         read_into(collect_state(layout, optimizer), folder_of(self.root, step), self.ranks)
         fill_copies(layout, optimizer)
 
     def val_loss_at(self, step: int) -> float | None:
-        """What the checkpoint of a step says of its validation loss, if there is one; on the first rank. Collective."""
+        """What the checkpoint of a step says of its validation loss, if there is one; on the first
+        rank. Collective."""
         self.finish()
         progress = read_progress(self.root, step) if self.ranks.is_first else None
         return progress.val_loss if isinstance(progress, Progress) else None
 
     def forget_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps: those of a run that has gone back, and saved this step again."""
+        """Remove the checkpoints of later steps: those of a run that has gone back, and saved this
+        step again."""
         self.finish()
         if self.ranks.is_first:
             for later in steps_in(self.root):
@@ -205,24 +234,31 @@ class Checkpoints:
             if all(steps == found[0] for steps in found):
                 return found[0]
         raise CheckpointError(
-            f"ranks see different checkpoints in {self.root}: {found}; give them one shared file system, and run again"
+            f"ranks see different checkpoints in {self.root}: {found}; give them one shared file"
+            " system, and run again"
         )
 
     def _damage(self, step: int) -> str | None:
-        """Why a checkpoint cannot be loaded, the same on every rank; each looks at some of the files."""
+        """Why a checkpoint cannot be loaded, the same on every rank; each looks at some of the
+        files."""
         seen = self._on_all(lambda: read_progress(self.root, step, patient=True))
         damages = [one for one in seen if isinstance(one, str)]
         if 0 < len(damages) < self.ranks.world:
             folder = folder_of(self.root, step)
             raise CheckpointError(
-                f"some ranks see {folder} whole and others do not ({damages[0]}); nothing was changed, run again"
+                f"some ranks see {folder} whole and others do not ({damages[0]}); nothing was"
+                " changed, run again"
             )
         if damages:
             return damages[0]
-        return next(filter(None, self._on_all(lambda: self._changed_file(step, seen[self.ranks.rank]))), None)
+        return next(
+            filter(None, self._on_all(lambda: self._changed_file(step, seen[self.ranks.rank]))),
+            None,
+        )
 
     def _on_all(self, look: Callable[[], T]) -> list[T]:
-        """What each rank finds. Raises CheckpointError, on every rank, where one of them gets no answer."""
+        """What each rank finds. Raises CheckpointError, on every rank, where one of them gets no
+        answer."""
         found: T | _NoAnswer
         try:
             found = look()
@@ -230,23 +266,30 @@ class Checkpoints:
             found = _NoAnswer(f"rank {self.ranks.rank}: {error}")
         every = gather_objects(found, self.ranks)
         if failures := [one.why for one in every if isinstance(one, _NoAnswer)]:
-            raise CheckpointError(f"{self.root} cannot be read ({'; '.join(failures)}); it is left as it is, run again")
+            raise CheckpointError(
+                f"{self.root} cannot be read ({'; '.join(failures)}); it is left as it is, run"
+                " again"
+            )
         return every
 
     def _require_this_run(self, step: int) -> None:
-        """Raise CheckpointError, on every rank, where a sound checkpoint was made with something else."""
+        """Raise CheckpointError, on every rank, where a sound checkpoint was made with something
+        else."""
         progress = self._on_all(lambda: read_progress(self.root, step))[0]
         assert isinstance(progress, Progress), progress
         if self.made_with is None:
             return
         if progress.made_with is None:
             if self.report and self.ranks.is_first:
-                what = "it does not say what it was made with, so that is not compared; from the next checkpoint on it is"
+                what = (
+                    "it does not say what it was made with, so that is not compared; from the next"
+                    " checkpoint on it is"
+                )
                 self.report("unknown_checkpoint", step, what)
         elif difference := self.made_with.difference_to(progress.made_with, step):
             raise CheckpointError(
-                f"checkpoint {folder_of(self.root, step)} is of another run: {difference}; give this run what that was made "
-                "with, or a work directory of its own"
+                f"checkpoint {folder_of(self.root, step)} is of another run: {difference}; give"
+                " this run what that was made with, or a work directory of its own"
             )
 
     def _changed_file(self, step: int, progress: Progress | str) -> str | None:
@@ -261,6 +304,8 @@ class Checkpoints:
         temporary = temporary_of(self.root, pending.step)
         files = self._writer.write_index(temporary, parts)
         settings = dict(self.made_with.settings) if self.made_with else None
-        write_progress(temporary, self.root, Progress(pending.step, pending.val_loss, files, settings))
+        write_progress(
+            temporary, self.root, Progress(pending.step, pending.val_loss, files, settings)
+        )
         publish(self.root, pending.step)
         prune(self.root, pending.step, self.keep_last, self.keep_best)

@@ -1,12 +1,14 @@
-"""Names checkpoint folders, publishes them, finds out which are whole, and removes those that may go.
+"""Names checkpoint folders, publishes them, finds out which are whole, and removes those that may
+go.
 
-`<root>/step-00000120/` holds files and `progress.json`: the step, its validation loss where it was measured there, the best
-checkpoint that is kept, what it was made with, and size and digest of every other file. A folder appears by renaming, so one
-that is there was whole once; one that has lost or changed bytes since is found by its sizes, or else by its digests. That one
-is set aside as `step-00000120.damaged` and never deleted here: what is left of it may be all there is.
+`<root>/step-00000120/` holds files and `progress.json`: the step, its validation loss where it was
+measured there, the best checkpoint that is kept, what it was made with, and size and digest of
+every other file. A folder appears by renaming, so one that is there was whole once; one that has
+lost or changed bytes since is found by its sizes, or else by its digests. That one is set aside as
+`step-00000120.damaged` and never deleted here: what is left of it may be all there is.
 
-A folder leaves by renaming too, so that a half removed one is never taken for a damaged one. A kill between two calls leaves one
-of these beside the checkpoints, and `recover` settles it:
+A folder leaves by renaming too, so that a half removed one is never taken for a damaged one. A kill
+between two calls leaves one of these beside the checkpoints, and `recover` settles it:
 
 | name | what it is | what becomes of it |
 |---|---|---|
@@ -14,8 +16,9 @@ of these beside the checkpoints, and `recover` settles it:
 | `.step-N.old` | being replaced by a new `step-N` | put back if there is no `step-N`, else removed |
 | `.step-N.gone` | being removed | removed |
 
-A digest is BLAKE2b over BLAKE2b digests of pieces of `PIECE` bytes, so that several cores share a large file.
-"""
+A digest is BLAKE2b over BLAKE2b digests of pieces of `PIECE` bytes, so that several cores share a
+large file.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ DAMAGED = ".damaged"
 PIECE = 64 << 20
 MAX_THREADS = 4
 LOOK_AGAIN_S = (0.0, 0.2, 0.8)
-"""Pauses before a missing file is looked for again: a network file system may answer from before it was there."""
+"""Pauses before a missing file is looked for again: a network file system may answer from before it
+was there."""
 _READ = 1 << 20
 
 
@@ -54,7 +58,8 @@ class Progress:
     files: dict[str, tuple[int, str]]
     """Name → (bytes, digest)."""
     made_with: dict[str, Any] | None = None
-    """Settings and data that decided it, as `llm_core.checkpoint.made_with` has them; None: it does not say."""
+    """Settings and data that decided it, as `llm_core.checkpoint.made_with` has them; None: it does
+    not say."""
 
 
 def folder_of(root: Path, step: int) -> Path:
@@ -67,13 +72,19 @@ def temporary_of(root: Path, step: int) -> Path:
 
 
 def steps_in(root: Path) -> list[int]:
-    """Steps that have a folder, whole or not, in order. What else lies there, as a copy under a name of its own, is not ours."""
-    found = (int(number) for name in _names_in(root) if (number := name.removeprefix("step-")).isdecimal())
+    """Steps that have a folder, whole or not, in order. What else lies there, as a copy under a
+    name of its own, is not ours."""
+    found = (
+        int(number)
+        for name in _names_in(root)
+        if (number := name.removeprefix("step-")).isdecimal()
+    )
     return sorted(step for step in set(found) if folder_of(root, step).is_dir())
 
 
 def _names_in(root: Path) -> list[str]:
-    """Raises OSError where there is a folder that cannot be listed: an empty list would start the run over."""
+    """Raises OSError where there is a folder that cannot be listed: an empty list would start the
+    run over."""
     try:
         return [name for name in os.listdir(root) if name.startswith("step-")]
     except FileNotFoundError:
@@ -86,9 +97,11 @@ def damaged_in(root: Path) -> list[str]:
 
 
 def read_progress(root: Path, step: int, patient: bool = False) -> Progress | str:
-    """What a checkpoint says of itself, or why it cannot be believed; sizes are looked at, contents are not.
+    """What a checkpoint says of itself, or why it cannot be believed; sizes are looked at, contents
+    are not.
 
-    patient: look again for what is missing. Raises OSError where the file system does not answer: that is no damage.
+    patient: look again for what is missing. Raises OSError where the file system does not answer:
+    that is no damage.
     """
     for pause_s in LOOK_AGAIN_S if patient else (0.0,):
         time.sleep(pause_s)
@@ -104,10 +117,15 @@ def read_progress(root: Path, step: int, patient: bool = False) -> Progress | st
 def _read_progress(folder: Path, step: int) -> Progress | str:
     try:
         found = json.loads((folder / PROGRESS_FILE).read_text("utf-8"))
-        files = {str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()}
+        files = {
+            str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()
+        }
         val_loss, made_with = found["val_loss"], found.get("made_with")
         progress = Progress(
-            int(found["step"]), None if val_loss is None else float(val_loss), files, made_with and dict(made_with)
+            int(found["step"]),
+            None if val_loss is None else float(val_loss),
+            files,
+            made_with and dict(made_with),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{PROGRESS_FILE} cannot be read ({error})"
@@ -129,7 +147,8 @@ def write_progress(folder: Path, root: Path, progress: Progress) -> None:
 
 
 def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None) -> int | None:
-    """The kept step of the lowest validation loss, the first of equals; None where none was measured.
+    """The kept step of the lowest validation loss, the first of equals; None where none was
+    measured.
 
     upto: later steps do not count; a run that went back has not made them yet.
     """
@@ -137,12 +156,15 @@ def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None
     for step in steps_in(root):
         if step <= upto and not isinstance(progress := read_progress(root, step), str):
             losses.setdefault(step, progress.val_loss)
-    measured = [(loss, step) for step, loss in losses.items() if loss is not None and math.isfinite(loss)]
+    measured = [
+        (loss, step) for step, loss in losses.items() if loss is not None and math.isfinite(loss)
+    ]
     return min(measured)[1] if measured else None
 
 
 def publish(root: Path, step: int) -> None:
-    """Put the synced folder `temporary_of(step)` in force; at every moment this step or one before it is there."""
+    """Put the synced folder `temporary_of(step)` in force; at every moment this step or one before
+    it is there."""
     final, old = folder_of(root, step), root / f".step-{step:08d}.old"
     if os.path.lexists(final):  # saved before, by a run that then went back
         os.rename(final, old)
@@ -152,7 +174,8 @@ def publish(root: Path, step: int) -> None:
 
 
 def prune(root: Path, newest: int, keep_last: int, keep_best: bool) -> None:
-    """Remove all but the last `keep_last` up to `newest`, and the best where it is wanted. Later ones stay."""
+    """Remove all but the last `keep_last` up to `newest`, and the best where it is wanted. Later
+    ones stay."""
     steps = [step for step in steps_in(root) if step <= newest]
     kept = {*steps[-keep_last:], *([best_step(root, newest)] if keep_best else [])}
     for step in steps:
@@ -171,7 +194,10 @@ def discard(root: Path, step: int) -> None:
 def set_aside(root: Path, step: int) -> Path:
     """Keep a damaged checkpoint under a name that no run goes on from; its new place."""
     folder = folder_of(root, step)
-    names = (f"{folder.name}{DAMAGED}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+    names = (
+        f"{folder.name}{DAMAGED}{f'-{number}' if number > 1 else ''}"
+        for number in itertools.count(1)
+    )
     aside = next(root / name for name in names if not os.path.lexists(root / name))
     os.rename(folder, aside)
     sync_folder(root)

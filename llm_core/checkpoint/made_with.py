@@ -1,7 +1,9 @@
-"""Is a checkpoint one of this run? What decides the result is kept in it, and compared before anything is loaded.
+"""Is a checkpoint one of this run? What decides the result is kept in it, and compared before
+anything is loaded.
 
-That is every setting of model, optim and train that is not marked NOT_IN_KEY, and the contents of the shards. Layout, number of
-processes, memory, micro batches, kernels and paths are not in it: a run may go on under others.
+That is every setting of model, optim and train that is not marked NOT_IN_KEY, and the contents of
+the shards. Layout, number of processes, memory, micro batches, kernels and paths are not in it: a
+run may go on under others.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ class MadeWith:
     """What decides the result of a run."""
 
     settings: Mapping[str, Any]
-    """Dotted name → plain value, in the order of the config; then the digest of each split's shards."""
+    """Dotted name → plain value, in the order of the config; then the digest of each split's
+    shards."""
     optim: OptimConfig
 
     def difference_to(self, saved: Mapping[str, Any], step: int) -> str | None:
         """The first setting that a checkpoint of `step` was made with another value of, in words.
 
-        Another number of steps is none where it changes no step that is made: learning rates up to `step` stay as they were.
+        Another number of steps is none where it changes no step that is made: learning rates up to
+        `step` stay as they were.
         """
         for name in [*self.settings, *(name for name in saved if name not in self.settings)]:
             before, now = saved.get(name, "not set"), self.settings.get(name, "not set")
@@ -43,14 +47,22 @@ class MadeWith:
                 return found
             if (changed := self._first_changed_rate(int(before), int(now), step)) is not None:
                 return (
-                    f"{found}, which changes the learning rate of step {changed} of the {step} made "
-                    f"(optim.schedule={self.optim.schedule}; constant, inverse_sqrt, and wsd before it falls, can be made longer)"
+                    f"{found}, which changes the learning rate of step {changed} of the {step} made"
+                    f" (optim.schedule={self.optim.schedule}; constant, inverse_sqrt, and wsd"
+                    " before it falls, can be made longer)"
                 )
         return None
 
     def _first_changed_rate(self, before: int, now: int, step: int) -> int | None:
         made = range(1, min(step, before, now) + 1)
-        return next((k for k in made if learning_rate(k, before, self.optim) != learning_rate(k, now, self.optim)), None)
+        return next(
+            (
+                k
+                for k in made
+                if learning_rate(k, before, self.optim) != learning_rate(k, now, self.optim)
+            ),
+            None,
+        )
 
 
 def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
@@ -58,16 +70,23 @@ def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
     settings: dict[str, Any] = {}
     for group in ("model", "optim", "train"):
         settings |= _dotted(group, key_config(getattr(config, group)))
-    return MadeWith(settings | {f"shards.{shards.split}": _digest(shards) for shards in splits}, config.optim)
+    return MadeWith(
+        settings | {f"shards.{shards.split}": _digest(shards) for shards in splits}, config.optim
+    )
 
 
 def _dotted(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping) and value:
-        return {key: one for inner, found in value.items() for key, one in _dotted(f"{name}.{inner}", found).items()}
+        return {
+            key: one
+            for inner, found in value.items()
+            for key, one in _dotted(f"{name}.{inner}", found).items()
+        }
     return {name: value}
 
 
 def _digest(shards: TokenShards) -> str:
-    """By what the shards say of themselves, digests of their tokens among it: opening a run reads no token for this."""
+    """By what the shards say of themselves, digests of their tokens among it: opening a run reads
+    no token for this."""
     metadata = json.dumps([shard.metadata for shard in shards.shards], sort_keys=True)
     return hashlib.blake2b(metadata.encode(), digest_size=8).hexdigest()

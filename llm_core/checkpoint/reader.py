@@ -1,7 +1,9 @@
-"""Reads the state of a run from files: each rank reads the pieces that its layout needs, straight into place.
+"""Reads the state of a run from files: each rank reads the pieces that its layout needs, straight
+into place.
 
-Only our own folders are loaded, after their digests were looked at. DCP keeps its index as a pickle: it goes through an
-unpickler that knows the index classes and nothing else, here and nowhere else.
+Only our own folders are loaded, after their digests were looked at. DCP keeps its index as a
+pickle: it goes through an unpickler that knows the index classes and nothing else, here and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -23,18 +25,20 @@ Shape = tuple[int, ...]
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that must not be loaded: of another model, or with an index that holds foreign objects."""
+    """A checkpoint that must not be loaded: of another model, or with an index that holds foreign
+    objects."""
 
 
 def read_into(state: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Fill tensors by name. Every rank must call it. Raises CheckpointError unless the folder holds this state and no more."""
+    """Fill tensors by name. Every rank must call it. Raises CheckpointError unless the folder holds
+    this state and no more."""
     wanted = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for of_rank in gather_objects(wanted, ranks):
         wanted |= of_rank
     if difference := difference_to(wanted, _shapes(folder)):
         raise CheckpointError(
-            f"checkpoint {folder} is of another run: {difference}; give it the model, optim and train.dtype it was made with, "
-            "or this run a work directory of its own"
+            f"checkpoint {folder} is of another run: {difference}; give it the model, optim and"
+            " train.dtype it was made with, or this run a work directory of its own"
         )
     with warnings.catch_warnings():
         # One process needs no process group.
@@ -43,7 +47,8 @@ def read_into(state: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
 
 
 def difference_to(wanted: dict[str, Shape], there: dict[str, Shape]) -> str | None:
-    """The first tensor in order that a state has and a checkpoint has not, or in another shape, or the other way round."""
+    """The first tensor in order that a state has and a checkpoint has not, or in another shape, or
+    the other way round."""
     for name in sorted(wanted.keys() | there.keys()):
         if name not in there:
             return f"it has no {name}"
@@ -55,7 +60,10 @@ def difference_to(wanted: dict[str, Shape], there: dict[str, Shape]) -> str | No
 
 
 def _shapes(folder: Path) -> dict[str, Shape]:
-    return {name: tuple(facts.size) for name, facts in _Reader(folder).read_metadata().state_dict_metadata.items()}
+    return {
+        name: tuple(facts.size)
+        for name, facts in _Reader(folder).read_metadata().state_dict_metadata.items()
+    }
 
 
 class IndexUnpickler(pickle.Unpickler):
@@ -68,17 +76,31 @@ class IndexUnpickler(pickle.Unpickler):
             ("torch.serialization", "_get_layout"),
             ("pathlib", "PosixPath"),
             ("pathlib._local", "PosixPath"),  # its name from Python 3.13 on
-            *(("torch.distributed.checkpoint.metadata", name) for name in ("Metadata", "MetadataIndex", "StorageMeta")),
-            *(("torch.distributed.checkpoint.metadata", name) for name in ("TensorStorageMetadata", "TensorProperties")),
-            *(("torch.distributed.checkpoint.metadata", name) for name in ("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING")),
+            *(
+                ("torch.distributed.checkpoint.metadata", name)
+                for name in ("Metadata", "MetadataIndex", "StorageMeta")
+            ),
+            *(
+                ("torch.distributed.checkpoint.metadata", name)
+                for name in ("TensorStorageMetadata", "TensorProperties")
+            ),
+            *(
+                ("torch.distributed.checkpoint.metadata", name)
+                for name in ("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING")
+            ),
             ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
         }
     )
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in self.ALLOWED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+        if (module, name) in self.ALLOWED or (
+            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
             return super().find_class(module, name)
-        raise CheckpointError(f"checkpoint index holds {module}.{name}, which no checkpoint of ours does; delete the checkpoint")
+        raise CheckpointError(
+            f"checkpoint index holds {module}.{name}, which no checkpoint of ours does; delete the"
+            " checkpoint"
+        )
 
 
 class _Reader(dcp.FileSystemReader):

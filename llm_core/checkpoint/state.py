@@ -1,6 +1,8 @@
-"""What is the state of a run? Weights and what the optimizer keeps of each, by names that do not depend on the layout.
+"""What is the state of a run? Weights and what the optimizer keeps of each, by names that do not
+depend on the layout.
 
-Learning rate and data order are functions of the step, so the step is all the rest there is to save.
+Learning rate and data order are functions of the step, so the step is all the rest there is to
+save.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from llm_core.parallel.places import local, placed_weights
 
 
 def collect_state(layout: Layout, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Tensors by global names; a copy of a tied weight goes by the name of the weight, once. Writing to them changes the run."""
+    """Tensors by global names; a copy of a tied weight goes by the name of the weight, once.
+    Writing to them changes the run."""
     state: dict[str, Tensor] = {}
     for name, parameter, place in placed_weights(layout):
         if f"model.{name}" not in state:

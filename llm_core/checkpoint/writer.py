@@ -1,11 +1,13 @@
-"""Writes the state of a run to files: plans of torch.distributed.checkpoint, made once, carried out by each rank alone.
+"""Writes the state of a run to files: plans of torch.distributed.checkpoint, made once, carried out
+by each rank alone.
 
-`dcp.save` meets other ranks at every turn, so it cannot run beside training, which meets them too. Its steps can: a plan says
-which rank writes what (a collective call, repeated only when names, shapes or the layout change), writing touches only this
-rank's file, and the index is made of what all have written (a second collective call, of some kB). Between the two calls a
-thread may write.
+`dcp.save` meets other ranks at every turn, so it cannot run beside training, which meets them too.
+Its steps can: a plan says which rank writes what (a collective call, repeated only when names,
+shapes or the layout change), writing touches only this rank's file, and the index is made of what
+all have written (a second collective call, of some kB). Between the two calls a thread may write.
 
-Cost of copying first: the part of the state that this rank writes, once, in buffers that are kept; pinned where it is on a GPU.
+Cost of copying first: the part of the state that this rank writes, once, in buffers that are kept;
+pinned where it is on a GPU.
 """
 
 from __future__ import annotations
@@ -53,8 +55,11 @@ class Writer:
         self._buffers: State = {}
 
     def take(self, state: State, copy: bool) -> None:
-        """Get hold of the state to be written; as it is now with `copy`, else as it is while it is written. Collective."""
-        signature = [(name, tensor.shape, tensor.dtype, _place(tensor)) for name, tensor in state.items()]
+        """Get hold of the state to be written; as it is now with `copy`, else as it is while it is
+        written. Collective."""
+        signature = [
+            (name, tensor.shape, tensor.dtype, _place(tensor)) for name, tensor in state.items()
+        ]
         if signature != self._planned_for:
             self._make_plan(state)
             self._planned_for = signature
@@ -68,7 +73,10 @@ class Writer:
             self._planner.copied.synchronize()
         results = _storage(folder).write_data(self._plan, self._planner).wait()
         names = sorted({result.storage_data.relative_path for result in results})
-        return Written(results, {name: ((folder / name).stat().st_size, digest_file(folder / name)) for name in names})
+        return Written(
+            results,
+            {name: ((folder / name).stat().st_size, digest_file(folder / name)) for name in names},
+        )
 
     def write_index(self, folder: Path, written: list[Written]) -> dict[str, tuple[int, str]]:
         """Finish a folder on one rank, from what all have written; its files."""
@@ -79,7 +87,8 @@ class Writer:
         return files | {index.name: (index.stat().st_size, digest_file(index))}
 
     def _make_plan(self, state: State) -> None:
-        """Every rank learns the plans of all, and draws the same conclusion: what several have, one writes."""
+        """Every rank learns the plans of all, and draws the same conclusion: what several have, one
+        writes."""
         planner, storage = _Planner(), _storage(Path("unused"))
         planner.set_up_planner(state, is_coordinator=self._ranks.is_first)
         plans = gather_objects(planner.create_local_plan(), self._ranks)
@@ -92,17 +101,21 @@ class Writer:
         pin = self._ranks.device.type == "cuda"
         for name, tensor in tensors.items():
             if name not in self._buffers:
-                self._buffers[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin)
+                self._buffers[name] = torch.empty(
+                    tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin
+                )
             self._buffers[name].copy_(tensor, non_blocking=pin)
         if pin:
-            # Steps that come after on this stream wait for the copies, the thread that writes waits for this event.
+            # Steps that come after on this stream wait for the copies, the thread that writes waits
+            # for this event.
             self._planner.copied = torch.cuda.Event()
             self._planner.copied.record()
         return self._buffers
 
 
 class _Planner(dcp.DefaultSavePlanner):
-    """Plans by the shapes of the whole state; gives out the parts of this rank when they are written."""
+    """Plans by the shapes of the whole state; gives out the parts of this rank when they are
+    written."""
 
     held: State
     copied: Any = None

@@ -17,40 +17,64 @@ class DataConfig:
     """Packing, order and mixture of training sequences."""
 
     packing: Literal["concat", "best_fit", "one_per_row"] = "concat"
-    """concat: one stream, cut every seq_len. best_fit: documents whole where they fit. one_per_row: one each, cropped."""
+    """concat: one stream, cut every seq_len. best_fit: documents whole where they fit. one_per_row:
+    one each, cropped."""
     order: Literal["shuffled", "sequential", "random"] = "shuffled"
-    """shuffled: each sequence once per epoch, in a new order. sequential: as stored. random: each time drawn anew."""
+    """shuffled: each sequence once per epoch, in a new order. sequential: as stored. random: each
+    time drawn anew."""
     mask_documents: bool = False
-    """Attend within a document only, with positions from 0 on in each; else a row is attended as one text."""
+    """Attend within a document only, with positions from 0 on in each; else a row is attended as
+    one text."""
     mixture: dict[str, dict[str, float]] = field(default_factory=dict)
-    """{first step: {source: weight}}; empty takes every source as it is. Shares are of sequences; unnamed sources give none."""
+    """{first step: {source: weight}}; empty takes every source as it is. Shares are of sequences;
+    unnamed sources give none."""
     ranks: Literal["blocks", "strided"] = field(default="blocks", metadata=NOT_IN_KEY)
-    """Which rows of a global batch a process takes: a run of them, or every n-th as in torch's DistributedSampler."""
+    """Which rows of a global batch a process takes: a run of them, or every n-th as in torch's
+    DistributedSampler."""
     prefetch_batches: int = field(default=2, metadata=NOT_IN_KEY)
-    """Batches read ahead by a thread, into pinned memory where there is a GPU; 0 reads when asked."""
+    """Batches read ahead by a thread, into pinned memory where there is a GPU; 0 reads when
+    asked."""
 
     verify_shards: bool = field(default=False, metadata=NOT_IN_KEY)
-    """Read all training shards once before the first step, and compare them with the digests they were written with."""
+    """Read all training shards once before the first step, and compare them with the digests they
+    were written with."""
 
     def __post_init__(self) -> None:
         if self.prefetch_batches < 0:
-            raise ConfigError(f"prefetch_batches ({self.prefetch_batches}) must not be negative; 0 reads when asked")
+            raise ConfigError(
+                f"prefetch_batches ({self.prefetch_batches}) must not be negative; 0 reads when"
+                " asked"
+            )
         if self.mixture and "0" not in self.mixture:
-            raise ConfigError(f"mixture (from step {', '.join(self.mixture)}) must say how it begins; add step 0")
+            raise ConfigError(
+                f"mixture (from step {', '.join(self.mixture)}) must say how it begins; add step 0"
+            )
         for step, weights in self.mixture.items():
             if not step.isdecimal() or step != str(int(step)):
-                raise ConfigError(f"mixture ({step}) must be keyed by steps, whole numbers from 0 on")
+                raise ConfigError(
+                    f"mixture ({step}) must be keyed by steps, whole numbers from 0 on"
+                )
             if not weights or min(weights.values()) < 0 or not sum(weights.values()) > 0:
-                raise ConfigError(f"mixture at step {step} ({weights}) must have weights of at least 0, one of them above")
+                raise ConfigError(
+                    f"mixture at step {step} ({weights}) must have weights of at least 0, one of"
+                    " them above"
+                )
             if not math.isfinite(sum(weights.values())):
-                raise ConfigError(f"mixture at step {step} ({weights}) must have finite weights that add up; try shares of 1")
+                raise ConfigError(
+                    f"mixture at step {step} ({weights}) must have finite weights that add up; try"
+                    " shares of 1"
+                )
             for source, weight in weights.items():
                 if 0 < weight < 0.5 / MIXTURE_SLOTS * sum(weights.values()):
                     raise ConfigError(
-                        f"mixture at step {step} gives {source} {weight}, less than a {2 * MIXTURE_SLOTS}th; raise it or set 0"
+                        f"mixture at step {step} gives {source} {weight}, less than a"
+                        f" {2 * MIXTURE_SLOTS}th; raise it or set 0"
                     )
 
     @property
     def phases(self) -> list[tuple[int, dict[str, float]]]:
         """(first step, weights), in order."""
-        return sorted(((int(step), weights) for step, weights in self.mixture.items()), key=lambda phase: phase[0])
+        return sorted(
+            ((int(step), weights) for step, weights in self.mixture.items()),
+            key=lambda phase: phase[0],
+        )

@@ -1,14 +1,16 @@
 """Which tokens are in step N on rank R? A pure function, with no state but a position.
 
-A split is laid out in rows of `seq_len` targets (`llm_core.data.packing`), the samples. Epoch e visits them in the order of a keyed
-bijection of [0, num_samples) (`llm_core.data.order`), which needs no memory and no shuffle buffer; `sequential` visits them as
-stored and `random` draws each anew. The global position p lies in epoch p // num_samples; a batch may cross an epoch border.
-With a mixture (`llm_core.data.mixture`) each source has rows and epochs of its own. Rank and world only choose rows of the global
-batch, so a run resumes at any data-parallel degree.
+A split is laid out in rows of `seq_len` targets (`llm_core.data.packing`), the samples. Epoch e
+visits them in the order of a keyed bijection of [0, num_samples) (`llm_core.data.order`), which
+needs no memory and no shuffle buffer; `sequential` visits them as stored and `random` draws each
+anew. The global position p lies in epoch p // num_samples; a batch may cross an epoch border. With
+a mixture (`llm_core.data.mixture`) each source has rows and epochs of its own. Rank and world only
+choose rows of the global batch, so a run resumes at any data-parallel degree.
 
-Cost: a batch is read into the arrays it is given away in; the order is computed for some thousand positions at once. Memory:
-none for `concat` without a mixture, else 24 bytes per document; 9 more with several sources (`llm_core.data.sources`). `documents`
-says what belongs together, for attention masks.
+Cost: a batch is read into the arrays it is given away in; the order is computed for some thousand
+positions at once. Memory: none for `concat` without a mixture, else 24 bytes per document; 9 more
+with several sources (`llm_core.data.sources`). `documents` says what belongs together, for
+attention masks.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ from llm_core.data.sources import NO_SOURCE, read_sources
 from llm_core.model.loss import IGNORED
 
 ORDER_BLOCK = 4096
-"""Positions whose samples are computed together, at most: one at a time costs more than reading their tokens."""
+"""Positions whose samples are computed together, at most: one at a time costs more than reading
+their tokens."""
 
 
 # B rows of this rank · T places
 class Loader:
-    """Batches of one data-parallel rank: its rows of each global batch, a run of them or every `world`-th.
+    """Batches of one data-parallel rank: its rows of each global batch, a run of them or every
+    `world`-th.
 
-    `batch(step)` is pure. `next_batch()` also moves on; `state_dict` holds {seed, epoch, consumed_samples},
-    the same on every rank and for every world size.
+    `batch(step)` is pure. `next_batch()` also moves on; `state_dict` holds {seed, epoch,
+    consumed_samples}, the same on every rank and for every world size.
     """
 
     def __init__(
@@ -54,8 +58,9 @@ class Loader:
         assert 0 <= rank < world
         if global_batch_sequences < 1 or global_batch_sequences % world:
             raise ConfigError(
-                f"global_batch_sequences ({global_batch_sequences}) must be a multiple of the data-parallel degree ({world}); "
-                f"try {max(1, global_batch_sequences // world) * world}"
+                f"global_batch_sequences ({global_batch_sequences}) must be a multiple of the"
+                f" data-parallel degree ({world}); try"
+                f" {max(1, global_batch_sequences // world) * world}"
             )
         self.seq_len, self.global_batch_sequences, self.seed = seq_len, global_batch_sequences, seed
         self._data = data or DataConfig()
@@ -68,12 +73,17 @@ class Loader:
         elif self._data.packing == "concat":
             self._rows = StreamRows(shards, seq_len)
         else:
-            self._rows = PlannedRows(shards, seq_len, make_plan(*shards.document_bounds(), seq_len, self._data.packing), IGNORED)
+            self._rows = PlannedRows(
+                shards,
+                seq_len,
+                make_plan(*shards.document_bounds(), seq_len, self._data.packing),
+                IGNORED,
+            )
         self.num_samples = self._rows.num_rows
         if self.num_samples == 0:
             raise ConfigError(
-                f"seq_len ({seq_len}) needs at least {seq_len + 1} tokens, split {shards.split!r} has {shards.num_tokens}; "
-                f"use a smaller seq_len or more text"
+                f"seq_len ({seq_len}) needs at least {seq_len + 1} tokens, split {shards.split!r}"
+                f" has {shards.num_tokens}; use a smaller seq_len or more text"
             )
         per_rank = global_batch_sequences // world
         self._places = np.arange(rank * per_rank, (rank + 1) * per_rank)
@@ -103,11 +113,14 @@ class Loader:
         out = np.empty_like(position)
         for k in np.unique(source).tolist():
             begin, end = self._source_rows[k], self._source_rows[k + 1]
-            out[source == k] = begin + self._ordered(number[source == k], end - begin, f" of {self._sources[k]}")
+            out[source == k] = begin + self._ordered(
+                number[source == k], end - begin, f" of {self._sources[k]}"
+            )
         return out
 
     def batch_at(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids_BT, targets_BT) of this rank, of the global batch that begins at a global position."""
+        """(ids_BT, targets_BT) of this rank, of the global batch that begins at a global
+        position."""
         ids_BT, targets_BT = self._rows.read(self._samples_at(position))
         return torch.from_numpy(ids_BT), torch.from_numpy(targets_BT)
 
@@ -116,11 +129,15 @@ class Loader:
         return self.batch_at(step * self.global_batch_sequences)
 
     def documents(self, step: int) -> torch.Tensor:
-        """int32 documents_BT of the batch of a step: which document of its row each target belongs to; -1 in padding."""
-        return torch.from_numpy(self._rows.documents(self._samples_at(step * self.global_batch_sequences)))
+        """int32 documents_BT of the batch of a step: which document of its row each target belongs
+        to; -1 in padding."""
+        return torch.from_numpy(
+            self._rows.documents(self._samples_at(step * self.global_batch_sequences))
+        )
 
     def sources_of(self, step: int) -> torch.Tensor:
-        """uint8 sources_BT of the batch of a step: the number of each target's source, `NO_SOURCE` in padding."""
+        """uint8 sources_BT of the batch of a step: the number of each target's source, `NO_SOURCE`
+        in padding."""
         assert self.sources is not None
         samples = self._samples_at(step * self.global_batch_sequences)
         out = np.full((len(samples), self.seq_len), NO_SOURCE, np.uint8)
@@ -131,7 +148,9 @@ class Loader:
     def training_batch(self, step: int) -> Batch:
         """All that a step wants to know of its batch."""
         documents_BT = self.documents(step) if self._data.mask_documents else None
-        return Batch(*self.batch(step), documents_BT, self.sources_of(step) if self.sources else None)
+        return Batch(
+            *self.batch(step), documents_BT, self.sources_of(step) if self.sources else None
+        )
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         made = self.batch_at(self._position)
@@ -144,25 +163,35 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         if absent := [name for name in ("epoch", "consumed_samples") if state.get(name, -1) < 0]:
-            raise ConfigError(f"loader state has no {absent[0]} of at least 0 ({dict(state)}); resume from another checkpoint")
+            raise ConfigError(
+                f"loader state has no {absent[0]} of at least 0 ({dict(state)}); resume from"
+                " another checkpoint"
+            )
         if state.get("seed") != self.seed:
-            raise ConfigError(f"loader state has seed {state.get('seed')}, this run has {self.seed}; resume with the same seed")
+            raise ConfigError(
+                f"loader state has seed {state.get('seed')}, this run has {self.seed}; resume with"
+                " the same seed"
+            )
         if state["consumed_samples"] > self.num_samples:
             raise ConfigError(
-                f"loader state has {state['consumed_samples']} consumed samples, an epoch here has {self.num_samples}; "
-                f"resume with the same shards and seq_len"
+                f"loader state has {state['consumed_samples']} consumed samples, an epoch here has"
+                f" {self.num_samples}; resume with the same shards and seq_len"
             )
         self._position = state["epoch"] * self.num_samples + state["consumed_samples"]
 
     def _samples_at(self, position: int) -> np.ndarray:
         """Samples of this rank's rows, from whole blocks of the order."""
         positions = position + self._places
-        blocks = range(int(positions[0]) // self._block_size, int(positions[-1]) // self._block_size + 1)
+        blocks = range(
+            int(positions[0]) // self._block_size, int(positions[-1]) // self._block_size + 1
+        )
         samples = np.concatenate([self._order_block(block) for block in blocks])
         return samples[positions - blocks[0] * self._block_size]
 
     def _make_order_block(self, block: int) -> np.ndarray:
-        return self.sample_index(np.arange(block * self._block_size, (block + 1) * self._block_size))
+        return self.sample_index(
+            np.arange(block * self._block_size, (block + 1) * self._block_size)
+        )
 
     def _ordered(self, position: np.ndarray, size: int, what: str) -> np.ndarray:
         """The row of [0, size) at each position of the endless sequence of epochs over them."""
@@ -173,14 +202,18 @@ class Loader:
             return draw(position, size, f"random samples{what} {self.seed}")
         out = np.empty_like(place)
         for e in np.unique(epoch):
-            out[epoch == e] = permute(place[epoch == e], size, f"order of samples{what} {self.seed} {e}")
+            out[epoch == e] = permute(
+                place[epoch == e], size, f"order of samples{what} {self.seed} {e}"
+            )
         return out
 
     def _mix(self, seq_len: int) -> None:
         """Rows of each source by themselves, one source after another."""
         starts, stops = self._shards.document_bounds()
         self._sources, source_of = self._shards.document_sources()
-        phases = [(step * self.global_batch_sequences, weights) for step, weights in self._data.phases]
+        phases = [
+            (step * self.global_batch_sequences, weights) for step, weights in self._data.phases
+        ]
         self._mixture = Mixture(self._sources, phases, self.seed)
         plans = [
             make_plan(starts[source_of == k], stops[source_of == k], seq_len, self._data.packing)
@@ -189,7 +222,8 @@ class Loader:
         for source, plan in zip(self._sources, plans, strict=True):
             if plan.num_rows == 0 and any(weights.get(source, 0) > 0 for _, weights in phases):
                 raise ConfigError(
-                    f"mixture wants {source}, which has less than one row of seq_len ({seq_len}); lower seq_len, or set 0"
+                    f"mixture wants {source}, which has less than one row of seq_len ({seq_len});"
+                    " lower seq_len, or set 0"
                 )
         self._source_rows = np.cumsum([0] + [plan.num_rows for plan in plans]).tolist()
         self._rows = PlannedRows(self._shards, seq_len, join(plans), IGNORED)

@@ -1,9 +1,11 @@
-"""From which source is the sequence at position p, and which of its sequences is it? A weighted schedule without state.
+"""From which source is the sequence at position p, and which of its sequences is it? A weighted
+schedule without state.
 
-Positions come in blocks of `MIXTURE_SLOTS`. In each block of a phase every source has its share, rounded to whole slots
-(largest remainders), and a keyed bijection of the slots says where. The number of sequences that a source has given before p is
-then arithmetic plus one block, so any position is found alone, and a source's sequences are taken in order, epoch after epoch,
-across all phases. A new phase begins a new block.
+Positions come in blocks of `MIXTURE_SLOTS`. In each block of a phase every source has its share,
+rounded to whole slots (largest remainders), and a keyed bijection of the slots says where. The
+number of sequences that a source has given before p is then arithmetic plus one block, so any
+position is found alone, and a source's sequences are taken in order, epoch after epoch, across all
+phases. A new phase begins a new block.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from llm_core.data.order import permute
 
 @dataclass(frozen=True)
 class Phase:
-    """Positions from `begin` on; `slots` (sources,) of each block go to each source, which gave `given` (sources,) before."""
+    """Positions from `begin` on; `slots` (sources,) of each block go to each source, which gave
+    `given` (sources,) before."""
 
     begin: int
     slots: np.ndarray
@@ -29,14 +32,19 @@ class Phase:
 
 
 class Mixture:
-    """`sources` name the columns of everything; `phases` are (first position, {source: weight}), the first at 0."""
+    """`sources` name the columns of everything; `phases` are (first position, {source: weight}),
+    the first at 0."""
 
-    def __init__(self, sources: Sequence[str], phases: Sequence[tuple[int, dict[str, float]]], seed: int) -> None:
+    def __init__(
+        self, sources: Sequence[str], phases: Sequence[tuple[int, dict[str, float]]], seed: int
+    ) -> None:
         for _, weights in phases:
             for name in weights:
                 if name not in sources:
                     hint = nearest(name, list(sources))
-                    raise ConfigError(f"mixture names {name}, which is not a source of these shards; {hint}")
+                    raise ConfigError(
+                        f"mixture names {name}, which is not a source of these shards; {hint}"
+                    )
         self._seed = seed
         self._block = functools.lru_cache(maxsize=8)(self._make_block)
         self.phases: list[Phase] = []
@@ -48,7 +56,8 @@ class Mixture:
             self.phases.append(Phase(begin, whole_slots(shares), given))
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(source, how many sequences that source gave before) of each global position, both int64."""
+        """(source, how many sequences that source gave before) of each global position, both
+        int64."""
         begins = np.array([phase.begin for phase in self.phases])
         phase_of = np.searchsorted(begins, positions, "right") - 1
         block_of, slot = np.divmod(positions - begins[phase_of], MIXTURE_SLOTS)
@@ -64,7 +73,11 @@ class Mixture:
     def _make_block(self, phase: int, block: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, how many earlier slots of the block are its) of each slot."""
         slots = self.phases[phase].slots
-        place = permute(np.arange(MIXTURE_SLOTS), MIXTURE_SLOTS, f"mixture {self._seed} {self.phases[phase].begin} {block}")
+        place = permute(
+            np.arange(MIXTURE_SLOTS),
+            MIXTURE_SLOTS,
+            f"mixture {self._seed} {self.phases[phase].begin} {block}",
+        )
         sources = np.repeat(np.arange(len(slots)), slots)[place]
         order = np.argsort(sources, kind="stable")
         ranks = np.empty(MIXTURE_SLOTS, np.int64)
@@ -76,11 +89,14 @@ class Mixture:
         number, last = len(self.phases) - 1, self.phases[-1]
         block, slot = divmod(position - last.begin, MIXTURE_SLOTS)
         sources, _ = self._block(number, block)
-        return last.given + block * last.slots + np.bincount(sources[:slot], minlength=len(last.slots))
+        return (
+            last.given + block * last.slots + np.bincount(sources[:slot], minlength=len(last.slots))
+        )
 
 
 def whole_slots(weights: np.ndarray) -> np.ndarray:
-    """`MIXTURE_SLOTS` slots shared out by weight, by largest remainders; int64, the first of equals gains."""
+    """`MIXTURE_SLOTS` slots shared out by weight, by largest remainders; int64, the first of equals
+    gains."""
     exact = weights / weights.sum() * MIXTURE_SLOTS
     slots = np.floor(exact).astype(np.int64)
     missing = MIXTURE_SLOTS - int(slots.sum())

@@ -1,8 +1,8 @@
 """In what order? Keyed orders that need no shuffle, no memory and no state.
 
-`hash_ids` gives every document id a number keyed by a seed: sorting by it shuffles, and the place of a document
-depends on nothing but its id. `permute` is a keyed bijection of [0, size), evaluated at any index on its own; so is
-`draw`, which draws with replacement.
+`hash_ids` gives every document id a number keyed by a seed: sorting by it shuffles, and the place
+of a document depends on nothing but its id. `permute` is a keyed bijection of [0, size), evaluated
+at any index on its own; so is `draw`, which draws with replacement.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ NUM_ROUNDS = 6
 def permute(index: np.ndarray, size: int, key: str) -> np.ndarray:
     """Where a keyed bijection of [0, size) sends each index.
 
-    A Feistel network permutes the smallest power of four that covers the range; a result outside the range is
-    sent through again until it falls inside (cycle walking, Black and Rogaway 2002), so that the range maps
-    onto itself. At most a factor of four too large, so four passes in the mean.
+    A Feistel network permutes the smallest power of four that covers the range; a result outside
+    the range is sent through again until it falls inside (cycle walking, Black and Rogaway 2002),
+    so that the range maps onto itself. At most a factor of four too large, so four passes in the
+    mean.
     """
     half_bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(half_bits)) - 1)
-    keys = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8 * NUM_ROUNDS).digest(), "<u8").astype(np.uint64)
+    keys = np.frombuffer(
+        hashlib.blake2b(key.encode(), digest_size=8 * NUM_ROUNDS).digest(), "<u8"
+    ).astype(np.uint64)
 
     out = np.asarray(index).astype(np.uint64)
     outside = np.ones(out.shape, bool)
@@ -39,13 +42,17 @@ def permute(index: np.ndarray, size: int, key: str) -> np.ndarray:
 
 def draw(index: np.ndarray, size: int, key: str) -> np.ndarray:
     """A number of [0, size) for each index, drawn with replacement. Bias below size / 2^64."""
-    salt = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8").astype(np.uint64)
+    salt = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8").astype(
+        np.uint64
+    )
     return (mix(mix(np.asarray(index).astype(np.uint64) ^ salt)) % np.uint64(size)).astype(np.int64)
 
 
 def hash_ids(ids: np.ndarray, seed: int) -> np.ndarray:
     """A uint64 for each id, an array of shape (documents, 16) of uint8."""
-    key = np.frombuffer(hashlib.blake2b(f"order of documents {seed}".encode(), digest_size=8).digest(), "<u8").astype(np.uint64)
+    key = np.frombuffer(
+        hashlib.blake2b(f"order of documents {seed}".encode(), digest_size=8).digest(), "<u8"
+    ).astype(np.uint64)
     words = np.ascontiguousarray(ids, np.uint8).view("<u8").astype(np.uint64)
     return mix(mix(words[:, 0] ^ key) ^ words[:, 1])
 

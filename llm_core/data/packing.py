@@ -1,17 +1,18 @@
 """Which tokens make a row? Plans that lay documents out in rows of `seq_len` targets.
 
-A row is a list of segments, ranges of a split's stream. A segment [a, b) gives the targets stream[a:b] and the inputs
-stream[a-1:b-1]: a document begins after the end-of-text token of the one before, so each document, its end included, is
-predicted once per epoch from its first token on, whatever the plan. Places that no segment fills are padding: input end-of-
-text, target ignored.
+A row is a list of segments, ranges of a split's stream. A segment [a, b) gives the targets
+stream[a:b] and the inputs stream[a-1:b-1]: a document begins after the end-of-text token of the one
+before, so each document, its end included, is predicted once per epoch from its first token on,
+whatever the plan. Places that no segment fills are padding: input end-of- text, target ignored.
 
-`concat` chops the stream every `seq_len` targets: no padding, most documents cut. `best_fit` (Ding et al. 2024, "Fewer
-Truncations Improve Language Modeling", section 3) cuts only documents longer than a row, into whole rows and a rest, and packs
-by best-fit decreasing: each piece, longest first, into the fullest row that still takes it. `one_per_row` gives each document a
-row, and crops it.
+`concat` chops the stream every `seq_len` targets: no padding, most documents cut. `best_fit` (Ding
+et al. 2024, "Fewer Truncations Improve Language Modeling", section 3) cuts only documents longer
+than a row, into whole rows and a rest, and packs by best-fit decreasing: each piece, longest first,
+into the fullest row that still takes it. `one_per_row` gives each document a row, and crops it.
 
-Cost: `concat` over all documents is arithmetic; the others hold 16 bytes per segment, and best fit handles all pieces of one
-length at once, so its time goes with `seq_len` and the number of documents, not with their product.
+Cost: `concat` over all documents is arithmetic; the others hold 16 bytes per segment, and best fit
+handles all pieces of one length at once, so its time goes with `seq_len` and the number of
+documents, not with their product.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def make_plan(starts: np.ndarray, stops: np.ndarray, seq_len: int, packing: str)
 
 
 def concat(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
-    """One stream of the documents, cut every `seq_len` targets; the tail that fills no row is left out."""
+    """One stream of the documents, cut every `seq_len` targets; the tail that fills no row is left
+    out."""
     ends = np.cumsum(stops - starts)
     total = int(ends[-1]) if len(ends) else 0
     num_rows = total // seq_len
@@ -73,7 +75,13 @@ def concat(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
     segment_starts = starts[document] + borders[:-1] - (ends - (stops - starts))[document]
     row_offsets = np.searchsorted(borders, np.arange(num_rows + 1) * seq_len)
     pieces = np.bincount(document, minlength=len(starts))
-    return Plan(segment_starts, segment_starts + np.diff(borders), row_offsets, total - used, int(np.sum(pieces > 1)))
+    return Plan(
+        segment_starts,
+        segment_starts + np.diff(borders),
+        row_offsets,
+        total - used,
+        int(np.sum(pieces > 1)),
+    )
 
 
 def one_per_row(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
@@ -81,12 +89,17 @@ def one_per_row(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
     lengths = stops - starts
     cropped = np.maximum(lengths - seq_len, 0)
     return Plan(
-        starts, stops - cropped, np.arange(len(starts) + 1, dtype=np.int64), int(cropped.sum()), int(np.count_nonzero(cropped))
+        starts,
+        stops - cropped,
+        np.arange(len(starts) + 1, dtype=np.int64),
+        int(cropped.sum()),
+        int(np.count_nonzero(cropped)),
     )
 
 
 def best_fit(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
-    """Pieces of at most a row, packed by best-fit decreasing; rows in the order they were opened."""
+    """Pieces of at most a row, packed by best-fit decreasing; rows in the order they were
+    opened."""
     num_pieces = -(-(stops - starts) // seq_len)
     document = np.repeat(np.arange(len(starts)), num_pieces)
     number = np.arange(len(document)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
@@ -96,14 +109,17 @@ def best_fit(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
     order = np.lexsort((piece_starts, row_of))
     num_rows = int(row_of.max()) + 1 if len(row_of) else 0
     row_offsets = np.searchsorted(row_of[order], np.arange(num_rows + 1))
-    return Plan(piece_starts[order], piece_stops[order], row_offsets, 0, int(np.sum(num_pieces > 1)))
+    return Plan(
+        piece_starts[order], piece_stops[order], row_offsets, 0, int(np.sum(num_pieces > 1))
+    )
 
 
 def pack_best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
     """The row of each piece by best-fit decreasing; sizes are from 1 to `capacity`.
 
-    All pieces of one size are placed together. In strict order, a row that takes one of them is the fullest that fits the next
-    until it takes no more, so it gets as many as it holds; rows of equal space are interchangeable.
+    All pieces of one size are placed together. In strict order, a row that takes one of them is the
+    fullest that fits the next until it takes no more, so it gets as many as it holds; rows of equal
+    space are interchangeable.
     """
     row_of = np.empty(len(sizes), np.int64)
     by_size = np.argsort(-sizes, kind="stable")
@@ -143,7 +159,9 @@ def pack_best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
 def join(plans: list[Plan]) -> Plan:
     """Rows of several plans, one after another."""
     segments = np.cumsum([0] + [len(plan.starts) for plan in plans])
-    offsets = [plan.row_offsets[:-1] + base for plan, base in zip(plans, segments[:-1], strict=True)]
+    offsets = [
+        plan.row_offsets[:-1] + base for plan, base in zip(plans, segments[:-1], strict=True)
+    ]
     return Plan(
         np.concatenate([plan.starts for plan in plans]),
         np.concatenate([plan.stops for plan in plans]),
@@ -155,7 +173,8 @@ def join(plans: list[Plan]) -> Plan:
 
 # R rows · T places
 class StreamRows:
-    """`concat` over a whole split without a plan: row r has the targets [r · seq_len + 1, (r + 1) · seq_len + 1).
+    """`concat` over a whole split without a plan: row r has the targets [r · seq_len + 1, (r + 1) ·
+    seq_len + 1).
 
     The first token of the stream is predicted by none.
     """
@@ -178,7 +197,8 @@ class StreamRows:
         return np.cumsum(ids_RT == self._shards.eos_id, axis=1, dtype=np.int32)
 
     def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-        """(row, place in it, start, stop): the targets from that place on are the tokens [start, stop) of the stream."""
+        """(row, place in it, start, stop): the targets from that place on are the tokens [start,
+        stop) of the stream."""
         for k, start in enumerate((rows * self._seq_len).tolist()):
             yield k, 0, start + 1, start + 1 + self._seq_len
 
@@ -187,7 +207,9 @@ class StreamRows:
         used = self.num_rows * self._seq_len
         starts, stops = self._shards.document_bounds()
         cut = np.sum((starts.clip(1) - 1) // self._seq_len != (stops - 2).clip(0) // self._seq_len)
-        return PackingShares(0.0, 1 - used / total if total else 0.0, float(cut) / max(1, len(starts)))
+        return PackingShares(
+            0.0, 1 - used / total if total else 0.0, float(cut) / max(1, len(starts))
+        )
 
 
 class PlannedRows:
@@ -205,13 +227,14 @@ class PlannedRows:
             end = place + stop - start
             if start:
                 self._shards.read_pair(start - 1, ids_RT[k, place:end], targets_RT[k, place:end])
-            else:  # nothing stands before the first document; end-of-text, which `ids_RT` holds, stands before the others
+            else:  # nothing stands before the first document; end-of-text, which `ids_RT` holds, stands before the others  # noqa: E501
                 targets_RT[k, place:end] = self._shards.read(0, stop)
                 ids_RT[k, place + 1 : end] = targets_RT[k, place : end - 1]
         return ids_RT, targets_RT
 
     def documents(self, rows: np.ndarray) -> np.ndarray:
-        """int32 (R, T): which segment of its row each target belongs to, from 0 on; -1 in padding."""
+        """int32 (R, T): which segment of its row each target belongs to, from 0 on; -1 in
+        padding."""
         out = np.full((len(rows), self._seq_len), -1, np.int32)
         for k, (first, last) in enumerate(self._segments(rows)):
             lengths = (self._plan.stops - self._plan.starts)[first:last]
@@ -219,10 +242,15 @@ class PlannedRows:
         return out
 
     def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-        """(row, place in it, start, stop): the targets from that place on are the tokens [start, stop) of the stream."""
+        """(row, place in it, start, stop): the targets from that place on are the tokens [start,
+        stop) of the stream."""
         for k, (first, last) in enumerate(self._segments(rows)):
             place = 0
-            for start, stop in zip(self._plan.starts[first:last].tolist(), self._plan.stops[first:last].tolist(), strict=True):
+            for start, stop in zip(
+                self._plan.starts[first:last].tolist(),
+                self._plan.stops[first:last].tolist(),
+                strict=True,
+            ):
                 yield k, place, start, stop
                 place += stop - start
 
@@ -235,4 +263,10 @@ class PlannedRows:
         )
 
     def _segments(self, rows: np.ndarray) -> list[tuple[int, int]]:
-        return list(zip(self._plan.row_offsets[rows].tolist(), self._plan.row_offsets[rows + 1].tolist(), strict=True))
+        return list(
+            zip(
+                self._plan.row_offsets[rows].tolist(),
+                self._plan.row_offsets[rows + 1].tolist(),
+                strict=True,
+            )
+        )

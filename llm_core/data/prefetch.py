@@ -1,8 +1,10 @@
-"""How does the device never wait for the disk? A thread reads the next batches while a step computes.
+"""How does the device never wait for the disk? A thread reads the next batches while a step
+computes.
 
-Batches are a pure function of the step, so reading ahead changes when, never what: a step out of order, as after a resume,
-begins anew. On a GPU the tensors are put into pinned memory, from which copies run beside the computation. What goes wrong in the
-thread is raised where the batch is asked for.
+Batches are a pure function of the step, so reading ahead changes when, never what: a step out of
+order, as after a resume, begins anew. On a GPU the tensors are put into pinned memory, from which
+copies run beside the computation. What goes wrong in the thread is raised where the batch is asked
+for.
 """
 
 from __future__ import annotations
@@ -17,10 +19,18 @@ Batch = tuple[torch.Tensor | None, ...]
 
 
 class Prefetch:
-    """`batches`, with up to `depth` of the next steps before `num_steps` made ahead. Leaving its context ends the thread."""
+    """`batches`, with up to `depth` of the next steps before `num_steps` made ahead. Leaving its
+    context ends the thread."""
 
-    def __init__(self, batches: Callable[[int], Batch], num_steps: int, depth: int, pin_memory: bool = False) -> None:
-        self._batches, self._num_steps, self._depth, self._pin = batches, num_steps, depth, pin_memory
+    def __init__(
+        self, batches: Callable[[int], Batch], num_steps: int, depth: int, pin_memory: bool = False
+    ) -> None:
+        self._batches, self._num_steps, self._depth, self._pin = (
+            batches,
+            num_steps,
+            depth,
+            pin_memory,
+        )
         self._pending: dict[int, Future[Batch]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 
@@ -38,7 +48,12 @@ class Prefetch:
     def __enter__(self) -> Prefetch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._forget()
         self._thread.shutdown()
 
@@ -49,4 +64,8 @@ class Prefetch:
 
     def _make(self, step: int) -> Batch:
         batch = self._batches(step)
-        return tuple(None if tensor is None else tensor.pin_memory() for tensor in batch) if self._pin else batch
+        return (
+            tuple(None if tensor is None else tensor.pin_memory() for tensor in batch)
+            if self._pin
+            else batch
+        )

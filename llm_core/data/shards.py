@@ -1,12 +1,14 @@
 """Opens the token shards of a split as memory maps and reads them without copies.
 
-A shard is an Arrow IPC file with one record batch: `tokens` large_list<uint16 or uint32>, `id` binary(16),
-`source`, `language`, `num_bytes` int64, `continues` bool. A row is a document and ends with the end-of-text id.
-A document longer than a whole shard is cut into rows; `continues` says that it goes on in the next row (the
-first of the next shard). The schema metadata says what the split is made of and how many shards it has.
+A shard is an Arrow IPC file with one record batch: `tokens` large_list<uint16 or uint32>, `id`
+binary(16), `source`, `language`, `num_bytes` int64, `continues` bool. A row is a document and ends
+with the end-of-text id. A document longer than a whole shard is cut into rows; `continues` says
+that it goes on in the next row (the first of the next shard). The schema metadata says what the
+split is made of and how many shards it has.
 
-Opening reads footers and the facts of documents, where a damaged offset would lead out of the file; tokens come from the page
-cache when they are touched, and `verify` holds them against their digests.
+Opening reads footers and the facts of documents, where a damaged offset would lead out of the file;
+tokens come from the page cache when they are touched, and `verify` holds them against their
+digests.
 """
 
 from __future__ import annotations
@@ -99,16 +101,21 @@ class TokenShards:
             largest = max(shard.largest_id, self.eos_id)
             if largest >= vocab_size:
                 raise ConfigError(
-                    f"shard {shard.path} has id {largest}, the model has ids 0 to {vocab_size - 1}; set model.vocab_size to "
-                    f"{largest + 1} or more, or give shards of the tokenizer that the model was made for"
+                    f"shard {shard.path} has id {largest}, the model has ids 0 to {vocab_size - 1};"
+                    f" set model.vocab_size to {largest + 1} or more, or give shards of the"
+                    " tokenizer that the model was made for"
                 )
 
     def verify(self) -> None:
-        """Read everything once and raise ShardError where tokens are not those that were written."""
+        """Read everything once and raise ShardError where tokens are not those that were
+        written."""
         for shard in self.shards:
             written = shard.metadata.get("tokens_digest")
             if written is not None and written != digest_tokens(shard.tokens):
-                raise ShardError(f"shard {shard.path} holds other tokens than were written; rebuild it with force=[shards]")
+                raise ShardError(
+                    f"shard {shard.path} holds other tokens than were written; rebuild it with"
+                    " force=[shards]"
+                )
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop) of the stream as int64, across shard borders."""
@@ -118,12 +125,15 @@ class TokenShards:
         k, place = bisect.bisect_right(self.starts, start) - 1, start
         while place < stop:
             end = min(stop, self.starts[k + 1])
-            out[place - start : end - start] = self.shards[k].tokens[place - self.starts[k] : end - self.starts[k]]
+            out[place - start : end - start] = self.shards[k].tokens[
+                place - self.starts[k] : end - self.starts[k]
+            ]
             k, place = k + 1, end
         return out
 
     def read_pair(self, start: int, ids: np.ndarray, targets: np.ndarray) -> None:
-        """Fill `ids` with the tokens from `start` on, and `targets`, as long, with those one place further."""
+        """Fill `ids` with the tokens from `start` on, and `targets`, as long, with those one place
+        further."""
         k = bisect.bisect_right(self.starts, start) - 1
         begin, size = start - self.starts[k], len(ids)
         if start + size < self.starts[k + 1]:
@@ -135,7 +145,8 @@ class TokenShards:
         ids[:], targets[:] = tokens[:-1], tokens[1:]
 
     def document_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (documents,) places of each document's first token and behind its last, in stream order."""
+        """int64 (documents,) places of each document's first token and behind its last, in stream
+        order."""
         stops = []
         for shard, base in zip(self.shards, self.starts[:-1], strict=True):
             offsets = shard.batch["tokens"].offsets.to_numpy()
@@ -145,15 +156,21 @@ class TokenShards:
 
     def document_sources(self) -> tuple[list[str], np.ndarray]:
         """(names in order, int64 (documents,) the place of each document's source among them)."""
-        names = [shard.batch["source"].filter(pc.invert(shard.batch["continues"])) for shard in self.shards]
-        column = pa.chunked_array(names, pa.string()).fill_null("").combine_chunks().dictionary_encode()
+        names = [
+            shard.batch["source"].filter(pc.invert(shard.batch["continues"]))
+            for shard in self.shards
+        ]
+        column = (
+            pa.chunked_array(names, pa.string()).fill_null("").combine_chunks().dictionary_encode()
+        )
         found = column.dictionary.to_pylist()
         order = sorted(found)
         place = np.array([order.index(name) for name in found], np.int64)
         return order, place[column.indices.to_numpy()] if len(found) else np.zeros(0, np.int64)
 
     def documents(self) -> Iterator[Document]:
-        """Documents in stream order; tokens are views, except of a document that was cut over shards."""
+        """Documents in stream order; tokens are views, except of a document that was cut over
+        shards."""
         pieces: list[np.ndarray] = []
         num_bytes = 0
         for shard in self.shards:
@@ -161,12 +178,16 @@ class TokenShards:
             continues = _continues(shard)
             sizes = shard.batch["num_bytes"].to_numpy()
             for row in range(shard.batch.num_rows):
-                pieces.append(shard.tokens[offsets[row] - offsets[0] : offsets[row + 1] - offsets[0]])
+                pieces.append(
+                    shard.tokens[offsets[row] - offsets[0] : offsets[row + 1] - offsets[0]]
+                )
                 num_bytes += int(sizes[row])
                 if continues[row]:
                     continue
                 tokens = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-                id, source, language = (shard.batch[name][row].as_py() for name in ("id", "source", "language"))
+                id, source, language = (
+                    shard.batch[name][row].as_py() for name in ("id", "source", "language")
+                )
                 yield Document(tokens, id, source, language, num_bytes)
                 pieces, num_bytes = [], 0
 
@@ -177,23 +198,30 @@ def digest_tokens(tokens: np.ndarray) -> str:
 
 
 def open_shards(folder: Path, split: str) -> TokenShards:
-    """Map every shard of a split. Raises ShardError that names the file that is missing or damaged."""
+    """Map every shard of a split. Raises ShardError that names the file that is missing or
+    damaged."""
     paths = sorted(Path(folder).glob(f"{split}-*.arrow"))
     if not paths:
-        raise ShardError(f"no shards of split {split!r} in {folder}; rebuild them with force=[shards]")
+        raise ShardError(
+            f"no shards of split {split!r} in {folder}; rebuild them with force=[shards]"
+        )
     shards = tuple(_open(path) for path in paths)
     first = shards[0].metadata
     for number in range(int(first["num_shards"])):
         name = f"{split}-{number:05d}.arrow"
         if number >= len(paths) or paths[number].name != name:
-            raise ShardError(f"shard {Path(folder) / name} is missing; rebuild them with force=[shards]")
-    expected = {"split": split} | {name: first[name] for name in ("tokenizer_digest", "config_digest", "seed", "num_shards")}
+            raise ShardError(
+                f"shard {Path(folder) / name} is missing; rebuild them with force=[shards]"
+            )
+    expected = {"split": split} | {
+        name: first[name] for name in ("tokenizer_digest", "config_digest", "seed", "num_shards")
+    }
     for shard in shards:
         for name, value in expected.items():
             if shard.metadata.get(name) != value:
                 raise ShardError(
-                    f"shard {shard.path} has {name} {shard.metadata.get(name)}, the others have {value}; "
-                    f"rebuild them with force=[shards]"
+                    f"shard {shard.path} has {name} {shard.metadata.get(name)}, the others have"
+                    f" {value}; rebuild them with force=[shards]"
                 )
     starts = np.cumsum([0] + [len(shard.tokens) for shard in shards])
     return TokenShards(split, shards, tuple(int(s) for s in starts))
@@ -208,11 +236,19 @@ def _open(path: Path) -> Shard:
         columns = all(batch.schema.field(name).type in types for name, types in COLUMNS.items())
         tokens = batch["tokens"].flatten().to_numpy(zero_copy_only=True)
         numbers = {name: int(metadata[name]) for name in NUMBERS}
-        damaged = not columns or not set(METADATA) <= set(metadata) or len(tokens) != numbers["num_tokens"]
+        damaged = (
+            not columns
+            or not set(METADATA) <= set(metadata)
+            or len(tokens) != numbers["num_tokens"]
+        )
     except (pa.ArrowException, OSError, KeyError, ValueError, IndexError) as error:
-        raise ShardError(f"shard {path} cannot be read ({error}); rebuild it with force=[shards]") from error
+        raise ShardError(
+            f"shard {path} cannot be read ({error}); rebuild it with force=[shards]"
+        ) from error
     if damaged:
-        raise ShardError(f"shard {path} does not hold what its metadata says; rebuild it with force=[shards]")
+        raise ShardError(
+            f"shard {path} does not hold what its metadata says; rebuild it with force=[shards]"
+        )
     return Shard(path, batch, tokens, metadata)
 
 

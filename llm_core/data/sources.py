@@ -1,8 +1,9 @@
-"""Which source does each token of a batch come from? Places of the stream → numbers of sources, and losses summed by them.
+"""Which source does each token of a batch come from? Places of the stream → numbers of sources, and
+losses summed by them.
 
-The `MAX_SOURCES` with most tokens have names of their own, the others are `OTHER`. Memory: 9 bytes per document of a split with
-several sources, nothing for one of a single source. Cost: two look-ups per row of a batch, and one small product per micro
-batch on the device.
+The `MAX_SOURCES` with most tokens have names of their own, the others are `OTHER`. Memory: 9 bytes
+per document of a split with several sources, nothing for one of a single source. Cost: two look-ups
+per row of a batch, and one small product per micro batch on the device.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ NO_SOURCE = 255
 class Sources:
     """Of the documents of a split, in stream order.
 
-    of_document: uint8 number of its source among the names; stops: int64 place behind its last token.
+    of_document: uint8 number of its source among the names; stops: int64 place behind its last
+    token.
     """
 
     names: tuple[str, ...]
@@ -32,10 +34,13 @@ class Sources:
     stops: np.ndarray
 
     def fill(self, start: int, stop: int, out: np.ndarray) -> None:
-        """Write the number of the source of each token of [start, stop) into `out` (uint8, as long)."""
+        """Write the number of the source of each token of [start, stop) into `out` (uint8, as
+        long)."""
         first, last = np.searchsorted(self.stops, (start, stop - 1), "right")
         numbers = self.of_document[first : last + 1]
-        out[:] = np.repeat(numbers, np.diff(self.stops[first : last + 1].clip(max=stop), prepend=start))
+        out[:] = np.repeat(
+            numbers, np.diff(self.stops[first : last + 1].clip(max=stop), prepend=start)
+        )
 
 
 def read_sources(shards: TokenShards) -> Sources | None:
@@ -48,7 +53,8 @@ def read_sources(shards: TokenShards) -> Sources | None:
 
 
 def largest(names: list[str], tokens: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
-    """(names of those with most tokens, as they come, then `OTHER` if some are left; int64 place of each source among them)."""
+    """(names of those with most tokens, as they come, then `OTHER` if some are left; int64 place of
+    each source among them)."""
     by_size = np.argsort(-tokens, kind="stable")[: np.count_nonzero(tokens)]
     shown = np.sort(by_size[:MAX_SOURCES])
     place = np.full(len(names), len(shown), np.int64)
@@ -66,11 +72,16 @@ class SourceSums:
 
     def __init__(self, sources_BT: Tensor, num_sources: int) -> None:
         self.sources_BT = sources_BT
-        self._numbers_S1 = torch.arange(num_sources, dtype=torch.uint8, device=sources_BT.device)[:, None]
+        self._numbers_S1 = torch.arange(num_sources, dtype=torch.uint8, device=sources_BT.device)[
+            :, None
+        ]
         self.sums_S2 = torch.zeros(num_sources, 2, dtype=torch.float64, device=sources_BT.device)
 
     def add(self, losses_BT: Tensor, sources_BT: Tensor) -> None:
         """Of some of the rows; losses are of no consequence to gradients."""
         belongs = (self._numbers_S1 == sources_BT.flatten()).double()
-        # A product and not a scattered sum, whose order, and so its last bits, would not be fixed on a GPU.
-        self.sums_S2 += belongs @ torch.stack([losses_BT.flatten().double(), torch.ones_like(belongs[0])], dim=1)
+        # A product and not a scattered sum, whose order, and so its last bits, would not be fixed
+        # on a GPU.
+        self.sums_S2 += belongs @ torch.stack(
+            [losses_BT.flatten().double(), torch.ones_like(belongs[0])], dim=1
+        )

@@ -1,7 +1,8 @@
 """Translates the `config.json` of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2.
 
-Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed here are refused, never
-passed over; values of a file that others wrote are looked at before anything is made of them.
+Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed
+here are refused, never passed over; values of a file that others wrote are looked at before
+anything is made of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from typing import Any
 from llm_core.config import ConfigError, build
 from llm_core.model.config import ModelConfig, RopeScaling
 
-CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gpt2": "GPT2LMHeadModel"}
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+}
 
 GPT2_FIXED = {
     "activation_function": "gelu_new",
@@ -23,7 +29,17 @@ GPT2_FIXED = {
 }
 """Settings of GPT-2 that we compute in this one way."""
 COUNTS = (
-    *("vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions", "hidden_size", "num_hidden_layers", "head_dim"),
+    *(
+        "vocab_size",
+        "n_embd",
+        "n_layer",
+        "n_head",
+        "n_inner",
+        "n_positions",
+        "hidden_size",
+        "num_hidden_layers",
+        "head_dim",
+    ),
     *("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
 )
 MOST = {
@@ -39,7 +55,9 @@ SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_wi
 GROUPS = ("rope_parameters", "rope_scaling")
 
 
-def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int | None = None) -> dict[str, Any]:
+def hugging_face_config(
+    config: ModelConfig, dtype: str = "float32", eos_id: int | None = None
+) -> dict[str, Any]:
     """The `config.json` of a model of ours."""
     common = {
         "architectures": [CLASSES[config.family]],
@@ -53,8 +71,22 @@ def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int
     }
     if config.family == "gpt2":
         dropouts = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
-        sizes = {"n_embd": config.dim, "n_layer": config.num_layers, "n_head": config.num_heads, "n_inner": config.ffn_dim}
-        return common | dropouts | sizes | GPT2_FIXED | {"n_positions": config.max_seq_len, "layer_norm_epsilon": config.norm_eps}
+        sizes = {
+            "n_embd": config.dim,
+            "n_layer": config.num_layers,
+            "n_head": config.num_heads,
+            "n_inner": config.ffn_dim,
+        }
+        return (
+            common
+            | dropouts
+            | sizes
+            | GPT2_FIXED
+            | {
+                "n_positions": config.max_seq_len,
+                "layer_norm_epsilon": config.norm_eps,
+            }
+        )
     rope: dict[str, Any] = {"rope_type": "default"}
     if config.rope_scaling is not None:
         rope = {
@@ -76,7 +108,8 @@ def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int
         "num_hidden_layers": config.num_layers,
         "num_key_value_heads": config.num_kv_heads,
         "rms_norm_eps": config.norm_eps,
-        # Transformers 5 reads rope_parameters, earlier versions and other readers rope_theta and rope_scaling.
+        # Transformers 5 reads rope_parameters, earlier versions and other readers rope_theta and
+        # rope_scaling.
         "rope_parameters": {"rope_theta": config.rope_theta} | rope,
         "rope_theta": config.rope_theta,
     }
@@ -84,18 +117,24 @@ def hugging_face_config(config: ModelConfig, dtype: str = "float32", eos_id: int
 
 
 def model_config(found: Any) -> ModelConfig:
-    """The ModelConfig that computes what a `config.json` describes. Raises ConfigError where there is none."""
+    """The ModelConfig that computes what a `config.json` describes. Raises ConfigError where there
+    is none."""
     if not isinstance(found, Mapping):
         raise ConfigError(
-            f"a {type(found).__name__} is not a mapping of names to values; give the config.json of a Hugging Face model"
+            f"a {type(found).__name__} is not a mapping of names to values; give the config.json of"
+            " a Hugging Face model"
         )
     values = {name: value for name, value in found.items() if value is not None}
     _check_values(values)
     if "quantization_config" in values:
-        raise ConfigError("quantization_config says that the weights are quantized; give the model before it was")
+        raise ConfigError(
+            "quantization_config says that the weights are quantized; give the model before it was"
+        )
     family = values.get("model_type")
     if family not in CLASSES:
-        raise ConfigError(f"model_type ({family}) is not a model computed here; give one of {', '.join(CLASSES)}")
+        raise ConfigError(
+            f"model_type ({family}) is not a model computed here; give one of {', '.join(CLASSES)}"
+        )
     return _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
 
 
@@ -103,17 +142,26 @@ def _check_values(values: Mapping[str, Any]) -> None:
     """Raises ConfigError where a value that is read here is of another type."""
     for names, rule, holds in (
         (COUNTS, "a whole number of at least 1", lambda value: type(value) is int and value > 0),
-        (AMOUNTS, "a positive number", lambda value: type(value) in (int, float) and 0 < value < math.inf),
+        (
+            AMOUNTS,
+            "a positive number",
+            lambda value: type(value) in (int, float) and 0 < value < math.inf,
+        ),
         (SWITCHES, "true or false", lambda value: type(value) is bool),
         (GROUPS, "a mapping", lambda value: isinstance(value, Mapping)),
     ):
         for name in names:
             if name in values and not holds(values[name]):
                 shown = repr(values[name])[:80]
-                raise ConfigError(f"{name} ({shown}) must be {rule}; give the config.json of a Hugging Face model")
+                raise ConfigError(
+                    f"{name} ({shown}) must be {rule}; give the config.json of a Hugging Face model"
+                )
     for name, most in MOST.items():
         if values.get(name, 0) > most:
-            raise ConfigError(f"{name} ({values[name]:,}) must be at most {most:,}; give the config.json of a Hugging Face model")
+            raise ConfigError(
+                f"{name} ({values[name]:,}) must be at most {most:,}; give the config.json of a"
+                " Hugging Face model"
+            )
 
 
 def _gpt2_config(values: Mapping[str, Any]) -> ModelConfig:
@@ -167,14 +215,22 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a `config.json` says of rotary positions, by its new name or its old one, or by both if they agree."""
+    """What a `config.json` says of rotary positions, by its new name or its old one, or by both if
+    they agree."""
     new, old = ({n: v for n, v in values.get(name, {}).items() if v is not None} for name in GROUPS)
     kinds = [rope.get("rope_type", rope.get("type", "default")) for rope in (new, old)]
     if new and old and kinds[0] != kinds[1]:
-        raise ConfigError(f"rope_parameters ({kinds[0]}) and rope_scaling ({kinds[1]}) must not differ; drop the wrong one")
+        raise ConfigError(
+            f"rope_parameters ({kinds[0]}) and rope_scaling ({kinds[1]}) must not differ; drop the"
+            " wrong one"
+        )
     rope = old | new
     _check_values({name: rope[name] for name in AMOUNTS if name in rope})
-    _require("partial_rotary_factor", values.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)), 1.0)
+    _require(
+        "partial_rotary_factor",
+        values.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)),
+        1.0,
+    )
     return rope
 
 
@@ -184,13 +240,18 @@ def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
         return None
     if kind != "llama3":
         raise ConfigError(
-            f"rope_type ({kind}) must be default or llama3; other ways to scale rotary positions are not computed here"
+            f"rope_type ({kind}) must be default or llama3; other ways to scale rotary positions"
+            " are not computed here"
         )
     ours = {name: name for name in ("factor", "low_freq_factor", "high_freq_factor")}
     ours["original_max_seq_len"] = "original_max_position_embeddings"
-    return build(RopeScaling, {name: rope[theirs] for name, theirs in ours.items()}, "rope_parameters")
+    return build(
+        RopeScaling, {name: rope[theirs] for name, theirs in ours.items()}, "rope_parameters"
+    )
 
 
 def _require(name: str, value: object, fixed: object) -> None:
     if value != fixed:
-        raise ConfigError(f"{name} ({value}) must be {fixed}, the one way computed here; give another model")
+        raise ConfigError(
+            f"{name} ({value}) must be {fixed}, the one way computed here; give another model"
+        )

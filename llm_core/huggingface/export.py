@@ -1,8 +1,10 @@
-"""Writes a trained model as a Hugging Face folder, and reads one: `config.json` and `model.safetensors`, or its numbered parts.
+"""Writes a trained model as a Hugging Face folder, and reads one: `config.json` and
+`model.safetensors`, or its numbered parts.
 
-Which names and settings stand for which is said in `llm_core.huggingface.names` and `llm_core.huggingface.config`. The bytes written
-depend on the weights and the config alone. Only safetensors are read: pickled weights would run code. `config.json` is written
-last, by renaming, when all else is synced: a folder without it is no model.
+Which names and settings stand for which is said in `llm_core.huggingface.names` and
+`llm_core.huggingface.config`. The bytes written depend on the weights and the config alone. Only
+safetensors are read: pickled weights would run code. `config.json` is written last, by renaming,
+when all else is synced: a folder without it is no model.
 """
 
 from __future__ import annotations
@@ -34,14 +36,23 @@ PART_BYTES = 5 * 10**9
 
 
 def export_model(
-    config: ModelConfig, state: Mapping[str, Tensor], folder: Path, eos_id: int | None = None, part_bytes: int = PART_BYTES
+    config: ModelConfig,
+    state: Mapping[str, Tensor],
+    folder: Path,
+    eos_id: int | None = None,
+    part_bytes: int = PART_BYTES,
 ) -> None:
-    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face folder.
+    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face
+    folder.
 
-    part_bytes: what a file holds at most, but for a tensor that is larger; several files have an index.
+    part_bytes: what a file holds at most, but for a tensor that is larger; several files have an
+    index.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (CONFIG_FILE, INDEX_FILE):  # of an earlier model; without the first the folder is none
+    for name in (
+        CONFIG_FILE,
+        INDEX_FILE,
+    ):  # of an earlier model; without the first the folder is none
         (folder / name).unlink(missing_ok=True)
     weights = to_hugging_face(config, state)
     parts: list[list[str]] = []
@@ -54,13 +65,25 @@ def export_model(
         room -= weights[name].nbytes
     files = [WEIGHTS_FILE]
     if len(parts) > 1:
-        files = [f"model-{number:05}-of-{len(parts):05}.safetensors" for number in range(1, len(parts) + 1)]
+        files = [
+            f"model-{number:05}-of-{len(parts):05}.safetensors"
+            for number in range(1, len(parts) + 1)
+        ]
         places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
-        index = {"metadata": {"total_size": sum(weight.nbytes for weight in weights.values())}, "weight_map": places}
-        (folder / INDEX_FILE).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
+        index = {
+            "metadata": {"total_size": sum(weight.nbytes for weight in weights.values())},
+            "weight_map": places,
+        }
+        (folder / INDEX_FILE).write_text(
+            json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8"
+        )
         sync_file(folder / INDEX_FILE)
     for file, names in zip(files, parts, strict=True):
-        save_file({name: weights[name].contiguous().cpu() for name in names}, folder / file, {"format": "pt"})
+        save_file(
+            {name: weights[name].contiguous().cpu() for name in names},
+            folder / file,
+            {"format": "pt"},
+        )
         sync_file(folder / file)
     dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
     text = json.dumps(hugging_face_config(config, dtype, eos_id), indent=2, sort_keys=True)
@@ -69,9 +92,12 @@ def export_model(
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    """The model in a Hugging Face folder of a known family, on the CPU, in evaluation mode. Raises ConfigError."""
+    """The model in a Hugging Face folder of a known family, on the CPU, in evaluation mode. Raises
+    ConfigError."""
     config = read_config(folder)
-    weights = read_weights(folder, config)  # first: what the files hold bounds what the config may claim
+    weights = read_weights(
+        folder, config
+    )  # first: what the files hold bounds what the config may claim
     with torch.device("meta"):
         model = Transformer(config)
     state = {name: tensor.to(dtype) for name, tensor in weights.items()}
@@ -92,39 +118,60 @@ def read_config(folder: Path) -> ModelConfig:
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     except KeyError as error:
-        raise ConfigError(f"{file} has no {error.args[0]}; give the folder of a Hugging Face model") from error
+        raise ConfigError(
+            f"{file} has no {error.args[0]}; give the folder of a Hugging Face model"
+        ) from error
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a folder, one or numbered parts. Raises ConfigError where there are none."""
+    """The safetensors of a folder, one or numbered parts. Raises ConfigError where there are
+    none."""
     files = [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).is_file():
         index = _read_json(folder / INDEX_FILE)
         named = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
-            raise ConfigError(f"{folder / INDEX_FILE} has no weight_map of tensors to files; fetch it again")
+        if (
+            not isinstance(named, dict)
+            or not named
+            or not all(isinstance(name, str) for name in named.values())
+        ):
+            raise ConfigError(
+                f"{folder / INDEX_FILE} has no weight_map of tensors to files; fetch it again"
+            )
         if odd := sorted(name for name in named.values() if not is_plain_name(name)):
-            raise ConfigError(f"{folder / INDEX_FILE} names {odd[0]!r}, which is not a file of its folder; fetch it again")
+            raise ConfigError(
+                f"{folder / INDEX_FILE} names {odd[0]!r}, which is not a file of its folder; fetch"
+                " it again"
+            )
         files = [folder / name for name in sorted(set(named.values()))]
     for file in files:
         if not file.is_file():
-            raise ConfigError(f"{folder} has no {file.name}; only safetensors are read, save it as such")
+            raise ConfigError(
+                f"{folder} has no {file.name}; only safetensors are read, save it as such"
+            )
     return files
 
 
 def read_weights(folder: Path, config: ModelConfig) -> Mapping[str, Tensor]:
-    """Weights named as in `Transformer.state_dict()`, on the CPU, in the numbers of the files, each read when it is asked for.
+    """Weights named as in `Transformer.state_dict()`, on the CPU, in the numbers of the files, each
+    read when it is asked for.
 
-    Files are mapped, so processes of one machine share what they read. Raises ConfigError for a tensor that does not fit.
+    Files are mapped, so processes of one machine share what they read. Raises ConfigError for a
+    tensor that does not fit.
     """
     weights: dict[str, Tensor] = {}
     for file in weight_files(folder):
         try:
             found = load_file(file)
         except SafetensorError as error:
-            raise ConfigError(f"{file} is cut off or no safetensors file ({error}); fetch it again") from error
+            raise ConfigError(
+                f"{file} is cut off or no safetensors file ({error}); fetch it again"
+            ) from error
         if twice := sorted(found.keys() & weights.keys()):
-            raise ConfigError(f"{twice[0]} is in {file.name} and in a file before it in {folder}; keep the files of one model")
+            raise ConfigError(
+                f"{twice[0]} is in {file.name} and in a file before it in {folder}; keep the files"
+                " of one model"
+            )
         weights |= found
     try:
         return from_hugging_face(config, weights)
@@ -136,4 +183,6 @@ def _read_json(file: Path) -> Any:
     try:
         return read_json(file, MAX_JSON_BYTES)
     except UnreadableJson as error:
-        raise ConfigError(f"{file} is not JSON that is read here ({error}); fetch it again") from error
+        raise ConfigError(
+            f"{file} is not JSON that is read here ({error}); fetch it again"
+        ) from error

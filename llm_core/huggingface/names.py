@@ -1,8 +1,9 @@
 """Maps the tensors of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2.
 
-Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface.config`, files that of `llm_core.huggingface.export`.
-Fused weights are split on the way out and joined on the way in, GPT-2's transposed, with the values unchanged, so both sides
-compute the same logits. On the way in each is made when it is asked for: a whole model need not fit beside another.
+Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface.config`, files
+that of `llm_core.huggingface.export`. Fused weights are split on the way out and joined on the way
+in, GPT-2's transposed, with the values unchanged, so both sides compute the same logits. On the way
+in each is made when it is asked for: a whole model need not fit beside another.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from llm_core.model.fused import join_gate_up, join_qkv, split_gate_up, split_qk
 from llm_core.model.transformer import Transformer
 
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-"""Ends of names that published files have and no weight has: causal masks of GPT-2, rotary frequencies of early Llamas."""
+"""Ends of names that published files have and no weight has: causal masks of GPT-2, rotary
+frequencies of early Llamas."""
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights may be held in."""
 
@@ -43,7 +45,10 @@ class Made(Mapping[str, Tensor]):
 def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our names and fused weights → Hugging Face names and separate weights."""
     if config.family == "gpt2":
-        weights = {theirs: _turn(theirs, _straight(config, ours, state[ours])) for ours, theirs in _gpt2_names(config).items()}
+        weights = {
+            theirs: _turn(theirs, _straight(config, ours, state[ours]))
+            for ours, theirs in _gpt2_names(config).items()
+        }
     else:
         weights = {theirs: state[ours] for ours, theirs in _llama_names(config).items()}
         for ours, parts in _fused(config).items():
@@ -54,7 +59,8 @@ def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[st
 def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The inverse of `to_hugging_face`, with both names of a tied embedding.
 
-    Raises ConfigError for tensors that are missing, left over, of another shape or no plain floating-point numbers.
+    Raises ConfigError for tensors that are missing, left over, of another shape or no plain
+    floating-point numbers.
     """
     weights = {name: weight for name, weight in weights.items() if not name.endswith(BUFFERS)}
     if config.family == "gpt2":
@@ -63,10 +69,18 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
         weights = {n if n.startswith("lm_head") else f"transformer.{n}": w for n, w in bare.items()}
     if config.num_layers > len(weights):
         rule = f"the files hold {len(weights)} tensors"
-        raise ConfigError(f"num_hidden_layers ({config.num_layers:,}) is wrong, {rule}; give the folder of one whole model")
+        raise ConfigError(
+            f"num_hidden_layers ({config.num_layers:,}) is wrong, {rule}; give the folder of one"
+            " whole model"
+        )
     with torch.device("meta"):
-        wanted = {name: tensor.shape for name, tensor in to_hugging_face(config, Transformer(config).state_dict()).items()}
-    odd = sorted(wanted.keys() ^ (weights.keys() - ({"lm_head.weight"} if config.tied_embeddings else set())))
+        wanted = {
+            name: tensor.shape
+            for name, tensor in to_hugging_face(config, Transformer(config).state_dict()).items()
+        }
+    odd = sorted(
+        wanted.keys() ^ (weights.keys() - ({"lm_head.weight"} if config.tied_embeddings else set()))
+    )
     if odd:
         verb = "is missing" if odd[0] in wanted else "is not part of such a model"
         rule = f"{len(odd)} tensors differ from a {config.family} of {config.num_layers} layers"
@@ -74,13 +88,13 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
     for name, shape in wanted.items():
         if weights[name].shape != shape:
             raise ConfigError(
-                f"{name} is {tuple(weights[name].shape)}, in the configured model {tuple(shape)}; give the configuration it was "
-                "made with, or fetch it again"
+                f"{name} is {tuple(weights[name].shape)}, in the configured model {tuple(shape)};"
+                " give the configuration it was made with, or fetch it again"
             )
         if weights[name].dtype not in NUMBERS:
             raise ConfigError(
-                f"{name} holds {str(weights[name].dtype).removeprefix('torch.')}, which needs scales that are not read here; "
-                "give the model before it was quantized"
+                f"{name} holds {str(weights[name].dtype).removeprefix('torch.')}, which needs"
+                " scales that are not read here; give the model before it was quantized"
             )
     _check_tied(config, weights)
     plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
@@ -93,20 +107,28 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
     def joined(ours: str, parts: Sequence[str]) -> Tensor:
         return _join(config, ours, [weights[name] for name in parts])
 
-    state: dict[str, Callable[[], Tensor]] = {ours: partial(one, ours, theirs) for ours, theirs in plain.items()}
+    state: dict[str, Callable[[], Tensor]] = {
+        ours: partial(one, ours, theirs) for ours, theirs in plain.items()
+    }
     state |= {ours: partial(joined, ours, parts) for ours, parts in fused.items()}
-    head = state["embedding.weight"] if config.tied_embeddings else partial(weights.__getitem__, "lm_head.weight")
+    head = (
+        state["embedding.weight"]
+        if config.tied_embeddings
+        else partial(weights.__getitem__, "lm_head.weight")
+    )
     return Made(state | {"head.weight": head})
 
 
 def _check_tied(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
     """A head that is saved although it is tied must be the embedding."""
-    embedding = weights["transformer.wte.weight" if config.family == "gpt2" else "model.embed_tokens.weight"]
+    embedding = weights[
+        "transformer.wte.weight" if config.family == "gpt2" else "model.embed_tokens.weight"
+    ]
     head = weights.get("lm_head.weight", embedding)
     if config.tied_embeddings and head is not embedding and not torch.equal(head, embedding):
         raise ConfigError(
-            "lm_head.weight differs from the embedding, and tie_word_embeddings says that they are one; set it false in "
-            "config.json"
+            "lm_head.weight differs from the embedding, and tie_word_embeddings says that they are"
+            " one; set it false in config.json"
         )
 
 
@@ -135,24 +157,44 @@ def _grouped(config: ModelConfig, ours: str, weight: Tensor) -> Tensor:
 def _gpt2_names(config: ModelConfig) -> dict[str, str]:
     names = {"embedding": "wte", "positions": "wpe"}
     found = {f"{ours}.weight": f"transformer.{theirs}.weight" for ours, theirs in names.items()}
-    parts = {"attention_norm": "ln_1", "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj"}
+    parts = {
+        "attention_norm": "ln_1",
+        "attention.qkv": "attn.c_attn",
+        "attention.out": "attn.c_proj",
+    }
     parts |= {"ffn_norm": "ln_2", "ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"}
     for end in ("weight", "bias"):
         found[f"norm.{end}"] = f"transformer.ln_f.{end}"
         for layer in range(config.num_layers):
-            found |= {f"blocks.{layer}.{ours}.{end}": f"transformer.h.{layer}.{theirs}.{end}" for ours, theirs in parts.items()}
+            found |= {
+                f"blocks.{layer}.{ours}.{end}": f"transformer.h.{layer}.{theirs}.{end}"
+                for ours, theirs in parts.items()
+            }
     return found
 
 
 def _llama_names(config: ModelConfig) -> dict[str, str]:
-    parts = {"attention_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "post_attention_layernorm.weight"}
-    parts |= {"attention.out.weight": "self_attn.o_proj.weight", "ffn.down.weight": "mlp.down_proj.weight"}
+    parts = {
+        "attention_norm.weight": "input_layernorm.weight",
+        "ffn_norm.weight": "post_attention_layernorm.weight",
+    }
+    parts |= {
+        "attention.out.weight": "self_attn.o_proj.weight",
+        "ffn.down.weight": "mlp.down_proj.weight",
+    }
     parts |= {"attention.out.bias": "self_attn.o_proj.bias"} if config.out_bias else {}
     parts |= {"ffn.down.bias": "mlp.down_proj.bias"} if config.ffn_bias else {}
-    parts |= {f"attention.{n}_norm.weight": f"self_attn.{n}_norm.weight" for n in "qk"} if config.qk_norm else {}
+    parts |= (
+        {f"attention.{n}_norm.weight": f"self_attn.{n}_norm.weight" for n in "qk"}
+        if config.qk_norm
+        else {}
+    )
     found = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
     for layer in range(config.num_layers):
-        found |= {f"blocks.{layer}.{ours}": f"model.layers.{layer}.{theirs}" for ours, theirs in parts.items()}
+        found |= {
+            f"blocks.{layer}.{ours}": f"model.layers.{layer}.{theirs}"
+            for ours, theirs in parts.items()
+        }
     return found
 
 
@@ -162,7 +204,11 @@ def _fused(config: ModelConfig) -> dict[str, list[str]]:
     for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
         for end in ("weight", *(["bias"] if config.qkv_bias else [])):
-            found[f"{ours}.attention.qkv.{end}"] = [f"{theirs}.self_attn.{n}_proj.{end}" for n in "qkv"]
+            found[f"{ours}.attention.qkv.{end}"] = [
+                f"{theirs}.self_attn.{n}_proj.{end}" for n in "qkv"
+            ]
         for end in ("weight", *(["bias"] if config.ffn_bias else [])):
-            found[f"{ours}.ffn.gate_up.{end}"] = [f"{theirs}.mlp.{n}_proj.{end}" for n in ("gate", "up")]
+            found[f"{ours}.ffn.gate_up.{end}"] = [
+                f"{theirs}.mlp.{n}_proj.{end}" for n in ("gate", "up")
+            ]
     return found

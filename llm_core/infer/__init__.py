@@ -1,1 +1,2 @@
-"""Generation with a key-value cache: the cache, sampling, and the engine that joins them to a model."""
+"""Generation with a key-value cache: the cache, sampling, and the engine that joins them to a
+model."""

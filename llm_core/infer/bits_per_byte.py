@@ -1,12 +1,14 @@
-"""How many bits does the model need for each token of each document? Scored from the document's own start.
+"""How many bits does the model need for each token of each document? Scored from the document's own
+start.
 
-A document is predicted from the end-of-text id alone, never from another document. One longer than the window is
-scored in windows that overlap: each later window begins with `context_tokens` tokens that were scored before, so a
-token far inside has at least that much context, and every token is scored exactly once. Windows are sorted by
-length and padded on the right, where causal attention never looks.
+A document is predicted from the end-of-text id alone, never from another document. One longer than
+the window is scored in windows that overlap: each later window begins with `context_tokens` tokens
+that were scored before, so a token far inside has at least that much context, and every token is
+scored exactly once. Windows are sorted by length and padded on the right, where causal attention
+never looks.
 
-Bits are −log2 p in float64 from the model's own logits; divided by UTF-8 bytes they compare across tokenizers.
-Cost: one forward over window / (window - context) times the tokens.
+Bits are −log2 p in float64 from the model's own logits; divided by UTF-8 bytes they compare across
+tokenizers. Cost: one forward over window / (window - context) times the tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ LOGIT_ROWS = 1024
 
 @dataclass(frozen=True)
 class Window:
-    """Inputs [begin, end) of a document's shifted sequence; places from `score_from` on are scored."""
+    """Inputs [begin, end) of a document's shifted sequence; places from `score_from` on are
+    scored."""
 
     document: int
     begin: int
@@ -36,8 +39,11 @@ class Window:
     score_from: int
 
 
-def plan_windows(num_tokens: Sequence[int], window_tokens: int, context_tokens: int) -> list[Window]:
-    """Windows that score every token of every document once. Raises ConfigError unless 0 <= context < window."""
+def plan_windows(
+    num_tokens: Sequence[int], window_tokens: int, context_tokens: int
+) -> list[Window]:
+    """Windows that score every token of every document once. Raises ConfigError unless 0 <= context
+    < window."""
     if not 0 <= context_tokens < window_tokens:
         rule = f"must be at least 0 and less than the window of {window_tokens} tokens"
         raise ConfigError(f"context_tokens ({context_tokens}) {rule}; try {window_tokens // 2}")
@@ -75,7 +81,9 @@ def score_documents(
         for row, window in enumerate(batch):
             tokens, size = documents[window.document], window.end - window.begin
             # The shifted sequence is start_id, then the tokens: input i predicts token i.
-            inputs_BT[row, max(0, 1 - window.begin) : size] = tokens[max(0, window.begin - 1) : window.end - 1]
+            inputs_BT[row, max(0, 1 - window.begin) : size] = tokens[
+                max(0, window.begin - 1) : window.end - 1
+            ]
             skipped = window.score_from - window.begin
             targets_BT[row, skipped:size] = tokens[window.score_from : window.end]
         places_N = torch.from_numpy(np.flatnonzero(targets_BT >= 0)).to(device)
@@ -91,7 +99,8 @@ def score_documents(
 
 
 def _batches(windows: Sequence[Window], batch_tokens: int) -> Iterator[list[Window]]:
-    """Windows of similar length together, longest first: little padding, and memory runs out early or never."""
+    """Windows of similar length together, longest first: little padding, and memory runs out early
+    or never."""
     ordered = sorted(windows, key=lambda w: (w.begin - w.end, w.document, w.begin))
     begin = 0
     while begin < len(ordered):

@@ -1,12 +1,14 @@
-"""Keys and values of earlier tokens, so that a new token costs one position and not the whole sequence.
+"""Keys and values of earlier tokens, so that a new token costs one position and not the whole
+sequence.
 
-`StaticCache` allocates everything once: [layers, batch, heads, capacity, head_dim] for keys and for values. All rows
-write the same columns. Prompts of different length are padded on the left: row b has `pad_tokens[b]` columns of
-padding, its first token stands at column pad_tokens[b] and has position 0. So one slice holds the new columns of
-every row, and the last column is the newest token of every row.
+`StaticCache` allocates everything once: [layers, batch, heads, capacity, head_dim] for keys and for
+values. All rows write the same columns. Prompts of different length are padded on the left: row b
+has `pad_tokens[b]` columns of padding, its first token stands at column pad_tokens[b] and has
+position 0. So one slice holds the new columns of every row, and the last column is the newest token
+of every row.
 
-Memory is 2 · layers · batch · kv_heads · capacity · head_dim numbers, whatever is used of it. Not here: paged and
-quantised caches, sliding windows, rows that enter or leave a running batch.
+Memory is 2 · layers · batch · kv_heads · capacity · head_dim numbers, whatever is used of it. Not
+here: paged and quantised caches, sliding windows, rows that enter or leave a running batch.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ class CacheOverflow(ValueError):
     """A token that has no place in the cache. Nothing was written."""
 
     def __init__(self, position: int, capacity: int) -> None:
-        super().__init__(f"column {position} does not fit a cache of {capacity}; generate less or make a cache of {position + 1}")
+        super().__init__(
+            f"column {position} does not fit a cache of {capacity}; generate less or make a cache"
+            f" of {position + 1}"
+        )
         self.position = position
         self.capacity = capacity
 
@@ -45,13 +50,17 @@ class StaticCache:
         device: torch.device | str = "cpu",
         pad_tokens: Sequence[int] = (),
     ) -> None:
-        assert not pad_tokens or len(pad_tokens) == batch, f"{len(pad_tokens)} paddings for {batch} rows"
+        assert not pad_tokens or len(pad_tokens) == batch, (
+            f"{len(pad_tokens)} paddings for {batch} rows"
+        )
         self.capacity = capacity
         self.length = 0
         """Columns that hold tokens or padding, the same in every layer between two passes."""
         self._filled = [0] * num_layers
         # Zeros, not empty memory: a NaN left in a masked column would survive its weight of zero.
-        self._keys = torch.zeros(num_layers, batch, kv_heads, capacity, head_dim, dtype=dtype, device=device)
+        self._keys = torch.zeros(
+            num_layers, batch, kv_heads, capacity, head_dim, dtype=dtype, device=device
+        )
         self._values = torch.zeros_like(self._keys)
         self._pads_B = torch.tensor(pad_tokens or [0] * batch, dtype=torch.long, device=device)
         self._padded = any(pad_tokens)
@@ -61,15 +70,18 @@ class StaticCache:
         return 2 * self._keys.numel() * self._keys.element_size()
 
     def positions(self, num_queries: int) -> Tensor:
-        """positions_BT of the coming `num_queries` columns: the place of each token in its own row, 0 for padding."""
+        """positions_BT of the coming `num_queries` columns: the place of each token in its own row,
+        0 for padding."""
         columns_T = self._columns(self.length, self.length + num_queries)
         return (columns_T[None] - self._pads_B[:, None]).clamp(min=0)
 
     def mask(self, num_queries: int) -> Tensor | None:
-        """Where the coming queries may attend, mask_B1TK or mask_11TK; None when that is every column.
+        """Where the coming queries may attend, mask_B1TK or mask_11TK; None when that is every
+        column.
 
-        Bottom-right causal: the last query is the last column. (`is_causal` of scaled_dot_product_attention is
-        top-left, which is another mask as soon as there are more keys than queries.)
+        Bottom-right causal: the last query is the last column. (`is_causal` of
+        scaled_dot_product_attention is top-left, which is another mask as soon as there are more
+        keys than queries.)
         """
         end = self._end(self.length, num_queries)
         if num_queries == 1 and not self._padded:
@@ -84,7 +96,8 @@ class StaticCache:
         return (causal_TK & real_B1K | (keys_K == queries_T1))[:, None]
 
     def update(self, layer: int, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of the coming columns in `layer`, and give back all of its columns so far.
+        """Store the keys and values of the coming columns in `layer`, and give back all of its
+        columns so far.
 
         Raises CacheOverflow before anything is written.
         """

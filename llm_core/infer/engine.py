@@ -1,9 +1,11 @@
-"""Text generation: one pass over the prompts (prefill), then one token per request and pass (decode).
+"""Text generation: one pass over the prompts (prefill), then one token per request and pass
+(decode).
 
-Prompts may differ in length; `StaticCache` says how they share a batch. A request's tokens depend on its prompt, its
-parameters and its number in the list, never on its neighbours. Only the last position pays for logits.
-Costs one pass per new token of the longest request; finished rows stay in the batch. Not here: continuous
-batching, chunked prefill, prefix sharing, speculative decoding, text (ids in, ids out).
+Prompts may differ in length; `StaticCache` says how they share a batch. A request's tokens depend
+on its prompt, its parameters and its number in the list, never on its neighbours. Only the last
+position pays for logits. Costs one pass per new token of the longest request; finished rows stay in
+the batch. Not here: continuous batching, chunked prefill, prefix sharing, speculative decoding,
+text (ids in, ids out).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ MakeCache = Callable[[Transformer, Sequence[Sequence[int]], int], Cache]
 """(model, prompts, new tokens per prompt) -> an empty cache that holds them all."""
 
 
-def static_cache(model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> StaticCache:
+def static_cache(
+    model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> StaticCache:
     """A cache for these prompts and their answers, left-padded to the longest prompt."""
     longest = max(map(len, prompts))
     weight = model.head.weight
@@ -52,22 +56,38 @@ def static_cache(model: Transformer, prompts: Sequence[Sequence[int]], max_new_t
 
 @torch.inference_mode()
 def prefill(model: Transformer, prompts: Sequence[Sequence[int]], cache: Cache) -> Tensor:
-    """Fill the cache with the prompts; logits_BV of the token that follows each. Raises CacheOverflow where they do not fit."""
+    """Fill the cache with the prompts; logits_BV of the token that follows each. Raises
+    CacheOverflow where they do not fit."""
     longest = max(map(len, prompts))
-    ids_BT = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=model.head.weight.device)
+    ids_BT = torch.tensor(
+        [[0] * (longest - len(p)) + list(p) for p in prompts], device=model.head.weight.device
+    )
     return _last_logits(model, ids_BT, cache)
 
 
 @torch.inference_mode()
-def decode(model: Transformer, ids_B: Sequence[int] | Tensor, cache: Cache, last_position: int | None = None) -> Tensor:
-    """Append one token to every row; logits_BV of the token that follows. Raises CacheOverflow where there is no room.
+def decode(
+    model: Transformer,
+    ids_B: Sequence[int] | Tensor,
+    cache: Cache,
+    last_position: int | None = None,
+) -> Tensor:
+    """Append one token to every row; logits_BV of the token that follows. Raises CacheOverflow
+    where there is no room.
 
     last_position: tokens beyond it, which nobody may read, are given this position.
     """
-    return _last_logits(model, torch.as_tensor(ids_B, device=model.head.weight.device)[:, None], cache, last_position)
+    return _last_logits(
+        model,
+        torch.as_tensor(ids_B, device=model.head.weight.device)[:, None],
+        cache,
+        last_position,
+    )
 
 
-def _last_logits(model: Transformer, ids_BT: Tensor, cache: Cache, last_position: int | None = None) -> Tensor:
+def _last_logits(
+    model: Transformer, ids_BT: Tensor, cache: Cache, last_position: int | None = None
+) -> Tensor:
     positions_BT = cache.positions(ids_BT.shape[1])
     if last_position is not None:
         positions_BT = positions_BT.clamp(max=last_position)
@@ -84,15 +104,17 @@ def generate(
     on_token: Callable[[int, int], None] | None = None,
     make_cache: MakeCache = static_cache,
 ) -> list[list[int]]:
-    """The new tokens of each prompt, at most `max_new_tokens` (one limit for all, or one each), up to and without `eos_id`.
+    """The new tokens of each prompt, at most `max_new_tokens` (one limit for all, or one each), up
+    to and without `eos_id`.
 
-    params: one for all requests (request i then draws from stream (seed, i)), or one per request (each from stream (seed, 0)).
-    eos_id: None goes on to `max_new_tokens` whatever comes.
-    on_token: told (request, token id) as soon as a token is there.
-    Raises ValueError for an empty prompt, an unknown id or more tokens than the model's max_seq_len, SamplingError for
-    broken logits.
+    params: one for all requests (request i then draws from stream (seed, i)), or one per request
+    (each from stream (seed, 0)). eos_id: None goes on to `max_new_tokens` whatever comes. on_token:
+    told (request, token id) as soon as a token is there. Raises ValueError for an empty prompt, an
+    unknown id or more tokens than the model's max_seq_len, SamplingError for broken logits.
     """
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    limits = (
+        [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    )
     answers: list[list[int]] = [[] for _ in prompts]
     running = {request for request, limit in enumerate(limits) if limit > 0}
     if not running:
@@ -115,18 +137,28 @@ def generate(
             if len(answers[request]) == limits[request]:
                 running.remove(request)
         if running:
-            # A finished row goes on unread, also past the model's last position, where learned positions have no row.
+            # A finished row goes on unread, also past the model's last position, where learned
+            # positions have no row.
             logits_BV = decode(model, ids, cache, model.config.max_seq_len - 1)
     return answers
 
 
-def _check_prompts(model: Transformer, prompts: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
+def _check_prompts(
+    model: Transformer, prompts: Sequence[Sequence[int]], limits: Sequence[int]
+) -> None:
     vocab_size, max_seq_len = model.config.vocab_size, model.config.max_seq_len
     for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         if not prompt:
             raise ValueError(f"prompt {number} is empty; begin it with the end-of-text id")
-        for unknown in (token for token in (min(prompt), max(prompt)) if not 0 <= token < vocab_size):
-            raise ValueError(f"prompt {number} has token {unknown}, the model knows 0 to {vocab_size - 1}; encode it again")
+        for unknown in (
+            token for token in (min(prompt), max(prompt)) if not 0 <= token < vocab_size
+        ):
+            raise ValueError(
+                f"prompt {number} has token {unknown}, the model knows 0 to {vocab_size - 1};"
+                " encode it again"
+            )
         if len(prompt) + limit > max_seq_len:
             rule = f"and {limit} new ones are more than the model's max_seq_len ({max_seq_len})"
-            raise ValueError(f"prompt {number} has {len(prompt)} tokens, {rule}; shorten it or generate fewer")
+            raise ValueError(
+                f"prompt {number} has {len(prompt)} tokens, {rule}; shorten it or generate fewer"
+            )

@@ -1,13 +1,20 @@
-"""Proves that generation with a cache is the computation without one, in float64, where rounding cannot hide a defect.
+"""Proves that generation with a cache is the computation without one, in float64, where rounding
+cannot hide a defect.
 
-The reference is one full causal pass without a cache over every row. Against it, at the shapes that are to be timed:
-- `splits`: one short sequence, prefilled up to several places and decoded from there token by token;
-- `pieces`: one sequence of the greatest length in passes of one and of several queries after a prefix, every position;
-- `ragged_rows`: prompts of all lengths in one batch, then passes of one and of several queries, every row and position;
+The reference is one full causal pass without a cache over every row. Against it, at the shapes that
+are to be timed:
+- `splits`: one short sequence, prefilled up to several places and decoded from there token by
+  token;
+- `pieces`: one sequence of the greatest length in passes of one and of several queries after a
+  prefix, every position;
+- `ragged_rows`: prompts of all lengths in one batch, then passes of one and of several queries,
+  every row and position;
 - `cell_…`: a batch as it is timed, every row and every decode step up to the last column;
 - `capacity`: a token without a place is refused, and a refusal changes nothing.
-Long requests come before short ones, so that what is left of an earlier request shows. A right cache differs by some 1e-13; a
-wrong position, mask or slice by 1e-3 and more. Cost: some passes over each shape in float64, less than timing it takes.
+Long requests come before short ones, so that what is left of an earlier request shows. A right
+cache differs by some 1e-13; a
+wrong position, mask or slice by 1e-3 and more. Cost: some passes over each shape in float64, less
+than timing it takes.
 """
 
 from __future__ import annotations
@@ -28,12 +35,14 @@ from llm_core.model.transformer import Transformer
 # B batch (rows) · T tokens of this pass · L tokens of a row · D width of the model · V vocabulary
 TOLERANCE = 1e-10
 MIN_ROWS = 5
-"""Of the ragged batch, also where fewer are timed: rows are cheap there, and some defects need several."""
+"""Of the ragged batch, also where fewer are timed: rows are cheap there, and some defects need
+several."""
 PIECES = (4, 1, 3, 1, 2, 5, 1, 8, 13, 21, 34, 55)
 """Queries of consecutive passes: one and several in turn, at borders of no common multiple."""
 RAGGED_PIECES = (1, 3, 1, 2, 5, 1)
 MAX_SCORES, MAX_LOGITS = 1 << 27, 1 << 25
-"""Numbers that attention of one layer, and logits, may take at a time; larger shapes are passed in parts."""
+"""Numbers that attention of one layer, and logits, may take at a time; larger shapes are passed in
+parts."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Check:
-    """Largest |cached - full| over the logits that one check compared; infinite where a token was refused or let in wrongly."""
+    """Largest |cached - full| over the logits that one check compared; infinite where a token was
+    refused or let in wrongly."""
 
     name: str
     max_abs_diff: float
@@ -67,10 +77,17 @@ class Check:
 
 @torch.inference_mode()
 def check_cache(
-    model: Transformer, shapes: Sequence[Shape], num_tokens: int, seed: int, make_cache: MakeCache = static_cache
+    model: Transformer,
+    shapes: Sequence[Shape],
+    num_tokens: int,
+    seed: int,
+    make_cache: MakeCache = static_cache,
 ) -> list[Check]:
-    """Compare caches of `make_cache` with full passes. `model` must be in float64; `num_tokens` is the length of `splits`."""
-    assert model.head.weight.dtype == torch.float64, "rounding of shorter numbers would hide a defect"
+    """Compare caches of `make_cache` with full passes. `model` must be in float64; `num_tokens` is
+    the length of `splits`."""
+    assert model.head.weight.dtype == torch.float64, (
+        "rounding of shorter numbers would hide a defect"
+    )
     num_tokens = min(num_tokens, model.config.max_seq_len)
     assert num_tokens >= 4
     longest = max([num_tokens, *(shape.length for shape in shapes)])
@@ -108,31 +125,47 @@ class _Comparison:
         full_BLD = self._full(ids_BL)
         cache = self.make_cache(self.model, ids_BL[:, :1].tolist(), length - 1)
         for begin, end in _cut(length, PIECES):
-            hidden_BTD = self.model.hidden(ids_BL[:, begin:end], cache.positions(end - begin), cache)
+            hidden_BTD = self.model.hidden(
+                ids_BL[:, begin:end], cache.positions(end - begin), cache
+            )
             yield from self._differences(hidden_BTD[0], full_BLD[0, begin:end])
 
     def ragged_rows(self, num_rows: int, length: int) -> Iterator[Tensor]:
         num_more = min(sum(RAGGED_PIECES), length - 1)
         ids_BL = self._draw(num_rows, length)
         full_BLD = self._full(ids_BL)
-        # Lengths from one token to all, so that rows of every padding stand side by side, the longest in the middle.
+        # Lengths from one token to all, so that rows of every padding stand side by side, the
+        # longest in the middle.
         lengths = [1 + row * (length - num_more - 1) // (num_rows - 1) for row in range(num_rows)]
         lengths = lengths[1::2] + lengths[::2][::-1]
         prompts = [ids_BL[row, :count].tolist() for row, count in enumerate(lengths)]
         cache = self.make_cache(self.model, prompts, num_more)
         first_BV = prefill(self.model, prompts, cache)
-        yield (first_BV - self.model.logits(torch.stack([full_BLD[r, n - 1] for r, n in enumerate(lengths)]))).abs().max()
+        yield (
+            (
+                first_BV
+                - self.model.logits(
+                    torch.stack([full_BLD[r, n - 1] for r, n in enumerate(lengths)])
+                )
+            )
+            .abs()
+            .max()
+        )
         for begin, end in _cut(num_more, RAGGED_PIECES):
             columns = [slice(count + begin, count + end) for count in lengths]
             ids_BT = torch.stack([ids_BL[row, column] for row, column in enumerate(columns)])
             hidden_BTD = self.model.hidden(ids_BT, cache.positions(end - begin), cache)
-            expected_BTD = torch.stack([full_BLD[row, column] for row, column in enumerate(columns)])
+            expected_BTD = torch.stack(
+                [full_BLD[row, column] for row, column in enumerate(columns)]
+            )
             yield from self._differences(hidden_BTD.flatten(0, 1), expected_BTD.flatten(0, 1))
 
     def cell(self, shape: Shape) -> Iterator[Tensor]:
         ids_BL = self._draw(shape.rows, shape.length)
         full_BLD = self._full(ids_BL)
-        cache = self.make_cache(self.model, ids_BL[:, : shape.prompt_tokens].tolist(), shape.new_tokens)
+        cache = self.make_cache(
+            self.model, ids_BL[:, : shape.prompt_tokens].tolist(), shape.new_tokens
+        )
         logits_BV = self._prefill(ids_BL[:, : shape.prompt_tokens], cache, shape.length)
         for place in range(shape.prompt_tokens, shape.length):
             yield (logits_BV - self.model.logits(full_BLD[:, place - 1])).abs().max()
@@ -150,7 +183,8 @@ class _Comparison:
                 yield (decode(self.model, ids_BL[:, place], cache)[0] - full_LV[place]).abs().max()
 
     def capacity(self) -> Iterator[Tensor]:
-        """A cache of four columns with two tokens has room for two more, whatever is tried in between."""
+        """A cache of four columns with two tokens has room for two more, whatever is tried in
+        between."""
         ids_BL = self._draw(1, 4)
         full_LV = self.model.logits(self._full(ids_BL)[0])
         cache = self.make_cache(self.model, ids_BL[:, :2].tolist(), 2)
@@ -170,16 +204,20 @@ class _Comparison:
         return torch.tensor(math.inf)
 
     def _draw(self, rows: int, length: int) -> Tensor:
-        ids_BL = torch.randint(0, self.model.config.vocab_size, (rows, length), generator=self.generator)
+        ids_BL = torch.randint(
+            0, self.model.config.vocab_size, (rows, length), generator=self.generator
+        )
         return ids_BL.to(self.device)
 
     def _full(self, ids_BL: Tensor) -> Tensor:
-        """hidden_BLD of a pass without a cache; rows do not know each other, so they go in groups that fit."""
+        """hidden_BLD of a pass without a cache; rows do not know each other, so they go in groups
+        that fit."""
         rows = max(1, MAX_SCORES // (self.model.config.num_heads * ids_BL.shape[1] ** 2))
         return torch.cat([self.model.hidden(group_BL) for group_BL in ids_BL.split(rows)])
 
     def _prefill(self, ids_BT: Tensor, cache: Cache, length: int) -> Tensor:
-        """logits_BV after the prompts: in one pass as when it is timed, or in the parts that fit."""
+        """logits_BV after the prompts: in one pass as when it is timed, or in the parts that
+        fit."""
         queries = max(1, MAX_SCORES // (ids_BT.shape[0] * self.model.config.num_heads * length))
         *earlier, last_BT = ids_BT.split(queries, dim=1)
         for part_BT in earlier:
@@ -188,7 +226,9 @@ class _Comparison:
 
     def _differences(self, got_ND: Tensor, expected_ND: Tensor) -> Iterator[Tensor]:
         positions = max(1, MAX_LOGITS // self.model.config.vocab_size)
-        for got, expected in zip(got_ND.split(positions), expected_ND.split(positions), strict=True):
+        for got, expected in zip(
+            got_ND.split(positions), expected_ND.split(positions), strict=True
+        ):
             yield (self.model.logits(got) - self.model.logits(expected)).abs().max()
 
 

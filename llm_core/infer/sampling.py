@@ -1,12 +1,14 @@
 """From logits to the next token: temperature, then top-k, then top-p, then min-p, then one draw.
 
-Everything happens in float32 on probabilities sorted from high to low; equal logits are ordered by token id, so ties
-are broken the same way everywhere and top-k keeps exactly k. A request draws from a generator of its own: what the
-other rows of its batch do never changes its tokens. One uniform number per token, by inversion of the cumulative sum.
+Everything happens in float32 on probabilities sorted from high to low; equal logits are ordered by
+token id, so ties are broken the same way everywhere and top-k keeps exactly k. A request draws from
+a generator of its own: what the other rows of its batch do never changes its tokens. One uniform
+number per token, by inversion of the cumulative sum.
 
-Definitions: temperature 0 is the highest logit and draws nothing. top_k keeps the k likeliest. top_p keeps the shortest
-prefix whose probability reaches top_p, renormalised after top-k, at least one token, one exactly when the likeliest
-reaches it alone (Holtzman et al., 2020). min_p keeps tokens of at least min_p times the likeliest.
+Definitions: temperature 0 is the highest logit and draws nothing. top_k keeps the k likeliest.
+top_p keeps the shortest prefix whose probability reaches top_p, renormalised after top-k, at least
+one token, one exactly when the likeliest reaches it alone (Holtzman et al., 2020). min_p keeps
+tokens of at least min_p times the likeliest.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.temperature != 0 and not MIN_TEMPERATURE <= self.temperature < float("inf"):
             raise ConfigError(
-                f"temperature ({self.temperature}) must be 0 or at least {MIN_TEMPERATURE}; 0 takes the likeliest token"
+                f"temperature ({self.temperature}) must be 0 or at least {MIN_TEMPERATURE}; 0 takes"
+                " the likeliest token"
             )
         if self.top_k < 0:
             raise ConfigError(f"top_k ({self.top_k}) must not be negative; 0 keeps all tokens")
@@ -65,11 +68,13 @@ def make_generator(params: SamplingParams, request: int = 0) -> torch.Generator:
 
 
 def kept_probabilities(logits_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Probabilities that remain and sum to one, from high to low, and their token ids. Needs temperature > 0."""
+    """Probabilities that remain and sum to one, from high to low, and their token ids. Needs
+    temperature > 0."""
     assert params.temperature > 0, "greedy choice has no distribution"
     logits_V = logits_V.float()
     sorted_V, ids_V = logits_V.sort(descending=True, stable=True)
-    # The maximum goes first, so that a small temperature sends the rest to zero and nothing to infinity.
+    # The maximum goes first, so that a small temperature sends the rest to zero and nothing to
+    # infinity.
     probabilities_V = torch.softmax((sorted_V - sorted_V[0]) / params.temperature, dim=0)
     num_kept = int((probabilities_V > 0).sum())
     if params.top_k:
@@ -79,12 +84,16 @@ def kept_probabilities(logits_V: Tensor, params: SamplingParams) -> tuple[Tensor
         # A token stays while those before it have not reached top_p; the first always does.
         num_kept = 1 + int((mass_V.cumsum(0)[:-1] < params.top_p).sum())
     if params.min_p > 0:
-        num_kept = max(1, int((probabilities_V[:num_kept] >= params.min_p * probabilities_V[0]).sum()))
+        num_kept = max(
+            1, int((probabilities_V[:num_kept] >= params.min_p * probabilities_V[0]).sum())
+        )
     kept_V = probabilities_V[:num_kept]
     return kept_V / kept_V.sum(), ids_V[:num_kept]
 
 
-def sample(logits_BV: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator]) -> list[int]:
+def sample(
+    logits_BV: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator]
+) -> list[int]:
     """The next token id of every row, each by its own parameters and generator.
 
     Raises SamplingError for a row with NaN or plus infinity, or without a finite logit.
@@ -93,16 +102,31 @@ def sample(logits_BV: Tensor, params: Sequence[SamplingParams], generators: Sequ
     likeliest_B = logits_BV.float().argmax(dim=-1).tolist()
     return [
         _greedy(logits_V, likeliest) if p.temperature == 0 else _draw(logits_V, p, generator)
-        for logits_V, likeliest, p, generator in zip(logits_BV, likeliest_B, params, generators, strict=True)
+        for logits_V, likeliest, p, generator in zip(
+            logits_BV, likeliest_B, params, generators, strict=True
+        )
     ]
 
 
 def check_logits(logits_BV: Tensor) -> None:
-    broken_B = logits_BV.isnan().any(-1) | (logits_BV == float("inf")).any(-1) | (logits_BV == float("-inf")).all(-1)
+    broken_B = (
+        logits_BV.isnan().any(-1)
+        | (logits_BV == float("inf")).any(-1)
+        | (logits_BV == float("-inf")).all(-1)
+    )
     if bool(broken_B.any()):
         row = int(broken_B.nonzero()[0, 0])
-        what = "NaN" if bool(logits_BV[row].isnan().any()) else "only -inf" if bool((logits_BV[row] < 0).all()) else "+inf"
-        raise SamplingError(f"row {row} of the logits has {what}; the weights or a mask are broken, no token can be chosen")
+        what = (
+            "NaN"
+            if bool(logits_BV[row].isnan().any())
+            else "only -inf"
+            if bool((logits_BV[row] < 0).all())
+            else "+inf"
+        )
+        raise SamplingError(
+            f"row {row} of the logits has {what}; the weights or a mask are broken, no token can be"
+            " chosen"
+        )
 
 
 def _greedy(logits_V: Tensor, likeliest: int) -> int:

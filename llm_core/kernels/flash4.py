@@ -1,8 +1,10 @@
-"""Causal attention by FlashAttention-4 (Dao et al., 2026), package flash-attn-4, which has kernels for Hopper and Blackwell.
+"""Causal attention by FlashAttention-4 (Dao et al., 2026), package flash-attn-4, which has kernels
+for Hopper and Blackwell.
 
-Called as the package offers it, not through the hook of torch's own flash attention, whose version of the arguments must be that
-of the package. Operations of torch's library, so that compiled blocks keep them in one graph and `memory.recompute` can name
-them. The package compiles a kernel at the first call of each kind, some seconds, and keeps it on disk where
+Called as the package offers it, not through the hook of torch's own flash attention, whose version
+of the arguments must be that of the package. Operations of torch's library, so that compiled blocks
+keep them in one graph and `memory.recompute` can name them. The package compiles a kernel at the
+first call of each kind, some seconds, and keeps it on disk where
 `FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1`.
 """
 
@@ -26,7 +28,8 @@ Heads = tuple[int, int, int]
 
 @functools.cache
 def _kernels() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(forward, backward). The package's public function does not give its backward alone, which an operation of torch needs."""
+    """(forward, backward). The package's public function does not give its backward alone, which an
+    operation of torch needs."""
     interface: Any = importlib.import_module("flash_attn.cute.interface")
     return interface._flash_attn_fwd, interface._flash_attn_bwd
 
@@ -34,26 +37,37 @@ def _kernels() -> tuple[Callable[..., Any], Callable[..., Any]]:
 def adds_up_keys_slowly(device: torch.device, heads: Heads) -> bool:
     """Whether backward is faster with keys and values that heads do not share.
 
-    For Hopper it adds up gradients of shared ones in main memory. With two heads on a key that costs more than a second key
-    does; with more heads on one, copies take more memory than that is worth.
+    For Hopper it adds up gradients of shared ones in main memory. With two heads on a key that
+    costs more than a second key does; with more heads on one, copies take more memory than that is
+    worth.
     """
-    return heads[0] == 2 * heads[1] and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+    return (
+        heads[0] == 2 * heads[1]
+        and device.type == "cuda"
+        and torch.cuda.get_device_capability(device)[0] == 9
+    )
 
 
 def check(device: torch.device, heads: Heads = (2, 1, 64)) -> None:
-    """Run both passes once. Raises ConfigError where the package is missing or does not run with these heads on this device."""
+    """Run both passes once. Raises ConfigError where the package is missing or does not run with
+    these heads on this device."""
     num_heads, num_kv_heads, width = heads
-    q_BQHD, k_BKGD = (torch.zeros(1, 128, n, width, dtype=torch.bfloat16, device=device) for n in (num_heads, num_kv_heads))
+    q_BQHD, k_BKGD = (
+        torch.zeros(1, 128, n, width, dtype=torch.bfloat16, device=device)
+        for n in (num_heads, num_kv_heads)
+    )
     needs = (
-        f"attention backend (fa4) needs a GPU of Hopper or later and the package flash-attn-4, for {num_heads} heads on "
-        f"{num_kv_heads} of {width} channels"
+        "attention backend (fa4) needs a GPU of Hopper or later and the package flash-attn-4, for"
+        f" {num_heads} heads on {num_kv_heads} of {width} channels"
     )
     with trial(device, needs, "pip install 'textmill[fa4]', or use cudnn or sdpa"):
         mixed_BQHD, lse_BHQ = _forward(q_BQHD, k_BKGD, k_BKGD)
         _backward(q_BQHD, k_BKGD, k_BKGD, mixed_BQHD, mixed_BQHD, lse_BHQ)
 
 
-@library.custom_op("llm_core::flash4", mutates_args=(), schema="(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
+@library.custom_op(
+    "llm_core::flash4", mutates_args=(), schema="(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)"
+)
 def _forward(q_BQHD: Tensor, k_BKGD: Tensor, v_BKGD: Tensor) -> tuple[Tensor, Tensor]:
     """(mixed_BQHD, lse_BHQ in float32)."""
     mixed_BQHD, lse_BHQ = _kernels()[0](q_BQHD, k_BKGD, v_BKGD, causal=True, return_lse=True)[:2]
@@ -63,29 +77,49 @@ def _forward(q_BQHD: Tensor, k_BKGD: Tensor, v_BKGD: Tensor) -> tuple[Tensor, Te
 @library.custom_op(
     "llm_core::flash4_backward",
     mutates_args=(),
-    schema="(Tensor q, Tensor k, Tensor v, Tensor mixed, Tensor grad, Tensor lse) -> (Tensor, Tensor, Tensor)",
+    schema=(
+        "(Tensor q, Tensor k, Tensor v, Tensor mixed, Tensor grad, Tensor lse) -> (Tensor, Tensor,"
+        " Tensor)"
+    ),
 )
 def _backward(
-    q_BQHD: Tensor, k_BKGD: Tensor, v_BKGD: Tensor, mixed_BQHD: Tensor, grad_BQHD: Tensor, lse_BHQ: Tensor
+    q_BQHD: Tensor,
+    k_BKGD: Tensor,
+    v_BKGD: Tensor,
+    mixed_BQHD: Tensor,
+    grad_BQHD: Tensor,
+    lse_BHQ: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    # In the order that compiled blocks are told of; left alone the package takes that of its inputs.
+    # In the order that compiled blocks are told of; left alone the package takes that of its
+    # inputs.
     dq, dk, dv = _shapes_of_gradients(q_BQHD, k_BKGD, v_BKGD, mixed_BQHD, grad_BQHD, lse_BHQ)
     options = {"causal": True, "deterministic": torch.are_deterministic_algorithms_enabled()}
-    _kernels()[1](q_BQHD, k_BKGD, v_BKGD, mixed_BQHD, grad_BQHD, lse_BHQ, dq=dq, dk=dk, dv=dv, **options)
+    _kernels()[1](
+        q_BQHD, k_BKGD, v_BKGD, mixed_BQHD, grad_BQHD, lse_BHQ, dq=dq, dk=dk, dv=dv, **options
+    )
     return dq, dk, dv
 
 
 @_forward.register_fake
 def _shapes(q_BQHD: Tensor, k_BKGD: Tensor, v_BKGD: Tensor) -> tuple[Tensor, Tensor]:
     batch, queries, heads, _ = q_BQHD.shape
-    return q_BQHD.new_empty(*q_BQHD.shape[:-1], v_BKGD.shape[-1]), q_BQHD.new_empty(batch, heads, queries, dtype=torch.float32)
+    return q_BQHD.new_empty(*q_BQHD.shape[:-1], v_BKGD.shape[-1]), q_BQHD.new_empty(
+        batch, heads, queries, dtype=torch.float32
+    )
 
 
 @_backward.register_fake
 def _shapes_of_gradients(
-    q_BQHD: Tensor, k_BKGD: Tensor, v_BKGD: Tensor, mixed_BQHD: Tensor, grad_BQHD: Tensor, lse_BHQ: Tensor
+    q_BQHD: Tensor,
+    k_BKGD: Tensor,
+    v_BKGD: Tensor,
+    mixed_BQHD: Tensor,
+    grad_BQHD: Tensor,
+    lse_BHQ: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q_BQHD, k_BKGD, v_BKGD))
+    dq, dk, dv = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q_BQHD, k_BKGD, v_BKGD)
+    )
     return dq, dk, dv
 
 
@@ -104,6 +138,7 @@ _forward.register_autograd(_go_back, setup_context=_keep)
 
 
 def flash4(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
-    """mixed_BHQD of causal attention. 16-bit numbers; heads and tokens change places without a copy."""
+    """mixed_BHQD of causal attention. 16-bit numbers; heads and tokens change places without a
+    copy."""
     mixed_BQHD, _ = _forward(*(x.transpose(1, 2) for x in (q_BHQD, k_BGKD, v_BGKD)))
     return mixed_BQHD.transpose(1, 2)

@@ -1,8 +1,10 @@
-"""A tensor in 8 bits and its transpose in Triton, in one pass over memory: what both products of a linear layer's backward read.
+"""A tensor in 8 bits and its transpose in Triton, in one pass over memory: what both products of a
+linear layer's backward read.
 
-Compiled from torch's operations, each transposed copy is a kernel of scattered writes, at half the speed of memory and less.
-Here a program turns a square of numbers round before it leaves the processor. An operation of torch's
-library, so that compiled blocks keep it in one graph; without a gradient, as `llm_core.model.float8` has its own.
+Compiled from torch's operations, each transposed copy is a kernel of scattered writes, at half the
+speed of memory and less. Here a program turns a square of numbers round before it leaves the
+processor. An operation of torch's library, so that compiled blocks keep it in one graph; without a
+gradient, as `llm_core.model.float8` has its own.
 """
 
 from __future__ import annotations
@@ -25,15 +27,22 @@ def quantize_square(x, scale, out, turned, rows, columns, most, SIDE: tl.constex
     row = tl.program_id(0).to(tl.int64) * SIDE + tl.arange(0, SIDE)
     column = tl.program_id(1).to(tl.int64) * SIDE + tl.arange(0, SIDE)
     there = (row[:, None] < rows) & (column[None, :] < columns)
-    value = tl.load(x + row[:, None] * columns + column[None, :], mask=there, other=0).to(tl.float32)
-    # Rounded as torch divides: a product with 1 / scale puts halves between two numbers of 8 bits on either side.
+    value = tl.load(x + row[:, None] * columns + column[None, :], mask=there, other=0).to(
+        tl.float32
+    )
+    # Rounded as torch divides: a product with 1 / scale puts halves between two numbers of 8 bits
+    # on either side.
     value = tl.div_rn(value, tl.load(scale))
     value = tl.clamp(value, -most, most, propagate_nan=tl.PropagateNan.ALL).to(out.dtype.element_ty)
     tl.store(out + row[:, None] * columns + column[None, :], value, mask=there)
     tl.store(turned + column[:, None] * rows + row[None, :], tl.trans(value), mask=tl.trans(there))
 
 
-@library.custom_op("llm_core::quantize", mutates_args=(), schema="(Tensor x, Tensor scale, ScalarType dtype) -> (Tensor, Tensor)")
+@library.custom_op(
+    "llm_core::quantize",
+    mutates_args=(),
+    schema="(Tensor x, Tensor scale, ScalarType dtype) -> (Tensor, Tensor)",
+)
 def _quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     assert x.element_size() == 2, "turned squares of other numbers come out wrong"
     out, turned = _shapes(x, scale, dtype)
@@ -41,7 +50,9 @@ def _quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
     if x.numel():
         grid: Any = triton.cdiv(rows, SIDE), triton.cdiv(columns, SIDE)
         most = torch.finfo(dtype).max
-        quantize_square[grid](x.contiguous(), scale, out, turned, rows, columns, most, SIDE=SIDE, num_warps=8)
+        quantize_square[grid](
+            x.contiguous(), scale, out, turned, rows, columns, most, SIDE=SIDE, num_warps=8
+        )
     return out, turned
 
 
@@ -51,8 +62,10 @@ def _shapes(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tenso
 
 
 def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """As `llm_core.model.float8.quantize`, of 16-bit numbers; others are rounded to bfloat16 first, as FSDP rounds weights."""
-    # Triton 3.6 puts a third of a square in wrong places of its transpose where 8-bit numbers come from 32-bit ones.
+    """As `llm_core.model.float8.quantize`, of 16-bit numbers; others are rounded to bfloat16 first,
+    as FSDP rounds weights."""
+    # Triton 3.6 puts a third of a square in wrong places of its transpose where 8-bit numbers come
+    # from 32-bit ones.
     x = x if x.element_size() == 2 else x.bfloat16()
     scale = scale_of(x, dtype)
     return *_quantize(x, scale, dtype), scale

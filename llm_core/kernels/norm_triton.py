@@ -1,9 +1,11 @@
-"""x + delta and its root-mean-square norm in Triton, forward and backward one pass over memory each.
+"""x + delta and its root-mean-square norm in Triton, forward and backward one pass over memory
+each.
 
-Compiled from torch's operations, backward reads what the sum was made of and makes it again, once for the gradient of the stream
-and once for that of the weight: nine tensors of the stream moved in place of four. Here the sum is kept, not a summand, and
-a program of backward takes many rows, so that it adds up its part of the weight's gradient on the way. Computed in float32; the
-sum is rounded before it is normed, as elsewhere. Operations of torch's library, as in `swiglu_triton`.
+Compiled from torch's operations, backward reads what the sum was made of and makes it again, once
+for the gradient of the stream and once for that of the weight: nine tensors of the stream moved in
+place of four. Here the sum is kept, not a summand, and a program of backward takes many rows, so
+that it adds up its part of the weight's gradient on the way. Computed in float32; the sum is
+rounded before it is normed, as elsewhere. Operations of torch's library, as in `swiglu_triton`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import triton.language as tl
 from torch import Tensor, library, nn
 
 PROGRAMS = 1024
-"""Of backward, each with every PROGRAMS-th row: some for each multiprocessor, and few enough parts of the weight's gradient."""
+"""Of backward, each with every PROGRAMS-th row: some for each multiprocessor, and few enough parts
+of the weight's gradient."""
 
 
 @triton.jit
@@ -29,7 +32,9 @@ def add_norm_forward(x, delta, weight, total, normed, scales, width, eps, COLUMN
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     place, there = row * width + column, column < width
-    summed = tl.load(x + place, mask=there, other=0).to(tl.float32) + tl.load(delta + place, mask=there, other=0).to(tl.float32)
+    summed = tl.load(x + place, mask=there, other=0).to(tl.float32) + tl.load(
+        delta + place, mask=there, other=0
+    ).to(tl.float32)
     summed = summed.to(total.dtype.element_ty)
     tl.store(total + place, summed, mask=there)
     precise = summed.to(tl.float32)
@@ -64,11 +69,15 @@ def add_norm_backward(  # type: ignore[no-untyped-def]
 
 
 @library.custom_op(
-    "llm_core::add_norm", mutates_args=(), schema="(Tensor x, Tensor delta, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)"
+    "llm_core::add_norm",
+    mutates_args=(),
+    schema="(Tensor x, Tensor delta, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",
 )
 def add_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x + delta, its norm, the scale of each row), all but the last in the dtype of x."""
-    assert torch.promote_types(x.dtype, delta.dtype) == x.dtype, "what is added must not be wider than the stream"
+    assert torch.promote_types(x.dtype, delta.dtype) == x.dtype, (
+        "what is added must not be wider than the stream"
+    )
     total, normed, scales = _shapes(x, delta, weight, eps)
     width = x.shape[-1]
     if x.numel():
@@ -91,9 +100,14 @@ def add_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tens
 @library.custom_op(
     "llm_core::add_norm_backward",
     mutates_args=(),
-    schema="(Tensor total, Tensor scales, Tensor weight, Tensor d_total, Tensor d_normed) -> (Tensor, Tensor)",
+    schema=(
+        "(Tensor total, Tensor scales, Tensor weight, Tensor d_total, Tensor d_normed) -> (Tensor,"
+        " Tensor)"
+    ),
 )
-def gradients(total: Tensor, scales: Tensor, weight: Tensor, d_total: Tensor, d_normed: Tensor) -> tuple[Tensor, Tensor]:
+def gradients(
+    total: Tensor, scales: Tensor, weight: Tensor, d_total: Tensor, d_normed: Tensor
+) -> tuple[Tensor, Tensor]:
     """Of the sum, which is that of both summands, and of the weight, in its dtype."""
     width = total.shape[-1]
     num_rows = total.numel() // width
@@ -102,7 +116,7 @@ def gradients(total: Tensor, scales: Tensor, weight: Tensor, d_total: Tensor, d_
     if num_rows:
         columns = triton.next_power_of_2(width)
         add_norm_backward[(programs,)](
-            total, scales, weight, d_total.contiguous(), d_normed.contiguous(), out, parts, num_rows, width,
+            total, scales, weight, d_total.contiguous(), d_normed.contiguous(), out, parts, num_rows, width,  # noqa: E501
             COLUMNS=columns, num_warps=_warps(columns),
         )  # fmt: skip
     return out, parts.sum(dim=0).to(weight.dtype)
@@ -121,14 +135,18 @@ def _shapes_of_gradients(
     return torch.empty_like(total), torch.empty_like(weight)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _keep(
+    ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor]
+) -> None:
     total, _, scales = output
     ctx.mark_non_differentiable(scales)
     ctx.save_for_backward(total, scales, inputs[2])
     ctx.dtype = inputs[1].dtype
 
 
-def _go_back(ctx: Any, d_total: Tensor, d_normed: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+def _go_back(
+    ctx: Any, d_total: Tensor, d_normed: Tensor, _: Tensor
+) -> tuple[Tensor, Tensor, Tensor, None]:
     d_stream, d_weight = gradients(*ctx.saved_tensors, d_total, d_normed)
     return d_stream, d_stream.to(ctx.dtype), d_weight, None
 

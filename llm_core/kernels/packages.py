@@ -13,10 +13,13 @@ from llm_core.device import synchronize
 
 @contextmanager
 def trial(device: torch.device, needs: str, way_out: str) -> Iterator[None]:
-    """Around calls of the package on the device. Raises ConfigError `needs` (why they failed); `way_out`."""
+    """Around calls of the package on the device. Raises ConfigError `needs` (why they failed);
+    `way_out`."""
     try:
         yield
         synchronize(device)
-    except Exception as error:  # compilers of kernels have errors of their own that derive from nothing narrower
+    except (
+        Exception
+    ) as error:  # compilers of kernels have errors of their own that derive from nothing narrower
         why = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(f"{needs} ({why[0]}); {way_out}") from error

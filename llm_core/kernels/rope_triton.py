@@ -1,12 +1,14 @@
-"""Queries and keys out of the fused product, turned by their positions, in Triton: forward and backward one pass over memory.
+"""Queries and keys out of the fused product, turned by their positions, in Triton: forward and
+backward one pass over memory.
 
-Compiled from torch's operations, backward turns gradients back and joins those of queries, keys and values in one kernel of
-scattered writes, and the values stay a view that keeps all of the product in memory. Here a program takes one token: its heads
-stand side by side in the product, so that what it reads there or writes back is one run. Values are copied, so the product is
-dropped. Computed in float32, rounded once. Operations of torch's library, as in `swiglu_triton`.
+Compiled from torch's operations, backward turns gradients back and joins those of queries, keys and
+values in one kernel of scattered writes, and the values stay a view that keeps all of the product
+in memory. Here a program takes one token: its heads stand side by side in the product, so that what
+it reads there or writes back is one run. Values are copied, so the product is dropped. Computed in
+float32, rounded once. Operations of torch's library, as in `swiglu_triton`.
 
-Keys and values may be written once for each query head, and their gradients added up on the way back: for attention whose own
-way of doing that costs more.
+Keys and values may be written once for each query head, and their gradients added up on the way
+back: for attention whose own way of doing that costs more.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
-# B batch · T tokens · N tokens of all rows · G key/value heads · H heads: of a group in GH, all in TH · D width of a head.
-# In the product stand, for each key/value head, its `group` query heads, the key, the value (llm_core.model.fused). `copies` of
-# each key and value are made: 1, or as many as there are query heads in the group.
+# B batch · T tokens · N tokens of all rows · G key/value heads · H heads: of a group in GH, all in
+# TH · D width of a head. In the product stand, for each key/value head, its `group` query heads,
+# the key, the value (llm_core.model.fused). `copies` of each key and value are made: 1, or as many
+# as there are query heads in the group.
 
 HEADS = 32
 """Of a token, that a program of four warps works on: 32 numbers a thread at a width of 128."""
@@ -28,7 +31,8 @@ HEADS = 32
 
 @triton.jit
 def _places(group, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of first halves of heads: (in the product, in queries, the key/value head, the part of its group, which exist)."""
+    """Of first halves of heads: (in the product, in queries, the key/value head, the part of its
+    group, which exist)."""
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     channel = tl.arange(0, HALF)[None, :]
     kv_head, part = head // (group + 2), head % (group + 2)
@@ -39,15 +43,30 @@ def _places(group, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr):  # ty
 @triton.jit
 def _angles(cos, sin, token, period, width, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     channel = tl.arange(0, HALF)[None, :]
-    # Sines of first halves carry the sign of their partner, so those of second halves are the plain ones.
+    # Sines of first halves carry the sign of their partner, so those of second halves are the plain
+    # ones.
     place = (token % period) * width + channel
     there = channel < width // 2
-    return tl.load(cos + place, mask=there, other=0), tl.load(sin + place + width // 2, mask=there, other=0)
+    return tl.load(cos + place, mask=there, other=0), tl.load(
+        sin + place + width // 2, mask=there, other=0
+    )
 
 
 @triton.jit
 def split_forward(  # type: ignore[no-untyped-def]
-    qkv, cos, sin, q, k, v, period, group, copies, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr
+    qkv,
+    cos,
+    sin,
+    q,
+    k,
+    v,
+    period,
+    group,
+    copies,
+    width,
+    heads,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     place, q_place, kv_head, part, there = _places(group, width, heads, HEADS, HALF)
@@ -56,7 +75,10 @@ def split_forward(  # type: ignore[no-untyped-def]
     second = tl.load(qkv + token * heads * width + place + half, mask=there, other=0).to(tl.float32)
     c, s = _angles(cos, sin, token, period, width, HALF)
     turned = there & (part <= group)
-    one, other = tl.where(turned, first * c - second * s, first), tl.where(turned, second * c + first * s, second)
+    one, other = (
+        tl.where(turned, first * c - second * s, first),
+        tl.where(turned, second * c + first * s, second),
+    )
     one, other = one.to(q.dtype.element_ty), other.to(q.dtype.element_ty)
     is_q, is_k, is_v = there & (part < group), there & (part == group), there & (part > group)
     tl.store(q + token * kv_heads * group * width + q_place, one, mask=is_q)
@@ -72,7 +94,19 @@ def split_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def split_backward(  # type: ignore[no-untyped-def]
-    dq, dk, dv, cos, sin, out, period, group, copies, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr
+    dq,
+    dk,
+    dv,
+    cos,
+    sin,
+    out,
+    period,
+    group,
+    copies,
+    width,
+    heads,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     place, q_place, kv_head, part, there = _places(group, width, heads, HEADS, HALF)
@@ -91,7 +125,10 @@ def split_backward(  # type: ignore[no-untyped-def]
         kv_place += width
     c, s = _angles(cos, sin, token, period, width, HALF)
     turned = there & (part <= group)
-    one, other = tl.where(turned, first * c + second * s, first), tl.where(turned, second * c - first * s, second)
+    one, other = (
+        tl.where(turned, first * c + second * s, first),
+        tl.where(turned, second * c - first * s, second),
+    )
     tl.store(out + token * heads * width + place, one.to(out.dtype.element_ty), mask=there)
     tl.store(out + token * heads * width + place + half, other.to(out.dtype.element_ty), mask=there)
 
@@ -102,9 +139,16 @@ def split_backward(  # type: ignore[no-untyped-def]
     schema="(Tensor qkv, Tensor cos, Tensor sin, int copies) -> (Tensor, Tensor, Tensor)",
 )
 def split(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv_BTGHD, tables_B1TD (or one row for all) → q_BTHD and k_BTGD turned, v_BTGD; in the dtype of qkv."""
+    """qkv_BTGHD, tables_B1TD (or one row for all) → q_BTHD and k_BTGD turned, v_BTGD; in the dtype
+    of qkv."""
     parts = _shapes(qkv, cos, sin, copies)
-    _launch(split_forward, qkv.shape, copies, cos, (qkv.contiguous(), cos.contiguous(), sin.contiguous(), *parts))
+    _launch(
+        split_forward,
+        qkv.shape,
+        copies,
+        cos,
+        (qkv.contiguous(), cos.contiguous(), sin.contiguous(), *parts),
+    )
     return parts
 
 
@@ -116,7 +160,14 @@ def split(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor, T
 def gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> Tensor:
     """Of qkv_BTGHD."""
     out = _shape_of_gradient(dq, dk, dv, cos, sin, copies)
-    inputs = (dq.contiguous(), dk.contiguous(), dv.contiguous(), cos.contiguous(), sin.contiguous(), out)
+    inputs = (
+        dq.contiguous(),
+        dk.contiguous(),
+        dv.contiguous(),
+        cos.contiguous(),
+        sin.contiguous(),
+        out,
+    )
     _launch(split_backward, out.shape, copies, cos, inputs)
     return out
 
@@ -130,13 +181,17 @@ def _shapes(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor,
 
 
 @gradient.register_fake
-def _shape_of_gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> Tensor:
+def _shape_of_gradient(
+    dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int
+) -> Tensor:
     batch, tokens, num_copies, width = dk.shape
     kv_heads = num_copies // copies
     return dk.new_empty(batch, tokens, kv_heads, dq.shape[2] // kv_heads + 2, width)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _keep(
+    ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor, Tensor]
+) -> None:
     ctx.save_for_backward(inputs[1], inputs[2])
     ctx.copies = inputs[3]
 
@@ -153,7 +208,9 @@ def split_heads(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor,
     return _in_order_of_heads(split(qkv_BTGHD, *rope, 1))
 
 
-def split_heads_with_own_keys(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def split_heads_with_own_keys(
+    qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same with a key and a value for each query head: k_BHTD, v_BHTD."""
     return _in_order_of_heads(split(qkv_BTGHD, *rope, qkv_BTGHD.shape[3] - 2))
 
@@ -163,7 +220,9 @@ def _in_order_of_heads(parts_BTHD: tuple[Tensor, Tensor, Tensor]) -> tuple[Tenso
     return q_BHTD, k_BHTD, v_BHTD
 
 
-def _launch(kernel: Any, shape: torch.Size, copies: int, cos: Tensor, tensors: tuple[Tensor, ...]) -> None:
+def _launch(
+    kernel: Any, shape: torch.Size, copies: int, cos: Tensor, tensors: tuple[Tensor, ...]
+) -> None:
     batch, tokens, kv_heads, group, width = shape
     heads, period = kv_heads * group, cos.shape[0] * cos.shape[2]
     block = min(HEADS, triton.next_power_of_2(heads))

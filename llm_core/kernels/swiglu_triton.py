@@ -1,9 +1,12 @@
-"""silu(gate) * up and its gradient in Triton: forward reads gate and up once, backward those and the gradient, and writes both.
+"""silu(gate) * up and its gradient in Triton: forward reads gate and up once, backward those and
+the gradient, and writes both.
 
-Compiled from torch's operations, backward is two kernels, one for each half of a gradient that is one tensor, and each reads all
-three inputs: 8 numbers moved for each channel in place of 5. Computed in float32, rounded once. Operations of torch's library,
-so that compiled blocks keep them in one graph and `memory.recompute` can make them again; without it the result is kept for the
-gradient of the next weight, as the compiler keeps its own. Needs the package triton; `TRITON_INTERPRET=1` runs them on a CPU.
+Compiled from torch's operations, backward is two kernels, one for each half of a gradient that is
+one tensor, and each reads all three inputs: 8 numbers moved for each channel in place of 5.
+Computed in float32, rounded once. Operations of torch's library, so that compiled blocks keep them
+in one graph and `memory.recompute` can make them again; without it the result is kept for the
+gradient of the next weight, as the compiler keeps its own. Needs the package triton;
+`TRITON_INTERPRET=1` runs them on a CPU.
 """
 
 from __future__ import annotations
@@ -15,15 +18,18 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
-# A run is a block of gate channels and, behind it, the block of up channels that belongs to it: `width` of each.
+# A run is a block of gate channels and, behind it, the block of up channels that belongs to it:
+# `width` of each.
 
 ELEMENTS = 2048
-"""Of each tensor, that a program of four warps works on: 16 a thread, two loads of 16 bytes in 16-bit formats."""
+"""Of each tensor, that a program of four warps works on: 16 a thread, two loads of 16 bytes in
+16-bit formats."""
 
 
 @triton.jit
 def _places(num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(of gate channels, of results, which there are). Runs are counted in 64 bits: a micro batch may have 2**31 numbers."""
+    """(of gate channels, of results, which there are). Runs are counted in 64 bits: a micro batch
+    may have 2**31 numbers."""
     run = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     return run * (2 * width) + column, run * width + column, (run < num_runs) & (column < width)
@@ -34,7 +40,9 @@ def swiglu_forward(gate_up, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: t
     gate_place, out_place, there = _places(num_runs, width, ROWS, COLUMNS)
     gate = tl.load(gate_up + gate_place, mask=there, other=0).to(tl.float32)
     up = tl.load(gate_up + gate_place + width, mask=there, other=0).to(tl.float32)
-    tl.store(out + out_place, (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=there)
+    tl.store(
+        out + out_place, (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=there
+    )
 
 
 @triton.jit
@@ -49,7 +57,9 @@ def swiglu_backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COL
     tl.store(out + gate_place + width, (d * gate * share).to(out.dtype.element_ty), mask=there)
 
 
-@library.custom_op("llm_core::swiglu", mutates_args=(), schema="(Tensor gate_up, int width) -> Tensor")
+@library.custom_op(
+    "llm_core::swiglu", mutates_args=(), schema="(Tensor gate_up, int width) -> Tensor"
+)
 def gated(gate_up: Tensor, width: int) -> Tensor:
     """As `llm_core.model.swiglu.gated`."""
     out = _shape_of_result(gate_up, width)
@@ -57,11 +67,22 @@ def gated(gate_up: Tensor, width: int) -> Tensor:
     return out
 
 
-@library.custom_op("llm_core::swiglu_backward", mutates_args=(), schema="(Tensor gate_up, Tensor grad, int width) -> Tensor")
+@library.custom_op(
+    "llm_core::swiglu_backward",
+    mutates_args=(),
+    schema="(Tensor gate_up, Tensor grad, int width) -> Tensor",
+)
 def gradient(gate_up: Tensor, grad: Tensor, width: int) -> Tensor:
     """Of gate_up, from that of the result."""
     out = torch.empty_like(gate_up, memory_format=torch.contiguous_format)
-    _launch(swiglu_backward, gate_up.numel() // (2 * width), width, gate_up.contiguous(), grad.contiguous(), out)
+    _launch(
+        swiglu_backward,
+        gate_up.numel() // (2 * width),
+        width,
+        gate_up.contiguous(),
+        grad.contiguous(),
+        out,
+    )
     return out
 
 
@@ -88,7 +109,8 @@ gated.register_autograd(_go_back, setup_context=_keep)
 
 
 def _launch(kernel: Any, num_runs: int, width: int, *tensors: Tensor) -> None:
-    # The largest power of two in the width, so that no lane is idle where widths are multiples of 16.
+    # The largest power of two in the width, so that no lane is idle where widths are multiples of
+    # 16.
     columns = min(1024, width & -width)
     if columns < 16:
         columns = min(1024, triton.next_power_of_2(width))

@@ -1,9 +1,10 @@
 """Where do bytes lie that the device has no room for? In main memory, or in a file of a local disk.
 
-Both are one run of bytes that starts as zeros and that tensors are views of, so that checkpoints save and load those as they do
-any. The file has no name: it goes with the process, however that ends, and several runs may use one folder. Its space is taken at
-the start, so a disk that is too small says so before the first step. It is read and written past the kernel's cache where the
-file system can (O_DIRECT), so that memory stays free; elsewhere the kernel decides what stays in it.
+Both are one run of bytes that starts as zeros and that tensors are views of, so that checkpoints
+save and load those as they do any. The file has no name: it goes with the process, however that
+ends, and several runs may use one folder. Its space is taken at the start, so a disk that is too
+small says so before the first step. It is read and written past the kernel's cache where the file
+system can (O_DIRECT), so that memory stays free; elsewhere the kernel decides what stays in it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def padded(num_bytes: int) -> int:
 
 
 def allocate(num_bytes: int, pinned: bool = False) -> Tensor:
-    """Bytes in main memory that begin where memory pages do; pinned, so that a GPU copies from and to them beside other work."""
+    """Bytes in main memory that begin where memory pages do; pinned, so that a GPU copies from and
+    to them beside other work."""
     if pinned:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
     memory = mmap.mmap(-1, max(ALIGNMENT, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -55,13 +57,14 @@ class InMemory:
         try:
             self.bytes_N = allocate(num_bytes)
             if pinned and num_bytes:
-                # Not torch's pinned memory, which comes in powers of two: of state that may be half the machine's.
+                # Not torch's pinned memory, which comes in powers of two: of state that may be half
+                # the machine's.
                 pin(self.bytes_N)
                 weakref.finalize(self, unpin, self.bytes_N.data_ptr())
         except (OSError, RuntimeError) as error:
             raise ConfigError(
-                f"optim.state_in (host) needs {num_bytes / 1e6:.1f} MB of main memory, which cannot be had ({error}); "
-                "use state_in=disk, or share the state among more processes"
+                f"optim.state_in (host) needs {num_bytes / 1e6:.1f} MB of main memory, which cannot"
+                f" be had ({error}); use state_in=disk, or share the state among more processes"
             ) from error
 
 
@@ -80,17 +83,21 @@ class OnDisk:
 
     def __init__(self, num_bytes: int, folder: Path) -> None:
         if sys.platform != "linux":
-            raise ConfigError(f"optim.state_in (disk) needs Linux, this is {sys.platform}; use host")
+            raise ConfigError(
+                f"optim.state_in (disk) needs Linux, this is {sys.platform}; use host"
+            )
         self.folder, self.traffic = folder, Traffic()
         size = max(ALIGNMENT, num_bytes)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (open as long as the process)
+            # Open as long as the process.
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
             os.posix_fallocate(self._file.fileno(), 0, size)
         except OSError as error:
             raise ConfigError(
-                f"optim.state_folder ({folder}) cannot take {num_bytes / 1e6:.1f} MB of optimizer state ({error.strerror}); "
-                "name a folder of a disk with room, or use optim.state_in=host"
+                f"optim.state_folder ({folder}) cannot take {num_bytes / 1e6:.1f} MB of optimizer"
+                f" state ({error.strerror}); name a folder of a disk with room, or use"
+                " optim.state_in=host"
             ) from error
         self._map = mmap.mmap(self._file.fileno(), size)
         self.bytes_N = torch.frombuffer(self._map, dtype=torch.uint8)[:num_bytes]
@@ -105,14 +112,16 @@ class OnDisk:
         return True
 
     def read(self, extents: Sequence[Extent], buffer_N: Tensor) -> None:
-        """Ranges of the file, one after another, into a buffer that begins where memory pages do."""
+        """Ranges of the file, one after another, into a buffer that begins where memory pages
+        do."""
         began = time.perf_counter()
         self._move(os.preadv, extents, buffer_N)
         self.traffic.read_s += time.perf_counter() - began
         self.traffic.read_bytes += sum(end - begin for begin, end in extents)
 
     def write(self, extents: Sequence[Extent], buffer_N: Tensor) -> None:
-        """A buffer, which begins where memory pages do, into ranges of the file, one after another."""
+        """A buffer, which begins where memory pages do, into ranges of the file, one after
+        another."""
         began = time.perf_counter()
         self._move(os.pwritev, extents, buffer_N)
         self.traffic.write_s += time.perf_counter() - began
@@ -122,7 +131,8 @@ class OnDisk:
         self.traffic = Traffic()
 
     def leave_cache(self) -> None:
-        """After use of `bytes_N`: put what changed on the disk, and take all of it from memory and the kernel's cache."""
+        """After use of `bytes_N`: put what changed on the disk, and take all of it from memory and
+        the kernel's cache."""
         self._map.flush()
         self._map.madvise(mmap.MADV_DONTNEED)
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -136,6 +146,6 @@ class OnDisk:
                     begin, at = begin + moved, at + moved
         except OSError as error:
             raise PagingFailed(
-                f"optimizer state in {self.folder} cannot be read or written ({error.strerror}); with a sound disk as "
-                "optim.state_folder the run goes on from its last checkpoint"
+                f"optimizer state in {self.folder} cannot be read or written ({error.strerror});"
+                " with a sound disk as optim.state_folder the run goes on from its last checkpoint"
             ) from error

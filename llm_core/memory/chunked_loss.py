@@ -1,12 +1,15 @@
-"""How is a loss taken whose logits would not fit? Head, cross-entropy and their backward, some tokens at a time.
+"""How is a loss taken whose logits would not fit? Head, cross-entropy and their backward, some
+tokens at a time.
 
-Logits are the largest tensor of a step by far: tokens x vocabulary, several times over. Here the forward pass takes the
-gradients of each chunk of tokens at once, so only the logits of one chunk exist; what is kept for backward is the gradient of the
-residual stream, as large as that, and one sum of the gradient of the head, in float32 or better. Backward only scales both.
-The scheme is that of torchtitan's chunked loss and of Liger's fused linear cross-entropy (Hsu et al., 2024).
+Logits are the largest tensor of a step by far: tokens x vocabulary, several times over. Here the
+forward pass takes the gradients of each chunk of tokens at once, so only the logits of one chunk
+exist; what is kept for backward is the gradient of the residual stream, as large as that, and one
+sum of the gradient of the head, in float32 or better. Backward only scales both. The scheme is that
+of torchtitan's chunked loss and of Liger's fused linear cross-entropy (Hsu et al., 2024).
 
-Cost: no more products than the whole path, each a chunk tall; below some hundred tokens they no longer fill a device. The head's
-gradient is a sum over chunks, so its last bits depend on their size. Left out: gradients of gradients.
+Cost: no more products than the whole path, each a chunk tall; below some hundred tokens they no
+longer fill a device. The head's gradient is a sum over chunks, so its last bits depend on their
+size. Left out: gradients of gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from llm_core.model.loss import CrossEntropy, HeadLoss, token_losses, whole_head
 
 
 def head_loss(config: MemoryConfig, cross_entropy: CrossEntropy = token_losses) -> HeadLoss:
-    """The loss of a head, whole or in chunks. cross_entropy: of logits of whole tokens, or of this process's part of the ids."""
+    """The loss of a head, whole or in chunks. cross_entropy: of logits of whole tokens, or of this
+    process's part of the ids."""
     if config.loss_chunk_tokens:
         return ChunkedHeadLoss(config.loss_chunk_tokens, cross_entropy)
     return partial(whole_head_loss, cross_entropy=cross_entropy)
@@ -36,25 +40,34 @@ def head_loss(config: MemoryConfig, cross_entropy: CrossEntropy = token_losses) 
 
 @dataclass(frozen=True)
 class ChunkedHeadLoss:
-    """(head, hidden_BTD, targets_BT) → (nats summed, losses_BT detached), with the logits of `chunk_tokens` at a time."""
+    """(head, hidden_BTD, targets_BT) → (nats summed, losses_BT detached), with the logits of
+    `chunk_tokens` at a time."""
 
     chunk_tokens: int
     cross_entropy: CrossEntropy = token_losses
 
     @torch.compiler.disable
-    def __call__(self, head: nn.Module, hidden_BTD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, head: nn.Module, hidden_BTD: Tensor, targets_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
         hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
         if torch.is_grad_enabled():
-            total, losses_N = _ChunkedLoss.apply(self, head, hidden_ND, targets_N, *head.parameters())
+            total, losses_N = _ChunkedLoss.apply(
+                self, head, hidden_ND, targets_N, *head.parameters()
+            )
         else:
-            losses_N = torch.cat([self.losses(head, {}, *chunk) for chunk in self.chunks(hidden_ND, targets_N)])
+            losses_N = torch.cat(
+                [self.losses(head, {}, *chunk) for chunk in self.chunks(hidden_ND, targets_N)]
+            )
             total = losses_N.sum()
         return total, losses_N.view_as(targets_BT)
 
     def chunks(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
         return list(zip(*(tensor.split(self.chunk_tokens) for tensor in tensors), strict=True))
 
-    def losses(self, head: nn.Module, weights: dict[str, Tensor], hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    def losses(
+        self, head: nn.Module, weights: dict[str, Tensor], hidden_ND: Tensor, targets_N: Tensor
+    ) -> Tensor:
         """losses_N of one chunk; weights: what stands in for the head's own."""
         logits_1NV = functional_call(head, weights, (hidden_ND[None],))
         return self.cross_entropy(logits_1NV, targets_N[None])[0]
@@ -63,12 +76,21 @@ class ChunkedHeadLoss:
 class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, run: ChunkedHeadLoss, head: nn.Module, hidden_ND: Tensor, targets_N: Tensor, *weights: Tensor
+        ctx: Any,
+        run: ChunkedHeadLoss,
+        head: nn.Module,
+        hidden_ND: Tensor,
+        targets_N: Tensor,
+        *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         names = [name for name, _ in head.named_parameters()]
         working = dict(zip(names, working_copies(weights), strict=True))
         trained = [weight for weight in working.values() if weight.requires_grad]
-        sums = [torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32)) for w in weights if w.requires_grad]
+        sums = [
+            torch.zeros_like(w, dtype=torch.promote_types(w.dtype, torch.float32))
+            for w in weights
+            if w.requires_grad
+        ]
         gradient_ND, losses = torch.empty_like(hidden_ND), []
         for hidden, targets, gradient in run.chunks(hidden_ND, targets_N, gradient_ND):
             with torch.enable_grad():
@@ -86,15 +108,23 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
-        # Where nobody comes back for them, gradients are scaled in place: the head's is as large as the head in float32.
+        # Where nobody comes back for them, gradients are scaled in place: the head's is as large as
+        # the head in float32.
         scale = Tensor.mul if keeps_graph() else Tensor.mul_
         gradient_ND, *sums = (scale(saved.data, factors[0]) for saved in ctx.saved_tensors)
         rest = iter(sums)
-        return None, None, gradient_ND, None, *(next(rest) if needed else None for needed in ctx.needs_input_grad[4:])
+        return (
+            None,
+            None,
+            gradient_ND,
+            None,
+            *(next(rest) if needed else None for needed in ctx.needs_input_grad[4:]),
+        )
 
 
 def working_copies(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Leaves that hold the weights in the dtype of their products: under autocast each is cast once, not once per piece."""
+    """Leaves that hold the weights in the dtype of their products: under autocast each is cast
+    once, not once per piece."""
     copies = []
     for weight in weights:
         kind, copy = weight.device.type, weight.detach()

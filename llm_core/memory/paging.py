@@ -1,9 +1,11 @@
-"""How do tensors that lie elsewhere take part in an update? Some at a time, while others come and go beside it.
+"""How do tensors that lie elsewhere take part in an update? Some at a time, while others come and
+go beside it.
 
-A page is what takes part at once. It is read into a buffer while the page before is updated and the one before that is written
-back, so three buffers are all the room that tensors take where they are updated: those of pages of a file in main memory (the
-paging of ZeRO-Infinity, Rajbhandari et al., 2021), those of pages for a GPU there, in copies on streams of their own. Between
-updates tensors are views of where they lie. Left out: several disks, and reading ahead during backward.
+A page is what takes part at once. It is read into a buffer while the page before is updated and the
+one before that is written back, so three buffers are all the room that tensors take where they are
+updated: those of pages of a file in main memory (the paging of ZeRO-Infinity, Rajbhandari et al.,
+2021), those of pages for a GPU there, in copies on streams of their own. Between updates tensors
+are views of where they lie. Left out: several disks, and reading ahead during backward.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ NUM_BUFFERS = 3
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A tensor, the shape it will have, and the byte of the backing where it begins: a multiple of `ALIGNMENT`."""
+    """A tensor, the shape it will have, and the byte of the backing where it begins: a multiple of
+    `ALIGNMENT`."""
 
     tensor: Tensor
     shape: torch.Size
@@ -55,7 +58,12 @@ class Page:
 
     def enter(self, buffer_N: Tensor) -> None:
         """Let the tensors lie in a buffer that holds the page."""
-        self._lay([self._view(one, buffer_N, begin) for one, begin in zip(self._placed, self._offsets, strict=True)])
+        self._lay(
+            [
+                self._view(one, buffer_N, begin)
+                for one, begin in zip(self._placed, self._offsets, strict=True)
+            ]
+        )
 
     def leave(self) -> None:
         """Let the tensors lie where they rest."""
@@ -63,7 +71,11 @@ class Page:
 
     @staticmethod
     def _view(one: Placed, bytes_N: Tensor, begin: int) -> Tensor:
-        return bytes_N[begin : begin + one.shape.numel() * one.tensor.itemsize].view(one.tensor.dtype).view(one.shape)
+        return (
+            bytes_N[begin : begin + one.shape.numel() * one.tensor.itemsize]
+            .view(one.tensor.dtype)
+            .view(one.shape)
+        )
 
     def _lay(self, places: Sequence[Tensor]) -> None:
         for one, place in zip(self._placed, places, strict=True):
@@ -71,16 +83,21 @@ class Page:
 
 
 class Lanes:
-    """Buffers on a device, and a way there and back on which copies run beside its other work. On a CPU copies are plain."""
+    """Buffers on a device, and a way there and back on which copies run beside its other work. On a
+    CPU copies are plain."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self.on_gpu = device, device.type == "cuda"
         self._buffers: list[Tensor] = []
         self._free: list[Any] = [None] * NUM_BUFFERS
-        self._there, self._back = (torch.cuda.Stream(device) if self.on_gpu else None for _ in range(2))
+        self._there, self._back = (
+            torch.cuda.Stream(device) if self.on_gpu else None for _ in range(2)
+        )
 
     def make_room(self, num_bytes: int, count: int) -> None:
-        self._buffers = [torch.empty(num_bytes, dtype=torch.uint8, device=self._device) for _ in range(count)]
+        self._buffers = [
+            torch.empty(num_bytes, dtype=torch.uint8, device=self._device) for _ in range(count)
+        ]
         if self._there is not None:  # what used this memory before may not be done
             self._there.wait_stream(torch.cuda.current_stream(self._device))
 
@@ -90,8 +107,12 @@ class Lanes:
         return sum(buffer.numel() for buffer in self._buffers)
 
     def bring(self, number: int, chunks: Sequence[Tensor]) -> Tensor:
-        """A buffer that will hold the chunks, one after another, for work that is given to the device from now on."""
-        buffer, free = self._buffers[number % len(self._buffers)], self._free[number % len(self._buffers)]
+        """A buffer that will hold the chunks, one after another, for work that is given to the
+        device from now on."""
+        buffer, free = (
+            self._buffers[number % len(self._buffers)],
+            self._free[number % len(self._buffers)],
+        )
         with self._on(self._there):
             if free is not None:
                 free.wait(self._there)
@@ -101,7 +122,8 @@ class Lanes:
         return buffer
 
     def send(self, number: int, chunks: Sequence[Tensor]) -> Any:
-        """The buffer of this page to its chunks, after the work given so far; an event that says when, None: now."""
+        """The buffer of this page to its chunks, after the work given so far; an event that says
+        when, None: now."""
         slot = number % len(self._buffers)
         if self._back is not None:
             self._back.wait_stream(torch.cuda.current_stream(self._device))
@@ -126,22 +148,35 @@ class Lanes:
 
 
 class Pager:
-    """Pages of tensors, which must be zeros, in a backing; lanes: to the device where they are updated, None: main memory."""
+    """Pages of tensors, which must be zeros, in a backing; lanes: to the device where they are
+    updated, None: main memory."""
 
-    def __init__(self, pages: Sequence[Sequence[Placed]], backing: InMemory | OnDisk, lanes: Lanes | None = None) -> None:
+    def __init__(
+        self,
+        pages: Sequence[Sequence[Placed]],
+        backing: InMemory | OnDisk,
+        lanes: Lanes | None = None,
+    ) -> None:
         self.pages = [Page(placed, backing.bytes_N) for placed in pages]
         self.backing, self._lanes = backing, lanes
         self._file = backing if isinstance(backing, OnDisk) else None
         self.waited_s = 0.0
         """For what came from the disk or went there."""
         self._is_clean = self._file is not None
-        size, count = max((page.num_bytes for page in self.pages), default=0), min(NUM_BUFFERS, len(self.pages))
+        size, count = (
+            max((page.num_bytes for page in self.pages), default=0),
+            min(NUM_BUFFERS, len(self.pages)),
+        )
         if lanes is not None:
             lanes.make_room(max(ALIGNMENT, size), max(1, count))
         if self._file is not None:
-            self._buffers = [allocate(size, pinned=lanes is not None and lanes.on_gpu) for _ in range(count)]
+            self._buffers = [
+                allocate(size, pinned=lanes is not None and lanes.on_gpu) for _ in range(count)
+            ]
             # One thread each, so that a page is read while another is written.
-            self._reader, self._writer = (ThreadPoolExecutor(1, thread_name_prefix="pager") for _ in range(2))
+            self._reader, self._writer = (
+                ThreadPoolExecutor(1, thread_name_prefix="pager") for _ in range(2)
+            )
 
     @property
     def device_bytes(self) -> int:
@@ -151,14 +186,16 @@ class Pager:
         return sum(map(len, self._buffers)) if self._file is not None else len(self.backing.bytes_N)
 
     def turns(self) -> Iterator[int]:
-        """The number of each page while its tensors can be used; what is changed in its turn is kept."""
+        """The number of each page while its tensors can be used; what is changed in its turn is
+        kept."""
         if self._file is None:
             yield from self._turns_in_memory()
         else:
             yield from self._turns_on_disk(self._file)
 
     def settle(self) -> None:
-        """Before tensors are used where they rest, as by a checkpoint: let what is on the way arrive."""
+        """Before tensors are used where they rest, as by a checkpoint: let what is on the way
+        arrive."""
         if self._lanes is not None:
             self._lanes.wait()
         self._is_clean = False
@@ -196,7 +233,9 @@ class Pager:
         for write in writes:
             self._wait_for(write)
 
-    def _read_ahead(self, file: OnDisk, number: int, writes: Sequence[Future[None]]) -> Future[Tensor]:
+    def _read_ahead(
+        self, file: OnDisk, number: int, writes: Sequence[Future[None]]
+    ) -> Future[Tensor]:
         count = len(self._buffers)
 
         def read() -> Tensor:

@@ -1,4 +1,5 @@
-"""Recomputes activations in backward instead of keeping them: all of a block, of some blocks, or what is cheap to make.
+"""Recomputes activations in backward instead of keeping them: all of a block, of some blocks, or
+what is cheap to make.
 
 | recompute | kept of a block for its backward pass | made again |
 |---|---|---|
@@ -7,12 +8,14 @@
 | every | of one block in `every_k` its input, everything of the others | those blocks |
 | full | its input | the block, a third more work in all (Chen et al., 2016) |
 
-Selective is the choice of Korthikanti et al. (2022) turned round: attention is not kept as scores anyhow, so what pays is to keep
-what takes long and to drop what is wide. Gradients are those of the plain run to the bit where kernels are deterministic:
-nothing in a block is random, so no generator has to be wound back.
+Selective is the choice of Korthikanti et al. (2022) turned round: attention is not kept as scores
+anyhow, so what pays is to keep what takes long and to drop what is wide. Gradients are those of the
+plain run to the bit where kernels are deterministic: nothing in a block is random, so no generator
+has to be wound back.
 
-Recomputing repeats what a block sends to other processes, in the same order on all of them. Left out: a budget of bytes.
-"""
+Recomputing repeats what a block sends to other processes, in the same order on all of them. Left
+out: a budget of bytes.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.attend import Mask
@@ -30,7 +37,9 @@ from llm_core.model.attention import KeyValueCache
 from llm_core.model.masks import CAUSAL
 from llm_core.model.transformer import Block, Transformer
 
-PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm", "llm_core::swiglu_product"})
+PRODUCTS = frozenset(
+    {"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm", "llm_core::swiglu_product"}
+)
 KEPT = frozenset(
     {
         "aten::_scaled_dot_product_flash_attention",
@@ -47,11 +56,13 @@ KEPT = frozenset(
         "textmill::gather_product",
     }
 )
-"""Attention, and what other processes sent where the operation gives it back; others write it into a buffer and run again."""
+"""Attention, and what other processes sent where the operation gives it back; others write it into
+a buffer and run again."""
 
 
 def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
-    """Let the blocks of this process that are chosen recompute. After tensor parallelism, before compiling and FSDP."""
+    """Let the blocks of this process that are chosen recompute. After tensor parallelism, before
+    compiling and FSDP."""
     for block in model.blocks:
         if isinstance(block, Block) and is_recomputed(block.attention.layer, config):
             # On the instance, so that names of weights stay and hooks of FSDP lie around it.
@@ -60,8 +71,11 @@ def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
 
 
 def is_recomputed(layer: int, config: MemoryConfig) -> bool:
-    """By the layer's place in the whole model, so that pipelines recompute what one process would."""
-    return config.recompute in ("selective", "full") or (config.recompute == "every" and layer % config.every_k == 0)
+    """By the layer's place in the whole model, so that pipelines recompute what one process
+    would."""
+    return config.recompute in ("selective", "full") or (
+        config.recompute == "every" and layer % config.every_k == 0
+    )
 
 
 def _recomputed(
@@ -75,7 +89,9 @@ def _recomputed(
     if cache is not None or not torch.is_grad_enabled():  # a cache would be filled twice
         return forward(x_BTD, rope, mask, cache)
     options = {} if contexts is None else {"context_fn": contexts}
-    return checkpoint(forward, x_BTD, rope, mask, use_reentrant=False, preserve_rng_state=False, **options)
+    return checkpoint(
+        forward, x_BTD, rope, mask, use_reentrant=False, preserve_rng_state=False, **options
+    )
 
 
 def _selective() -> Any:
@@ -88,11 +104,14 @@ class _Policy:
     def __init__(self) -> None:
         self.num_products = {False: 0, True: 0}
 
-    def __call__(self, context: Any, operation: Any, *_inputs: Any, **_named: Any) -> CheckpointPolicy:
+    def __call__(
+        self, context: Any, operation: Any, *_inputs: Any, **_named: Any
+    ) -> CheckpointPolicy:
         name = operation.name()
         keep = name in KEPT
         if name in PRODUCTS:
-            # The second of each pair leads back into the residual stream: narrow, and the last of a block is not needed at all.
+            # The second of each pair leads back into the residual stream: narrow, and the last of a
+            # block is not needed at all.
             self.num_products[context.is_recompute] += 1
             keep = self.num_products[context.is_recompute] % 2 == 1
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE

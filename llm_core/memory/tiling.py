@@ -1,13 +1,16 @@
-"""How does a feed-forward run whose inner width would not fit? A tile of its channels at a time, forward and backward.
+"""How does a feed-forward run whose inner width would not fit? A tile of its channels at a time,
+forward and backward.
 
-The memory-centric tiling of ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.3), in the form that leaves the weights whole:
-each tile takes its channels of the inner width through gate, up and down and adds its part of the result. Nothing of the inner
-width outlives its tile, and backward makes it again tile by tile, so what is kept is the input alone. Weights stay one
-parameter each, so layouts and checkpoints know nothing of tiles; what is cast to bfloat16 is a tile of them.
+The memory-centric tiling of ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.3), in the form
+that leaves the weights whole: each tile takes its channels of the inner width through gate, up and
+down and adds its part of the result. Nothing of the inner width outlives its tile, and backward
+makes it again tile by tile, so what is kept is the input alone. Weights stay one parameter each, so
+layouts and checkpoints know nothing of tiles; what is cast to bfloat16 is a tile of them.
 
-Cost: gate and up once more in backward, a quarter of the layer's work; narrower products, which fill a device worse; results
-and gradients of the input are sums over tiles, taken in float32 or better. Channels lie in blocks (llm_core.model.fused), of
-which a tile has some. Left out: weights gathered tile by tile under FSDP.
+Cost: gate and up once more in backward, a quarter of the layer's work; narrower products, which
+fill a device worse; results and gradients of the input are sums over tiles, taken in float32 or
+better. Channels lie in blocks (llm_core.model.fused), of which a tile has some. Left out: weights
+gathered tile by tile under FSDP.
 """
 
 from __future__ import annotations
@@ -29,16 +32,25 @@ from llm_core.model.transformer import Block, SwiGLU, Transformer
 Exchange = Callable[[Tensor], Tensor]
 
 
-def apply_tiling(model: Transformer, config: MemoryConfig, enter: Exchange | None = None, leave: Exchange | None = None) -> None:
-    """Let the feed-forward of every block of this process run in tiles. After tensor parallelism, before recomputing.
+def apply_tiling(
+    model: Transformer,
+    config: MemoryConfig,
+    enter: Exchange | None = None,
+    leave: Exchange | None = None,
+) -> None:
+    """Let the feed-forward of every block of this process run in tiles. After tensor parallelism,
+    before recomputing.
 
-    enter, leave: how tensor parallelism takes the residual stream into a layer, and addends of it out.
+    enter, leave: how tensor parallelism takes the residual stream into a layer, and addends of it
+    out.
     """
     if config.ffn_tiles == 1:
         return
     for block in model.blocks:
         if isinstance(block, Block):
-            tiled = TiledFeedForward(block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same)
+            tiled = TiledFeedForward(
+                block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same
+            )
             block.ffn.forward = tiled  # type: ignore[method-assign]
 
 
@@ -65,7 +77,8 @@ class TiledFeedForward:
         return cast(nn.Linear, into), cast(nn.Linear, self.ffn.down)
 
     def tiles(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        """Views of (weight into the inner width, weight out of it, and bias where there is one), or of their gradients."""
+        """Views of (weight into the inner width, weight out of it, and bias where there is one), or
+        of their gradients."""
         num_blocks = tensors[1].shape[1] // self.block
         rows = tensors[0].shape[0] // num_blocks
         for tile in range(self.num_tiles):
@@ -88,7 +101,10 @@ class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: TiledFeedForward, x_BTD: Tensor, *weights: Tensor) -> Tensor:
         kind = x_BTD.device.type
-        ctx.run, ctx.arithmetic = run, (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        ctx.run, ctx.arithmetic = (
+            run,
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)),
+        )
         ctx.save_for_backward(x_BTD, *weights)
         parts = (run.part(x_BTD, *working_copies(tile)) for tile in run.tiles(weights))
         return _sum(parts)
@@ -101,7 +117,10 @@ class _Tiled(torch.autograd.Function):
         def parts() -> Iterator[Tensor]:
             for tile, gradients in zip(ctx.run.tiles(weights), ctx.run.tiles(found), strict=True):
                 with torch.enable_grad(), torch.autocast(*ctx.arithmetic):
-                    x, *leaves = (tensor.requires_grad_() for tensor in (x_BTD.detach(), *working_copies(tile)))
+                    x, *leaves = (
+                        tensor.requires_grad_()
+                        for tensor in (x_BTD.detach(), *working_copies(tile))
+                    )
                     part = ctx.run.part(x, *leaves)
                 grad, *others = torch.autograd.grad(part, (x, *leaves), grads[0])
                 for gradient, other in zip(gradients, others, strict=True):

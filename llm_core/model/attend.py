@@ -1,4 +1,5 @@
-"""softmax(q·k) v under a mask, by the kernel that is asked for: every one gives the answer of `reference`, within rounding.
+"""softmax(q·k) v under a mask, by the kernel that is asked for: every one gives the answer of
+`reference`, within rounding.
 
 | backend | kernel | takes |
 |---|---|---|
@@ -9,9 +10,10 @@
 | varlen | flash over documents laid end to end | documents and windows, 16-bit numbers |
 | flex | FlexAttention (Dong et al. 2024), compiled; blocks that a mask leaves empty cost nothing | anything |
 
-All but the first two need a CUDA device. A kernel that cannot take the mask of a batch is refused by ConfigError, never swapped
-for another. Left out: attention dropout, and scores bent by anything but a mask.
-"""
+All but the first two need a CUDA device. A kernel that cannot take the mask of a batch is refused
+by ConfigError, never swapped for another. Left out: attention dropout, and scores bent by anything
+but a mask.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from llm_core.kernels import flash4
 from llm_core.model.masks import AttentionMask, Pattern, segment_bounds
 from llm_core.private_folder import keep_compiled_code_private
 
-# B rows · Q queries · K keys · H heads, of which keys and values may have fewer · D width of a head · N tokens of all rows
+# B rows · Q queries · K keys · H heads, of which keys and values may have fewer · D width of a head
+# · N tokens of all rows
 
 Backend = Literal["sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"]
 
@@ -38,8 +41,11 @@ Mask: TypeAlias = AttentionMask | Tensor | None
 """A rule; or the allowed_B1QK themselves, as a cache knows them; or None: every key."""
 
 
-def attend(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask, backend: Backend = "sdpa") -> Tensor:
-    """mixed_BHQD of the values that each query attends. Query heads of a group share one key and value head.
+def attend(
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask, backend: Backend = "sdpa"
+) -> Tensor:
+    """mixed_BHQD of the values that each query attends. Query heads of a group share one key and
+    value head.
 
     Raises ConfigError where the backend does not take this mask.
     """
@@ -55,17 +61,27 @@ def attend(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask, backend: 
         if backend == "fa4":
             return flash4.flash4(q_BHQD, k_BHKD, v_BHKD)
         kernel = torch.nn.attention.SDPBackend
-        with torch.nn.attention.sdpa_kernel(kernel.CUDNN_ATTENTION if backend == "cudnn" else kernel.FLASH_ATTENTION):
+        with torch.nn.attention.sdpa_kernel(
+            kernel.CUDNN_ATTENTION if backend == "cudnn" else kernel.FLASH_ATTENTION
+        ):
             return _sdpa(q_BHQD, k_BHKD, v_BHKD, mask)
     return _sdpa(q_BHQD, k_BHKD, v_BHKD, mask)
 
 
-def prepare_backend(backend: str, device: torch.device, heads: flash4.Heads = (2, 1, 64)) -> Backend:
-    """The backend, ready on this device for such heads. Raises ConfigError where it is not to be had."""
+def prepare_backend(
+    backend: str, device: torch.device, heads: flash4.Heads = (2, 1, 64)
+) -> Backend:
+    """The backend, ready on this device for such heads. Raises ConfigError where it is not to be
+    had."""
     if backend not in get_args(Backend):
-        raise ConfigError(f"attention backend ({backend}) must be one of {', '.join(get_args(Backend))}")
+        raise ConfigError(
+            f"attention backend ({backend}) must be one of {', '.join(get_args(Backend))}"
+        )
     if device.type != "cuda" and backend not in ("sdpa", "reference"):
-        raise ConfigError(f"attention backend ({backend}) runs on CUDA devices only, this one is {device.type}; use sdpa")
+        raise ConfigError(
+            f"attention backend ({backend}) runs on CUDA devices only, this one is {device.type};"
+            " use sdpa"
+        )
     if backend == "fa3":
         _activate("FA3", device)
     if backend == "fa4":
@@ -75,10 +91,13 @@ def prepare_backend(backend: str, device: torch.device, heads: flash4.Heads = (2
 
 @functools.cache
 def _activate(implementation: str, device: torch.device) -> None:
-    """Let torch's flash attention be that of a package, and see that both passes run: its versions do not fit every torch."""
+    """Let torch's flash attention be that of a package, and see that both passes run: its versions
+    do not fit every torch."""
     attention: Any = torch.nn.attention
     if not hasattr(attention, "activate_flash_attention_impl"):
-        raise ConfigError(f"attention backend ({implementation.lower()}) needs torch 2.11 or newer; use sdpa")
+        raise ConfigError(
+            f"attention backend ({implementation.lower()}) needs torch 2.11 or newer; use sdpa"
+        )
     x_BHTD = torch.zeros(1, 1, 128, 64, dtype=torch.bfloat16, device=device, requires_grad=True)
     try:
         attention.activate_flash_attention_impl(implementation)
@@ -87,7 +106,8 @@ def _activate(implementation: str, device: torch.device) -> None:
             torch.autograd.grad(mixed_BHTD.sum(), x_BHTD)
     except (ImportError, TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"attention backend ({implementation.lower()}) is not installed, or not as this torch takes it ({error}); use sdpa"
+            f"attention backend ({implementation.lower()}) is not installed, or not as this torch"
+            f" takes it ({error}); use sdpa"
         ) from error
 
 
@@ -95,13 +115,18 @@ def _sdpa(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask) -> Tensor:
     causal = isinstance(mask, AttentionMask) and mask.is_plainly_causal
     allowed = None if causal else _dense(q_BHQD, k_BHKD, mask)
     gqa = q_BHQD.shape[1] != k_BHKD.shape[1]
-    return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=allowed, is_causal=causal, enable_gqa=gqa)
+    return F.scaled_dot_product_attention(
+        q_BHQD, k_BHKD, v_BHKD, attn_mask=allowed, is_causal=causal, enable_gqa=gqa
+    )
 
 
 def _reference(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask) -> Tensor:
     precise = torch.promote_types(q_BHQD.dtype, torch.float32)
     group = q_BHQD.shape[1] // k_BHKD.shape[1]
-    q, k, v = q_BHQD.to(precise), *(x.to(precise).repeat_interleave(group, dim=1) for x in (k_BHKD, v_BHKD))
+    q, k, v = (
+        q_BHQD.to(precise),
+        *(x.to(precise).repeat_interleave(group, dim=1) for x in (k_BHKD, v_BHKD)),
+    )
     scores_BHQK = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     allowed = _dense(q_BHQD, k_BHKD, mask)
     if allowed is not None:
@@ -122,9 +147,13 @@ def _flex(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: AttentionMask) -
     name = ("flex", queries, keys)
     if name not in mask.made:
         rows = None if mask.documents_BK is None else len(mask.documents_BK)
-        mask.made[name] = create_block_mask(mask.rule(), rows, None, queries, keys, device=q_BHQD.device)
+        mask.made[name] = create_block_mask(
+            mask.rule(), rows, None, queries, keys, device=q_BHQD.device
+        )
     gqa = q_BHQD.shape[1] != k_BHKD.shape[1]
-    return cast(Tensor, _compiled_flex()(q_BHQD, k_BHKD, v_BHKD, block_mask=mask.made[name], enable_gqa=gqa))
+    return cast(
+        Tensor, _compiled_flex()(q_BHQD, k_BHKD, v_BHKD, block_mask=mask.made[name], enable_gqa=gqa)
+    )
 
 
 @functools.cache
@@ -145,24 +174,34 @@ def _varlen(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: AttentionMask)
         # Waits for the device once per batch: how many documents there are decides a shape.
         documents_BT = mask.documents_BK
         if documents_BT is None:
-            documents_BT = torch.zeros(len(q_BHQD), q_BHQD.shape[2], dtype=torch.int32, device=q_BHQD.device)
+            documents_BT = torch.zeros(
+                len(q_BHQD), q_BHQD.shape[2], dtype=torch.int32, device=q_BHQD.device
+            )
         mask.made[name] = segment_bounds(documents_BT)
     bounds = mask.made[name]
     batch, _, tokens, _ = q_BHQD.shape
     group = q_BHQD.shape[1] // k_BHKD.shape[1]
-    q, k, v = q_BHQD, *(x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k_BHKD, v_BHKD))
+    q, k, v = (
+        q_BHQD,
+        *(x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k_BHKD, v_BHKD)),
+    )
     q_NHD, k_NHD, v_NHD = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-    causal: dict[str, Any] = {"window_size": (mask.pattern.window - 1 if mask.pattern.window else -1, 0)}
+    causal: dict[str, Any] = {
+        "window_size": (mask.pattern.window - 1 if mask.pattern.window else -1, 0)
+    }
     if "window_size" not in inspect.signature(varlen_attn).parameters:  # before torch 2.11
         if mask.pattern.window:
             raise _refusal("varlen", mask, "no windows before torch 2.11")
         causal = {"is_causal": True}
-    mixed_NHD = cast(Tensor, varlen_attn(q_NHD, k_NHD, v_NHD, bounds, bounds, tokens, tokens, **causal))
+    mixed_NHD = cast(
+        Tensor, varlen_attn(q_NHD, k_NHD, v_NHD, bounds, bounds, tokens, tokens, **causal)
+    )
     return mixed_NHD.unflatten(0, (batch, tokens)).transpose(1, 2)
 
 
 def _refusal(backend: str, mask: AttentionMask, takes: str) -> ConfigError:
     documents = "with" if mask.documents_BK is not None else "without"
     return ConfigError(
-        f"attention backend ({backend}) takes {takes}; this mask is {mask.pattern} {documents} documents; use sdpa or flex"
+        f"attention backend ({backend}) takes {takes}; this mask is {mask.pattern} {documents}"
+        " documents; use sdpa or flex"
     )

@@ -1,4 +1,5 @@
-"""Causal grouped-query attention (Ainslie et al., 2023) over one fused query-key-value projection."""
+"""Causal grouped-query attention (Ainslie et al., 2023) over one fused query-key-value
+projection."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from llm_core.model.masks import CAUSAL
 from llm_core.model.norm import RMSNorm
 from llm_core.model.rope import apply_rope
 
-# B batch · T tokens of this pass (queries) · K key positions · G key/value heads · H heads: all, or of a group in GH ·
-# D width: of the model in BTD, of a head in BHTD
+# B batch · T tokens of this pass (queries) · K key positions · G key/value heads · H heads: all, or
+# of a group in GH · D width: of the model in BTD, of a head in BHTD
 
 
 class KeyValueCache(Protocol):
@@ -24,10 +25,12 @@ class KeyValueCache(Protocol):
     """
 
     def mask(self, num_queries: int) -> Tensor | None:
-        """Boolean, broadcastable to B1TK, True where a query of the coming pass may attend; None: everywhere."""
+        """Boolean, broadcastable to B1TK, True where a query of the coming pass may attend; None:
+        everywhere."""
 
     def update(self, layer: int, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of this pass, and give back all of the layer as k_BHKD, v_BHKD."""
+        """Store the keys and values of this pass, and give back all of the layer as k_BHKD,
+        v_BHKD."""
 
 
 Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
@@ -35,13 +38,16 @@ Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
 
 
 SplitHeads = Callable[[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tensor, Tensor]]
-"""qkv_BTGHD, tables of `rope_tables` → q_BHTD and k_BGTD, turned, and v_BGTD; or k and v for each query head."""
+"""qkv_BTGHD, tables of `rope_tables` → q_BHTD and k_BGTD, turned, and v_BGTD; or k and v for each
+query head."""
 
 
 class Attention(nn.Module):
-    """Queries, keys and values from one product; `mix` and `backend` say who attends and by which kernel.
+    """Queries, keys and values from one product; `mix` and `backend` say who attends and by which
+    kernel.
 
-    `own_split`, where it is given, takes the place of torch's operations between the product and attention.
+    `own_split`, where it is given, takes the place of torch's operations between the product and
+    attention.
     """
 
     mix: Mix
@@ -54,18 +60,27 @@ class Attention(nn.Module):
         self.mix, self.backend, self.own_split = attend, "sdpa", None
         self.group_size, self.head_dim = config.num_heads // config.num_kv_heads, config.head_dim
         # Rows: for each key/value head its query heads, the key, the value (llm_core.model.fused).
-        self.qkv = nn.Linear(config.dim, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim, bias=config.qkv_bias)
+        self.qkv = nn.Linear(
+            config.dim,
+            (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
+            bias=config.qkv_bias,
+        )
         self.out = nn.Linear(config.attention_dim, config.dim, bias=config.out_bias)
         self.qk_norm = config.qk_norm
         if config.qk_norm:
             self.q_norm, self.k_norm = (RMSNorm(config.head_dim, config.norm_eps) for _ in range(2))
 
     def forward(
-        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, mask: Mask = CAUSAL, cache: KeyValueCache | None = None
+        self,
+        x_BTD: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        mask: Mask = CAUSAL,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         qkv_BTD = self.qkv(x_BTD)
         batch, tokens, _ = qkv_BTD.shape
-        # Tensor parallelism leaves some of the groups here. Queries lose their group after rotation: then nothing is copied.
+        # Tensor parallelism leaves some of the groups here. Queries lose their group after
+        # rotation: then nothing is copied.
         qkv_BTGHD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim)
         if self.own_split is not None and rope is not None:
             q_BHTD, k_BGTD, v_BGTD = self.own_split(qkv_BTGHD, rope)
@@ -76,9 +91,12 @@ class Attention(nn.Module):
         mixed_BHTD = self.mix(q_BHTD, k_BGTD, v_BGTD, mask, self.backend)
         return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
 
-    def _split(self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
-        # One split, not three slices: its backward writes the gradient once, where each slice would fill all of it with zeros.
-        # Before tokens and heads change places: so it writes in the order of the product.
+    def _split(
+        self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # One split, not three slices: its backward writes the gradient once, where each slice would
+        # fill all of it with zeros. Before tokens and heads change places: so it writes in the
+        # order of the product.
         parts = qkv_BTGHD.split((self.group_size, 1, 1), dim=3)
         q_BGHTD, k_BG1TD, v_BG1TD = (part.permute(0, 2, 3, 1, 4) for part in parts)
         k_BGTD, v_BGTD = k_BG1TD.squeeze(2), v_BG1TD.squeeze(2)

@@ -1,7 +1,8 @@
-"""The shape of a decoder of the Llama, Qwen or GPT-2 type, with its exact parameter and FLOP counts. Standard library only.
+"""The shape of a decoder of the Llama, Qwen or GPT-2 type, with its exact parameter and FLOP
+counts. Standard library only.
 
-The type is not named but follows from the choices; a mixture that no Hugging Face class computes is refused, because every
-trained model is written as one.
+The type is not named but follows from the choices; a mixture that no Hugging Face class computes is
+refused, because every trained model is written as one.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ Family = Literal["llama", "qwen2", "qwen3", "gpt2"]
 """The Hugging Face class that computes the same logits, as its `model_type`."""
 
 MAX_FFN_BLOCKS = 16
-"""Enough for the tensor ranks of a machine. Part of every checkpoint: the rows of gate_up stand in its order."""
+"""Enough for the tensor ranks of a machine. Part of every checkpoint: the rows of gate_up stand in
+its order."""
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Slower rotation of the slow channels, so that a model reads further than it was trained (Llama 3.1's rule).
+    """Slower rotation of the slow channels, so that a model reads further than it was trained
+    (Llama 3.1's rule).
 
-    Channels that turn once in less than original_max_seq_len / high_freq_factor tokens stay; those that need more than
-    original_max_seq_len / low_freq_factor turn `factor` times slower; between the two it is interpolated.
+    Channels that turn once in less than original_max_seq_len / high_freq_factor tokens stay; those
+    that need more than original_max_seq_len / low_freq_factor turn `factor` times slower; between
+    the two it is interpolated.
     """
 
     factor: float = 8.0
@@ -35,17 +39,21 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         if not self.factor >= 1 or self.original_max_seq_len < 1:
-            raise ConfigError(f"factor ({self.factor}) and original_max_seq_len ({self.original_max_seq_len}) must be at least 1")
+            raise ConfigError(
+                f"factor ({self.factor}) and original_max_seq_len ({self.original_max_seq_len})"
+                " must be at least 1"
+            )
         if not 0 < self.low_freq_factor < self.high_freq_factor:
             raise ConfigError(
-                f"low_freq_factor ({self.low_freq_factor}) must be positive and less than high_freq_factor "
-                f"({self.high_freq_factor}); Llama 3.1 has 1 and 4"
+                f"low_freq_factor ({self.low_freq_factor}) must be positive and less than"
+                f" high_freq_factor ({self.high_freq_factor}); Llama 3.1 has 1 and 4"
             )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that decides the architecture; what is left out gives a Llama: RMSNorm, SwiGLU, rotary positions, no biases."""
+    """Everything that decides the architecture; what is left out gives a Llama: RMSNorm, SwiGLU,
+    rotary positions, no biases."""
 
     vocab_size: int
     """Ids the model knows; 0 takes the size of the tokenizer."""
@@ -60,7 +68,8 @@ class ModelConfig:
     max_seq_len: int
     """Longest sequence the model is meant for, in tokens."""
     rope_theta: float = 10000.0
-    """Base of the rotation: tokens that the slowest channels turn in grow with it; larger for longer sequences."""
+    """Base of the rotation: tokens that the slowest channels turn in grow with it; larger for
+    longer sequences."""
     norm_eps: float = 1e-5
     """Added to the mean square (of layer norms: the variance) under the root."""
     tied_embeddings: bool = True
@@ -88,21 +97,33 @@ class ModelConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
         if self.vocab_size < 0:
-            raise ConfigError(f"vocab_size ({self.vocab_size}) must not be negative; 0 takes the size of the tokenizer")
+            raise ConfigError(
+                f"vocab_size ({self.vocab_size}) must not be negative; 0 takes the size of the"
+                " tokenizer"
+            )
         if self.own_head_dim < 0 or self.own_head_dim % 2:
             raise ConfigError(
-                f"own_head_dim ({self.own_head_dim}) must be even, because rotary positions turn pairs; 0: dim / num_heads"
+                f"own_head_dim ({self.own_head_dim}) must be even, because rotary positions turn"
+                " pairs; 0: dim / num_heads"
             )
-        if not self.own_head_dim and (self.dim % self.num_heads or (self.dim // self.num_heads) % 2):
-            rule = f"must be an even multiple of num_heads ({self.num_heads}), because rotary positions turn pairs of channels"
-            raise ConfigError(f"dim ({self.dim}) {rule}; try dim={_next_multiple(self.dim, 2 * self.num_heads)}")
+        if not self.own_head_dim and (
+            self.dim % self.num_heads or (self.dim // self.num_heads) % 2
+        ):
+            rule = (
+                f"must be an even multiple of num_heads ({self.num_heads}), because rotary"
+                " positions turn pairs of channels"
+            )
+            raise ConfigError(
+                f"dim ({self.dim}) {rule}; try dim={_next_multiple(self.dim, 2 * self.num_heads)}"
+            )
         if self.num_heads % self.num_kv_heads:
             divisors = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
             rule = f"must divide num_heads ({self.num_heads})"
             raise ConfigError(f"num_kv_heads ({self.num_kv_heads}) {rule}; choose from {divisors}")
         if not self.rope_theta > 0 or not self.norm_eps > 0:
             raise ConfigError(
-                f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive; Llama 2 has 10000 and 1e-5"
+                f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive;"
+                " Llama 2 has 10000 and 1e-5"
             )
         _ = self.family
 
@@ -112,7 +133,8 @@ class ModelConfig:
 
     @property
     def ffn_blocks(self) -> int:
-        """Runs of channels that the inner width is cut into: the most processes that gate and up can be shared by."""
+        """Runs of channels that the inner width is cut into: the most processes that gate and up
+        can be shared by."""
         return math.gcd(self.ffn_dim, MAX_FFN_BLOCKS)
 
     @property
@@ -135,13 +157,14 @@ class ModelConfig:
             if all(biases) and whole_heads and not self.qk_norm and not self.rope_scaling:
                 return "gpt2"
             raise ConfigError(
-                f"norm, ffn, positions {parts} are GPT-2's, which has all three biases, num_kv_heads as num_heads, heads "
-                "of dim / num_heads and neither qk_norm nor rope_scaling; start from model=gpt2"
+                f"norm, ffn, positions {parts} are GPT-2's, which has all three biases,"
+                " num_kv_heads as num_heads, heads of dim / num_heads and neither qk_norm nor"
+                " rope_scaling; start from model=gpt2"
             )
         if parts != ("rms", "swiglu", "rotary"):
             raise ConfigError(
-                f"norm, ffn, positions {parts} must be (rms, swiglu, rotary) or (layer, gelu, learned); "
-                "start from model=tiny or model=gpt2"
+                f"norm, ffn, positions {parts} must be (rms, swiglu, rotary) or (layer, gelu,"
+                " learned); start from model=tiny or model=gpt2"
             )
         if self.qk_norm and not self.ffn_bias and self.qkv_bias == self.out_bias:
             return "qwen3"
@@ -150,12 +173,14 @@ class ModelConfig:
         if self.qkv_bias == self.out_bias and not self.qk_norm:
             return "llama"
         raise ConfigError(
-            f"qkv_bias, out_bias, ffn_bias {biases} with qk_norm {self.qk_norm} is neither Llama (qkv_bias = out_bias, no "
-            "qk_norm), Qwen 2 (qkv_bias alone) nor Qwen 3 (qk_norm, qkv_bias = out_bias, no ffn_bias); drop the odd one"
+            f"qkv_bias, out_bias, ffn_bias {biases} with qk_norm {self.qk_norm} is neither Llama"
+            " (qkv_bias = out_bias, no qk_norm), Qwen 2 (qkv_bias alone) nor Qwen 3 (qk_norm,"
+            " qkv_bias = out_bias, no ffn_bias); drop the odd one"
         )
 
     def matmul_parameters(self) -> int:
-        """Weights that every token is multiplied with: matrices but input embedding and positions; a tied head counts."""
+        """Weights that every token is multiplied with: matrices but input embedding and positions;
+        a tied head counts."""
         qkv = self.dim * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         attention_out = self.attention_dim * self.dim
         ffn = (3 if self.ffn == "swiglu" else 2) * self.dim * self.ffn_dim
@@ -167,7 +192,9 @@ class ModelConfig:
         norms += self.num_layers * 2 * self.head_dim if self.qk_norm else 0
         biases = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
         biases += self.dim if self.out_bias else 0
-        biases += self.dim + (2 if self.ffn == "swiglu" else 1) * self.ffn_dim if self.ffn_bias else 0
+        biases += (
+            self.dim + (2 if self.ffn == "swiglu" else 1) * self.ffn_dim if self.ffn_bias else 0
+        )
         embedding = 0 if self.tied_embeddings else self.vocab_size * self.dim
         positions = self.max_seq_len * self.dim if self.positions == "learned" else 0
         return self.matmul_parameters() + norms + self.num_layers * biases + embedding + positions
@@ -175,10 +202,12 @@ class ModelConfig:
     def training_flops_per_token(self, attended_tokens: float, causal: bool = False) -> float:
         """FLOPs of forward and backward per token, 2 per multiply-add.
 
-        6 x matmul weights + 12 x layers x heads x head_dim x attended_tokens (PaLM, appendix B): attention counted as if it were
-        not causal, the convention of most published MFU figures. `causal=True` counts the half that is needed, as Megatron does.
+        6 x matmul weights + 12 x layers x heads x head_dim x attended_tokens (PaLM, appendix B):
+        attention counted as if it were not causal, the convention of most published MFU figures.
+        `causal=True` counts the half that is needed, as Megatron does.
 
-        attended_tokens: of the row, or of its document where masks keep documents apart, in the mean over tokens.
+        attended_tokens: of the row, or of its document where masks keep documents apart, in the
+        mean over tokens.
         """
         attention = (6 if causal else 12) * self.num_layers * self.attention_dim * attended_tokens
         return 6 * self.matmul_parameters() + attention

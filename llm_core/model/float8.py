@@ -1,14 +1,18 @@
-"""Products of linear layers in 8 bits: forward in E4M3, gradients in E5M2 (Micikevicius et al., 2022), a scale for each tensor.
+"""Products of linear layers in 8 bits: forward in E4M3, gradients in E5M2 (Micikevicius et al.,
+2022), a scale for each tensor.
 
-Hopper GPUs multiply 8-bit numbers twice as fast as 16-bit ones. Each operand is divided by its largest magnitude, measured anew
-in every product, so that nothing overflows and no history is kept; sums are taken in float32, and results leave in the dtype of
-what they belong to: activations in bfloat16, gradients of weights in that of the weights. Inputs are kept for backward in 8
-bits, half the memory of bfloat16. Cost: a pass over each operand for its largest value, one to round it, and transposed copies
-for backward, since these units multiply rows by rows only; compile the model (`train.compile`), or these passes cost more than
-they save. With train.kernels=triton rounding and transposing are one pass.
+Hopper GPUs multiply 8-bit numbers twice as fast as 16-bit ones. Each operand is divided by its
+largest magnitude, measured anew in every product, so that nothing overflows and no history is kept;
+sums are taken in float32, and results leave in the dtype of what they belong to: activations in
+bfloat16, gradients of weights in that of the weights. Inputs are kept for backward in 8 bits, half
+the memory of bfloat16. Cost: a pass over each operand for its largest value, one to round it, and
+transposed copies for backward, since these units multiply rows by rows only; compile the model
+(`train.compile`), or these passes cost more than they save. With train.kernels=triton rounding and
+transposing are one pass.
 
-For the linear layers of blocks. Left out: embedding and head, which lose most by rounding; scales for rows or blocks of a tensor,
-which are finer and, at these sizes, slower; sums of gradients between processes in 8 bits.
+For the linear layers of blocks. Left out: embedding and head, which lose most by rounding; scales
+for rows or blocks of a tensor, which are finer and, at these sizes, slower; sums of gradients
+between processes in 8 bits.
 """
 
 from __future__ import annotations
@@ -32,13 +36,15 @@ Quantize = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor]]
 
 # N tokens · D inputs · F outputs
 def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch") -> None:
-    """Let the linear layers of every block of this process multiply in 8 bits, rounded by `train.kernels`.
+    """Let the linear layers of every block of this process multiply in 8 bits, rounded by
+    `train.kernels`.
 
     Raises ConfigError where the device cannot.
     """
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         raise ConfigError(
-            f"train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is {torch.cuda.get_device_name(device)}"
+            "train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is"
+            f" {torch.cuda.get_device_name(device)}"
         )
     kind = _linear_of(kernels)
     for block in model.blocks:
@@ -61,7 +67,8 @@ def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Float8Linear(nn.Linear):
-    """A class, not a function put on each layer: a compiler would make a graph for every one of those."""
+    """A class, not a function put on each layer: a compiler would make a graph for every one of
+    those."""
 
     quantize: ClassVar[Quantize] = staticmethod(quantize)
 
@@ -90,8 +97,11 @@ class _Product(torch.autograd.Function):
         weight8_FD, weight8_DF, weight_scale = to_8_bits(weight_FD, VALUES)
         ctx.save_for_backward(x8_DN, x_scale, weight8_DF, weight_scale)
         ctx.dtypes, ctx.to_8_bits = (x_ND.dtype, weight_FD.dtype), to_8_bits
-        # Sums that are kept short are good enough here, not for gradients (as in NVIDIA's Transformer Engine).
-        return _multiply(x8_ND, weight8_FD, x_scale, weight_scale, torch.bfloat16, use_fast_accum=True)
+        # Sums that are kept short are good enough here, not for gradients (as in NVIDIA's
+        # Transformer Engine).
+        return _multiply(
+            x8_ND, weight8_FD, x_scale, weight_scale, torch.bfloat16, use_fast_accum=True
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -107,7 +117,14 @@ class _Product(torch.autograd.Function):
 
 
 def _multiply(
-    a8_IK: Tensor, b8_JK: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: torch.dtype, use_fast_accum: bool = False
+    a8_IK: Tensor,
+    b8_JK: Tensor,
+    a_scale: Tensor,
+    b_scale: Tensor,
+    dtype: torch.dtype,
+    use_fast_accum: bool = False,
 ) -> Tensor:
     """a bᵀ [I, J] of rows that lie in one piece each."""
-    return scaled_product(a8_IK, b8_JK.t(), a_scale, b_scale, out_dtype=dtype, use_fast_accum=use_fast_accum)
+    return scaled_product(
+        a8_IK, b8_JK.t(), a_scale, b_scale, out_dtype=dtype, use_fast_accum=use_fast_accum
+    )

@@ -1,13 +1,15 @@
-"""In which order do the rows of fused projections stand? In runs that tensor parallelism can cut between.
+"""In which order do the rows of fused projections stand? In runs that tensor parallelism can cut
+between.
 
 | weight | rows |
 |---|---|
 | attention.qkv | for each key/value head: the query heads that share it, the key head, the value head |
 | ffn.gate_up | for each of up to MAX_FFN_BLOCKS blocks of the inner width: its gate rows, its up rows |
 
-So a process with every n-th of the key/value heads, or of the blocks, holds one run of rows, and the whole weight is the same for
-every layout. Separate weights, as in Hugging Face files, keep their order of rows.
-"""
+So a process with every n-th of the key/value heads, or of the blocks, holds one run of rows, and
+the whole weight is the same for every layout. Separate weights, as in Hugging Face files, keep
+their order of rows.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -37,4 +39,6 @@ def split_gate_up(config: ModelConfig, fused: Tensor) -> tuple[Tensor, Tensor]:
 
 def join_gate_up(config: ModelConfig, gate: Tensor, up: Tensor) -> Tensor:
     """The inverse of `split_gate_up`."""
-    return torch.cat([part.unflatten(0, (-1, config.ffn_block)) for part in (gate, up)], dim=1).flatten(0, 1)
+    return torch.cat(
+        [part.unflatten(0, (-1, config.ffn_block)) for part in (gate, up)], dim=1
+    ).flatten(0, 1)

@@ -1,4 +1,5 @@
-"""Cross-entropy of next tokens, as a sum with its count: means are taken once, over the whole global batch."""
+"""Cross-entropy of next tokens, as a sum with its count: means are taken once, over the whole
+global batch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ IGNORED = -100
 class HeadLoss(Protocol):
     """The loss of a head, which may do without whole logits."""
 
-    def __call__(self, head: nn.Linear, hidden_BTD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, head: nn.Linear, hidden_BTD: Tensor, targets_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """(nats summed over the targets that count, losses_BT of each without gradient)."""
 
 
@@ -37,7 +40,8 @@ def _plain_losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
 
 
 class _TokenLosses(torch.autograd.Function):
-    """As `_plain_losses`, whose backward makes two more tensors as large as the logits; here it writes over the one kept."""
+    """As `_plain_losses`, whose backward makes two more tensors as large as the logits; here it
+    writes over the one kept."""
 
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
@@ -71,7 +75,10 @@ CrossEntropy = Callable[[Tensor, Tensor], Tensor]
 
 
 def whole_head_loss(
-    head: nn.Linear, hidden_BTD: Tensor, targets_BT: Tensor, cross_entropy: CrossEntropy = token_losses
+    head: nn.Linear,
+    hidden_BTD: Tensor,
+    targets_BT: Tensor,
+    cross_entropy: CrossEntropy = token_losses,
 ) -> tuple[Tensor, Tensor]:
     """Through logits of all tokens."""
     losses_BT = cross_entropy(head(hidden_BTD), targets_BT)

@@ -1,15 +1,19 @@
-"""Decides which keys a query attends to: one rule, from which every attention kernel makes the form it needs.
+"""Decides which keys a query attends to: one rule, from which every attention kernel makes the form
+it needs.
 
-A mask is causal, keeps documents of a packed row apart where it knows them (Krell et al. 2021, "Efficient Sequence Packing
-without Cross-contamination"), and may be sparse: a sliding window (Longformer, Beltagy et al. 2020, section 3.1), a window with
-global tokens (ibid.; causal queries of global tokens see all before them anyhow), or blocks that see only themselves (Child et
-al. 2019).
+A mask is causal, keeps documents of a packed row apart where it knows them (Krell et al. 2021,
+"Efficient Sequence Packing without Cross-contamination"), and may be sparse: a sliding window
+(Longformer, Beltagy et al. 2020, section 3.1), a window with global tokens (ibid.; causal queries
+of global tokens see all before them anyhow), or blocks that see only themselves (Child et al.
+2019).
 
-The rule is written once, as a function of index tensors: over broadcast ranges it gives the dense mask, and FlexAttention
-compiles it. Distances are counted in columns of the row, global tokens and blocks from the start of each document.
+The rule is written once, as a function of index tensors: over broadcast ranges it gives the dense
+mask, and FlexAttention compiles it. Distances are counted in columns of the row, global tokens and
+blocks from the start of each document.
 
-Cost: the dense mask takes rows x queries x keys bytes; it is made once per batch, not once per layer. Left out: patterns that
-differ from head to head or layer to layer, and attention to later tokens.
+Cost: the dense mask takes rows x queries x keys bytes; it is made once per batch, not once per
+layer. Left out: patterns that differ from head to head or layer to layer, and attention to later
+tokens.
 """
 
 from __future__ import annotations
@@ -24,10 +28,12 @@ from torch.nn import functional as F
 
 from llm_core.config import ConfigError
 
-# B rows · Q queries · K keys: columns of a row of which the queries may be a part · S segments: documents of all rows
+# B rows · Q queries · K keys: columns of a row of which the queries may be a part · S segments:
+# documents of all rows
 
 MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(row, head, query, key) index tensors → whether the query may attend the key, broadcast; FlexAttention's `mask_mod`."""
+"""(row, head, query, key) index tensors → whether the query may attend the key, broadcast;
+FlexAttention's `mask_mod`."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +50,29 @@ class Pattern:
     def __post_init__(self) -> None:
         for name in ("window", "num_global", "block"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative; 0 turns it off")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must not be negative; 0 turns it off"
+                )
         if self.window and self.block:
-            raise ConfigError(f"window ({self.window}) and block ({self.block}) exclude each other; set one of them to 0")
+            raise ConfigError(
+                f"window ({self.window}) and block ({self.block}) exclude each other; set one of"
+                " them to 0"
+            )
         if self.num_global and not self.window:
-            raise ConfigError(f"num_global ({self.num_global}) adds to a window, which is 0; give a window, or 0 global tokens")
+            raise ConfigError(
+                f"num_global ({self.num_global}) adds to a window, which is 0; give a window, or 0"
+                " global tokens"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMask:
-    """A pattern over the documents of a batch; kernels' forms of it are made when first asked for, and kept.
+    """A pattern over the documents of a batch; kernels' forms of it are made when first asked for,
+    and kept.
 
-    documents_BK: which document of its row each token belongs to, in runs; None: a row is one document.
-    columns_Q: int64 columns of the queries among the keys; None: queries and keys are the same tokens.
+    documents_BK: which document of its row each token belongs to, in runs; None: a row is one
+    document. columns_Q: int64 columns of the queries among the keys; None: queries and keys are the
+    same tokens.
     """
 
     pattern: Pattern = Pattern()
@@ -84,15 +100,20 @@ class AttentionMask:
                 query_position, key_position = positions_BK[row, column], positions_BK[row, key]
             if pattern.window:
                 near = column - key < pattern.window
-                allowed = allowed & (near | (key_position < pattern.num_global) if pattern.num_global else near)
+                allowed = allowed & (
+                    near | (key_position < pattern.num_global) if pattern.num_global else near
+                )
             if pattern.block:
-                allowed = allowed & (query_position // pattern.block == key_position // pattern.block)
+                allowed = allowed & (
+                    query_position // pattern.block == key_position // pattern.block
+                )
             return allowed
 
         return may_attend
 
     def dense(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-        """allowed_B1QK, or allowed_11QK where all rows are alike. No row of it is empty: every query sees itself."""
+        """allowed_B1QK, or allowed_11QK where all rows are alike. No row of it is empty: every
+        query sees itself."""
         name = ("dense", num_queries, num_keys, device)
         if name not in self.made:
             rows = 1 if self.documents_BK is None else len(self.documents_BK)
@@ -117,19 +138,24 @@ def restarting_positions(documents_BT: Tensor) -> Tensor:
 
 
 def segment_bounds(documents_BT: Tensor) -> Tensor:
-    """int32 bounds (S + 1,) of the documents in the rows laid end to end; no document goes on in the next row."""
+    """int32 bounds (S + 1,) of the documents in the rows laid end to end; no document goes on in
+    the next row."""
     first_BT = restarting_positions(documents_BT) == 0
     return F.pad(first_BT.flatten().nonzero().flatten(), (0, 1), value=documents_BT.numel()).int()
 
 
 def causal_pairs(pattern: Pattern, documents_BT: Tensor) -> Tensor:
-    """How many (query, key) pairs attend in rows of documents, a float64 scalar; padding, of negative numbers, does not.
+    """How many (query, key) pairs attend in rows of documents, a float64 scalar; padding, of
+    negative numbers, does not.
 
-    As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the convention of FLOPs.
+    As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the
+    convention of FLOPs.
     """
     before_BT = restarting_positions(documents_BT).double() + 0.5
     if pattern.block:
         before_BT %= pattern.block
     elif pattern.window:
-        before_BT = before_BT.clamp(max=pattern.window) + (before_BT - pattern.window).clamp(0, pattern.num_global)
+        before_BT = before_BT.clamp(max=pattern.window) + (before_BT - pattern.window).clamp(
+            0, pattern.num_global
+        )
     return (before_BT * (documents_BT >= 0)).sum()

@@ -1,7 +1,8 @@
-"""Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per channel; or GPT-2's norm.
+"""Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per
+channel; or GPT-2's norm.
 
-Computed in float32 or better, given back in the dtype of the input. CUDA's autocast would give float32, of which every projection
-behind a norm makes a copy.
+Computed in float32 or better, given back in the dtype of the input. CUDA's autocast would give
+float32, of which every projection behind a norm makes a copy.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ PRECISE = (torch.float32, torch.float64)
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
-    """The norm of the residual stream: RMSNorm, or LayerNorm (Ba et al., 2016) with weight and bias."""
+    """The norm of the residual stream: RMSNorm, or LayerNorm (Ba et al., 2016) with weight and
+    bias."""
     if config.norm == "layer":
         return LayerNorm(config.dim, config.norm_eps)
     return RMSNorm(config.dim, config.norm_eps)
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    # Turning off what is off costs as much as a small norm; meta tensors, by which models are counted, cannot be asked.
+    # Turning off what is off costs as much as a small norm; meta tensors, by which models are
+    # counted, cannot be asked.
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return contextlib.nullcontext()
     return torch.autocast(device.type, enabled=False)
@@ -60,12 +63,16 @@ class RMSNorm(nn.Module):
 
 
 def _is_norm_of_many_operations(x_BTD: Tensor) -> bool:
-    # CPUs have no kernel of this norm: what torch runs there is a formula, and its backward the rules of its operations.
-    return x_BTD.device.type == "cpu" and x_BTD.dtype in PRECISE and not torch.compiler.is_compiling()
+    # CPUs have no kernel of this norm: what torch runs there is a formula, and its backward the
+    # rules of its operations.
+    return (
+        x_BTD.device.type == "cpu" and x_BTD.dtype in PRECISE and not torch.compiler.is_compiling()
+    )
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The formula of F.rms_norm to the bit, with its gradient in half as many passes over memory."""
+    """The formula of F.rms_norm to the bit, with its gradient in half as many passes over
+    memory."""
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -79,7 +86,8 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         normed_BTD, scale_BT1, weight_D = ctx.saved_tensors
         product_BTD = grads[0] * normed_BTD
-        # What it was scaled to has no gradient along itself. Pipelines run backward under autocast, whose products are short.
+        # What it was scaled to has no gradient along itself. Pipelines run backward under autocast,
+        # whose products are short.
         with _without_autocast(product_BTD.device):
             along_BT1 = (product_BTD @ weight_D).div_(-len(weight_D))[..., None]
         grad_BTD = (grads[0] * weight_D).addcmul_(normed_BTD, along_BT1).mul_(scale_BT1)

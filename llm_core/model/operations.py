@@ -1,4 +1,5 @@
-"""Chooses what computes the operations between the products of a block: torch, or our own kernels, each one pass over memory."""
+"""Chooses what computes the operations between the products of a block: torch, or our own kernels,
+each one pass over memory."""
 
 from __future__ import annotations
 
@@ -17,19 +18,23 @@ from llm_core.model.transformer import Block, SwiGLU
 
 
 def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
-    """Raises ConfigError where `train.kernels` are not to be had on this device for this model in `train.dtype`."""
+    """Raises ConfigError where `train.kernels` are not to be had on this device for this model in
+    `train.dtype`."""
     if kernels == "torch":
         return
     interpreted = kernels == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != "cuda" and not interpreted:
         raise ConfigError(
-            f"train.kernels ({kernels}) are for CUDA devices, this one is {device.type}; use torch, or to try them slowly "
-            "train.kernels=triton with TRITON_INTERPRET=1 in the environment"
+            f"train.kernels ({kernels}) are for CUDA devices, this one is {device.type}; use torch,"
+            " or to try them slowly train.kernels=triton with TRITON_INTERPRET=1 in the"
+            " environment"
         )
     try:
         importlib.import_module("triton")
     except ImportError as error:
-        raise ConfigError(f"train.kernels ({kernels}) need the package triton ({error}); install it, or use torch") from error
+        raise ConfigError(
+            f"train.kernels ({kernels}) need the package triton ({error}); install it, or use torch"
+        ) from error
     if kernels == "quack":
         from llm_core.kernels import swiglu_products
 

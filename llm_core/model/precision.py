@@ -1,10 +1,13 @@
-"""Chooses the number formats of a run: 16-bit formats, which parts of a model use them, and the loss scale that float16 needs.
+"""Chooses the number formats of a run: 16-bit formats, which parts of a model use them, and the
+loss scale that float16 needs.
 
-Products take 16 bits by autocast in every layout; under FSDP their weights come so already and are not cast.
+Products take 16 bits by autocast in every layout; under FSDP their weights come so already and are
+not cast.
 
-float16 has few exponents: small gradients vanish unless the loss is scaled up, large ones overflow (Micikevicius et al., 2018).
-The scale is halved after `hysteresis` overflows, down to a floor, and doubled after a while without. It is a power of two on the
-device, so scaling rounds nothing and nothing waits for the host. Weights and optimizer state are float32 in every format.
+float16 has few exponents: small gradients vanish unless the loss is scaled up, large ones overflow
+(Micikevicius et al., 2018). The scale is halved after `hysteresis` overflows, down to a floor, and
+doubled after a while without. It is a power of two on the device, so scaling rounds nothing and
+nothing waits for the host. Weights and optimizer state are float32 in every format.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def stream_dtype(name: str) -> torch.dtype:
     """Of the residual stream in runs of this `train.dtype`, the same in every layout.
 
-    bfloat16 reaches as far as float32, so the stream has it too: half the bytes in norms, sums and between processes. float16
-    ends at 65,504, which single channels of a trained stream come near (Sun et al., 2024, "Massive Activations"), and values have
-    no scale that could be lowered: only products, whose inputs are normed, take it.
+    bfloat16 reaches as far as float32, so the stream has it too: half the bytes in norms, sums and
+    between processes. float16 ends at 65,504, which single channels of a trained stream come near
+    (Sun et al., 2024, "Massive Activations"), and values have no scale that could be lowered: only
+    products, whose inputs are normed, take it.
     """
     return torch.bfloat16 if name == "bf16" else torch.get_default_dtype()
 
@@ -46,7 +50,8 @@ class LossScaler:
         return self.scale > self._config.floor
 
     def observe(self, overflow: Tensor, idle: Tensor) -> None:
-        """Set the scale of the next step. overflow: whether the gradient of this one was out of bounds; idle: it had none."""
+        """Set the scale of the next step. overflow: whether the gradient of this one was out of
+        bounds; idle: it had none."""
         config, (scale, good_steps, patience) = self._config, self.state.values()
         good_steps.copy_(torch.where(overflow, 0, good_steps + ~idle))
         patience.copy_(torch.where(overflow, patience - 1, patience))

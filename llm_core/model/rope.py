@@ -1,8 +1,9 @@
-"""Rotary positions (Su et al., 2021) with real cosines and sines, in the rotate-half layout of Hugging Face Llama.
+"""Rotary positions (Su et al., 2021) with real cosines and sines, in the rotate-half layout of
+Hugging Face Llama.
 
-Channel i of a head turns together with channel i + head_dim / 2, so that weights exchange with Hugging Face by copy.
-Nothing is stored: tables follow from positions in each pass, so there is no buffer to lose under meta
-initialisation and no length limit.
+Channel i of a head turns together with channel i + head_dim / 2, so that weights exchange with
+Hugging Face by copy. Nothing is stored: tables follow from positions in each pass, so there is no
+buffer to lose under meta initialisation and no length limit.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ from llm_core.model.config import RopeScaling
 
 # B batch · T tokens · H heads · D head dim
 def rope_tables(
-    positions_BT: Tensor, head_dim: int, theta: float, dtype: torch.dtype, scaling: RopeScaling | None = None
+    positions_BT: Tensor,
+    head_dim: int,
+    theta: float,
+    dtype: torch.dtype,
+    scaling: RopeScaling | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(cos_B1TD, sin_B1TD) in float32, or float64 for a float64 model: bfloat16 angles are wrong beyond some hundred tokens.
+    """(cos_B1TD, sin_B1TD) in float32, or float64 for a float64 model: bfloat16 angles are wrong
+    beyond some hundred tokens.
 
-    Sines carry the sign that a channel's partner turns with, minus in the first half, so no pass over heads is spent on it.
+    Sines carry the sign that a channel's partner turns with, minus in the first half, so no pass
+    over heads is spent on it.
     """
     precise = torch.float64 if dtype == torch.float64 else torch.float32
     exponents = torch.arange(0, head_dim, 2, dtype=precise, device=positions_BT.device) / head_dim
@@ -34,14 +41,18 @@ def rope_tables(
 
 
 def scale_frequencies(frequencies_D: Tensor, scaling: RopeScaling) -> Tensor:
-    """Radians per token of each pair of channels, stretched as in Llama 3.1 (Grattafiori et al., 2024); see RopeScaling."""
+    """Radians per token of each pair of channels, stretched as in Llama 3.1 (Grattafiori et al.,
+    2024); see RopeScaling."""
     turns_D = scaling.original_max_seq_len * frequencies_D / (2 * math.pi)
-    kept_frac_D = ((turns_D - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    kept_frac_D = (
+        (turns_D - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    ).clamp(0, 1)
     return (1 - kept_frac_D) * frequencies_D / scaling.factor + kept_frac_D * frequencies_D
 
 
 def apply_rope(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:
-    """Turn each head by its position, with `rope_tables`; computed in the dtype of the tables, returned in the dtype of x."""
+    """Turn each head by its position, with `rope_tables`; computed in the dtype of the tables,
+    returned in the dtype of x."""
     first, second = x_BHTD.chunk(2, dim=-1)
     partner_BHTD = torch.cat((second, first), dim=-1)
     return (x_BHTD * cos_B1TD + partner_BHTD * sin_B1TD).to(x_BHTD.dtype)

@@ -1,6 +1,7 @@
 """A decoder: pre-norm blocks of attention and feed-forward on a residual stream.
 
-By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 and 2025) or a GPT-2 (Radford et al., 2019).
+By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 and 2025) or a GPT-2
+(Radford et al., 2019).
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ EMBEDDING, HEAD = "embedding.weight", "head.weight"
 
 
 def global_name(config: ModelConfig, name: str) -> str:
-    """The name by which a weight is drawn and saved: that of the embedding for a head tied to it, be it a copy."""
+    """The name by which a weight is drawn and saved: that of the embedding for a head tied to it,
+    be it a copy."""
     return EMBEDDING if config.tied_embeddings and name == HEAD else name
 
 
 class SwiGLU(nn.Module):
-    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks (llm_core.model.fused).
+    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks
+    (llm_core.model.fused).
 
     `own_products`, where it is given, takes the place of all of it.
     """
@@ -76,7 +79,11 @@ class Block(nn.Module):
         self.ffn = SwiGLU(config) if config.ffn == "swiglu" else GELU(config)
 
     def forward(
-        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, mask: Mask = CAUSAL, cache: KeyValueCache | None = None
+        self,
+        x_BTD: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        mask: Mask = CAUSAL,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask, cache)
         x_BTD, normed_BTD = self.add_norm(x_BTD, attended_BTD, self.ffn_norm)
@@ -84,11 +91,13 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Ids in, next-token logits or losses out. `hidden` and `logits` are separate: a caller chooses the positions it pays for.
+    """Ids in, next-token logits or losses out. `hidden` and `logits` are separate: a caller chooses
+    the positions it pays for.
 
-    Parts may be None, where a pipeline has given them to another process: without `embedding` the input is the residual stream of
-    the blocks before, without `head` the output is the residual stream for the blocks after. A layout may set `head_loss`;
-    `to_head`, which brings to the head what other processes hold of the residual stream; over how many its tokens are cut; and
+    Parts may be None, where a pipeline has given them to another process: without `embedding` the
+    input is the residual stream of the blocks before, without `head` the output is the residual
+    stream for the blocks after. A layout may set `head_loss`; `to_head`, which brings to the head
+    what other processes hold of the residual stream; over how many its tokens are cut; and
     `stream_dtype`, in which it goes from block to block (None: as weights of the embedding).
     """
 
@@ -119,10 +128,11 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The normed last residual stream, hidden_BTD.
 
-        positions_BT: place of each token in its document; 0, 1, 2 … in each when None.
-        cache: keys and values of earlier tokens; without one, attention is causal over `ids_BT` alone.
-        documents_BK: which document of its row each token belongs to; they do not attend each other. None: one per row.
-        Raises ConfigError for a cache where a pattern or documents narrow what a token attends.
+        positions_BT: place of each token in its document; 0, 1, 2 … in each when None. cache: keys
+        and values of earlier tokens; without one, attention is causal over `ids_BT` alone.
+        documents_BK: which document of its row each token belongs to; they do not attend each
+        other. None: one per row. Raises ConfigError for a cache where a pattern or documents narrow
+        what a token attends.
         """
         if cache is not None:
             self._check_cached(documents_BK)
@@ -139,7 +149,11 @@ class Transformer(nn.Module):
             rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
         elif self.embedding is not None:
             x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
-        mask: Mask = AttentionMask(self.pattern, documents_BK) if cache is None else cache.mask(ids_BT.shape[1])
+        mask: Mask = (
+            AttentionMask(self.pattern, documents_BK)
+            if cache is None
+            else cache.mask(ids_BT.shape[1])
+        )
         for block in self.blocks:
             if block is not None:
                 x_BTD = block(x_BTD, rope, mask, cache)
@@ -147,14 +161,20 @@ class Transformer(nn.Module):
 
     def _check_cached(self, documents_BK: Tensor | None) -> None:
         # A cache has keys and values of earlier tokens, and says itself who attends them.
-        narrowed = f"model.pattern is {self.pattern}" if self.pattern != Pattern() else "documents_BK keeps documents apart"
+        narrowed = (
+            f"model.pattern is {self.pattern}"
+            if self.pattern != Pattern()
+            else "documents_BK keeps documents apart"
+        )
         if self.pattern != Pattern() or documents_BK is not None:
             raise ConfigError(
-                f"with a cache every token attends all before it, but {narrowed}; pass whole sequences without a cache"
+                f"with a cache every token attends all before it, but {narrowed}; pass whole"
+                " sequences without a cache"
             )
 
     def _into_stream(self, x_BTD: Tensor) -> Tensor:
-        # Each before they are added: FSDP gives both in 16 bits, and sums of other numbers would round otherwise.
+        # Each before they are added: FSDP gives both in 16 bits, and sums of other numbers would
+        # round otherwise.
         return x_BTD if self.stream_dtype is None else x_BTD.to(self.stream_dtype)
 
     def logits(self, hidden_BTD: Tensor) -> Tensor:
@@ -170,13 +190,18 @@ class Transformer(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """logits_BTV: scores of the token that follows each token.
 
-        With targets, what `head_loss` gives: nats summed over them, and losses_BT without gradient; logits need never be whole.
+        With targets, what `head_loss` gives: nats summed over them, and losses_BT without gradient;
+        logits need never be whole.
         """
         hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK)
         if self.head is None:
             return hidden_BTD
         hidden_BTD = self.to_head(hidden_BTD)
-        return self.logits(hidden_BTD) if targets_BT is None else self.head_loss(self.head, hidden_BTD, targets_BT)
+        return (
+            self.logits(hidden_BTD)
+            if targets_BT is None
+            else self.head_loss(self.head, hidden_BTD, targets_BT)
+        )
 
 
 def _as_it_is(hidden_BTD: Tensor) -> Tensor:

@@ -1,1 +1,2 @@
-"""Optimizers over the pieces of weights that a process holds, the guard that skips bad steps, and their configs."""
+"""Optimizers over the pieces of weights that a process holds, the guard that skips bad steps, and
+their configs."""

@@ -1,10 +1,13 @@
-"""Adafactor (Shazeer and Stern, 2018, algorithms 4 and 5): second moments of a matrix from its rows and columns alone.
+"""Adafactor (Shazeer and Stern, 2018, algorithms 4 and 5): second moments of a matrix from its rows
+and columns alone.
 
-A matrix of R x C keeps R + C numbers, a vector its own second moments; there is no first moment. Updates are relative to the root
-mean square of the weight, and their own is limited. Rows, columns and root mean squares are those of the whole weight under every
-layout: what processes hold of the sums is added over those that share the weight, in one exchange per axis for all weights.
-Cost: two such rounds of a few numbers per row and column; gradients are read three times, so that only one weight at a time needs
-memory for its update. Left out: momentum, and the relative step size, for which schedules stand.
+A matrix of R x C keeps R + C numbers, a vector its own second moments; there is no first moment.
+Updates are relative to the root mean square of the weight, and their own is limited. Rows, columns
+and root mean squares are those of the whole weight under every layout: what processes hold of the
+sums is added over those that share the weight, in one exchange per axis for all weights. Cost: two
+such rounds of a few numbers per row and column; gradients are read three times, so that only one
+weight at a time needs memory for its update. Left out: momentum, and the relative step size, for
+which schedules stand.
 """
 
 from __future__ import annotations
@@ -30,14 +33,23 @@ class Adafactor:
         self._moments: list[dict[str, Tensor]] = []
         for data in (piece.data for piece in pieces):
             if data.ndim == 2:
-                self._moments.append({"rows": data.new_zeros(data.shape[0]), "columns": data.new_zeros(data.shape[1])})
+                self._moments.append(
+                    {
+                        "rows": data.new_zeros(data.shape[0]),
+                        "columns": data.new_zeros(data.shape[1]),
+                    }
+                )
             else:
                 self._moments.append({"squares": torch.zeros_like(data, requires_grad=False)})
 
     def states(self) -> Iterator[State]:
         for piece, moments in zip(self._pieces, self._moments, strict=True):
             for kind, tensor in moments.items():
-                place = piece.place if kind == "squares" else along(piece.place, 0 if kind == "rows" else 1)
+                place = (
+                    piece.place
+                    if kind == "squares"
+                    else along(piece.place, 0 if kind == "rows" else 1)
+                )
                 yield State(piece, kind, tensor, place)
 
     def update(self, step: Update) -> None:
@@ -53,17 +65,26 @@ class Adafactor:
 
         addends = []
         for piece, moment in zip(pieces, moments, strict=True):
-            addends.append((_change(piece, moment, step).square().sum(), sharing(piece.place, 0, 1)))
-        for piece, old, moment, size, square in zip(pieces, self._moments, moments, sizes, sum_over(addends), strict=True):
+            addends.append(
+                (_change(piece, moment, step).square().sum(), sharing(piece.place, 0, 1))
+            )
+        for piece, old, moment, size, square in zip(
+            pieces, self._moments, moments, sizes, sum_over(addends), strict=True
+        ):
             data, lr = piece.data, step.lr * piece.treatment.lr_factor
             limit = ((square / piece.place.shape.numel()).sqrt() / config.clip_rms).clamp(min=1)
             change = _change(piece, moment, step).mul_(size / limit)
-            write_unless(step.bad, data, (data * (1 - lr * piece.treatment.weight_decay)).sub_(change, alpha=lr))
+            write_unless(
+                step.bad,
+                data,
+                (data * (1 - lr * piece.treatment.weight_decay)).sub_(change, alpha=lr),
+            )
             for kind, tensor in old.items():
                 write_unless(step.bad, tensor, moment[kind])
 
     def _addends(self, index: int, step: Update) -> list[tuple[Tensor, list[Any]]]:
-        """What this process holds of the sums that a weight needs: squares of the weight, of its gradient by row and column."""
+        """What this process holds of the sums that a weight needs: squares of the weight, of its
+        gradient by row and column."""
         piece, moments = self._pieces[index], self._moments[index]
         everyone = sharing(piece.place, 0, 1)
         addends: list[tuple[Tensor, list[Any]]] = [(piece.data.square().sum(), everyone)]
@@ -78,9 +99,15 @@ class Adafactor:
         return addends
 
     def _moved(
-        self, piece: Piece, old: dict[str, Tensor], new_part: Tensor, step: Update, sums: Iterator[Tensor]
+        self,
+        piece: Piece,
+        old: dict[str, Tensor],
+        new_part: Tensor,
+        step: Update,
+        sums: Iterator[Tensor],
     ) -> dict[str, Tensor]:
-        """The moments after this step. Of a matrix also the mean of all, which the factors have in common."""
+        """The moments after this step. Of a matrix also the mean of all, which the factors have in
+        common."""
         if "squares" in old:
             square = (piece.grad / step.divisor).square_().add_(self._config.eps_square)
             return {"squares": old["squares"].lerp(square, new_part.to(square.dtype))}
@@ -100,4 +127,6 @@ def _change(piece: Piece, moments: dict[str, Tensor], step: Update) -> Tensor:
     grad = piece.grad / step.divisor
     if "squares" in moments:
         return grad.mul_(moments["squares"].rsqrt())
-    return grad.mul_((moments["rows"] / moments["overall"]).rsqrt()[:, None]).mul_(moments["columns"].rsqrt())
+    return grad.mul_((moments["rows"] / moments["overall"]).rsqrt()[:, None]).mul_(
+        moments["columns"].rsqrt()
+    )

@@ -1,8 +1,9 @@
 """AdamW (Loshchilov and Hutter, 2019): one kernel unscales, clips, skips and updates.
 
-The fused kernel of torch takes the divisor of the gradients and the flag of a bad step as device scalars, so clipping needs no
-pass of its own and a skipped step costs nothing. It wants moments in the dtype of the weights; with bfloat16 moments the update
-is computed weight by weight in that of the weights, and only what is kept is rounded.
+The fused kernel of torch takes the divisor of the gradients and the flag of a bad step as device
+scalars, so clipping needs no pass of its own and a skipped step costs nothing. It wants moments in
+the dtype of the weights; with bfloat16 moments the update is computed weight by weight in that of
+the weights, and only what is kept is rounded.
 """
 
 from __future__ import annotations
@@ -64,8 +65,19 @@ class AdamW:
             for i in members:
                 data, grad = self._pieces[i].data, self._pieces[i].grad / step.divisor
                 mean = self._means[i].to(grad.dtype).lerp_(grad, 1 - config.beta1)
-                square = self._squares[i].to(grad.dtype).mul_(config.beta2).addcmul_(grad, grad, value=1 - config.beta2)
-                change = (mean / mean_correction).div_((square.sqrt() / square_correction).add_(config.eps))
-                write_unless(step.bad, data, (data * (1 - lr * treatment.weight_decay)).sub_(change, alpha=lr))
+                square = (
+                    self._squares[i]
+                    .to(grad.dtype)
+                    .mul_(config.beta2)
+                    .addcmul_(grad, grad, value=1 - config.beta2)
+                )
+                change = (mean / mean_correction).div_(
+                    (square.sqrt() / square_correction).add_(config.eps)
+                )
+                write_unless(
+                    step.bad,
+                    data,
+                    (data * (1 - lr * treatment.weight_decay)).sub_(change, alpha=lr),
+                )
                 write_unless(step.bad, self._means[i], mean)
                 write_unless(step.bad, self._squares[i], square)

@@ -1,4 +1,5 @@
-"""An optimizer for the weights of a layout. Its state exists at once, so that a checkpoint can be read into it."""
+"""An optimizer for the weights of a layout. Its state exists at once, so that a checkpoint can be
+read into it."""
 
 from __future__ import annotations
 
@@ -21,8 +22,11 @@ from llm_core.optim.pieces import Piece, make_pieces
 from llm_core.parallel.layout import Layout
 
 
-def build_optimizer(layout: Layout, config: OptimConfig, dtype: str = "fp32", scratch: Path | None = None) -> Optimizer:
-    """dtype: `train.dtype`, of which fp16 needs a loss scale. scratch: for state on disk, where the config names no folder.
+def build_optimizer(
+    layout: Layout, config: OptimConfig, dtype: str = "fp32", scratch: Path | None = None
+) -> Optimizer:
+    """dtype: `train.dtype`, of which fp16 needs a loss scale. scratch: for state on disk, where the
+    config names no folder.
 
     Raises ConfigError for rules without weights, and where state has no room.
     """
@@ -37,7 +41,9 @@ def build_optimizer(layout: Layout, config: OptimConfig, dtype: str = "fp32", sc
     if config.state_in == "device":
         methods = make_methods(layout, pieces, config)
     else:
-        methods = [offloaded(pieces, lambda some: make_methods(layout, some, config)[0], config, scratch)]
+        methods = [
+            offloaded(pieces, lambda some: make_methods(layout, some, config)[0], config, scratch)
+        ]
     return Optimizer(weights, methods, config.clip_norm, guard, scaler, mesh)
 
 
@@ -50,7 +56,9 @@ def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> li
     if config.kind == "muon":
         matrices = [piece for piece in pieces if is_hidden_matrix(piece)]
         rest = [piece for piece in pieces if not is_hidden_matrix(piece)]
-        shares_rows = layout.shares_state or any(isinstance(piece.weight, DTensor) for piece in matrices)
+        shares_rows = layout.shares_state or any(
+            isinstance(piece.weight, DTensor) for piece in matrices
+        )
         muon = Muon(matrices, config, layout.bare.config, Owners(layout, matrices, shares_rows))
         return [muon, AdamW(rest, config)] if rest else [muon]
     return [AdamW(pieces, config)]

@@ -13,7 +13,8 @@ from llm_core.config import NOT_IN_KEY, ConfigError
 OptimizerKind = Literal["adamw", "lion", "adafactor", "muon"]
 ScheduleKind = Literal["cosine", "linear", "wsd", "inverse_sqrt", "constant"]
 BF16_MAX_BETA = 0.99
-"""bfloat16 has 8 bits: of an average that moves by less than some thousandths a step, nothing would move."""
+"""bfloat16 has 8 bits: of an average that moves by less than some thousandths a step, nothing would
+move."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class GroupRule:
     """Weights that are treated in their own way."""
 
     match: str
-    """Regular expression that is searched in the names of weights, as `^embedding` or `ffn.down`."""
+    """Regular expression that is searched in the names of weights, as `^embedding` or
+    `ffn.down`."""
     weight_decay: float | None = None
     """Null: as for other weights."""
     lr_factor: float = 1.0
@@ -31,14 +33,21 @@ class GroupRule:
         try:
             re.compile(self.match)
         except re.error as error:
-            raise ConfigError(f"match ({self.match}) is no regular expression: {error}; try '^embedding' or 'norm'") from error
+            raise ConfigError(
+                f"match ({self.match}) is no regular expression: {error}; try '^embedding' or"
+                " 'norm'"
+            ) from error
         if (self.weight_decay or 0) < 0 or self.lr_factor < 0:
-            raise ConfigError(f"weight_decay ({self.weight_decay}) and lr_factor ({self.lr_factor}) must not be negative")
+            raise ConfigError(
+                f"weight_decay ({self.weight_decay}) and lr_factor ({self.lr_factor}) must not be"
+                " negative"
+            )
 
 
 @dataclass(frozen=True)
 class MuonConfig:
-    """Steepest descent in the spectral norm for the matrices of blocks; everything else goes to AdamW."""
+    """Steepest descent in the spectral norm for the matrices of blocks; everything else goes to
+    AdamW."""
 
     momentum: float = 0.95
     """Share of the past in the momentum."""
@@ -51,9 +60,13 @@ class MuonConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum ({self.momentum}) must be at least 0 and below 1; 0.95 is usual")
+            raise ConfigError(
+                f"momentum ({self.momentum}) must be at least 0 and below 1; 0.95 is usual"
+            )
         if self.num_iterations < 1:
-            raise ConfigError(f"num_iterations ({self.num_iterations}) must be at least 1; 5 is usual")
+            raise ConfigError(
+                f"num_iterations ({self.num_iterations}) must be at least 1; 5 is usual"
+            )
 
 
 @dataclass(frozen=True)
@@ -82,13 +95,14 @@ class GuardConfig:
     max_skips: int = 5
     """Skipped steps in a row that end the run."""
     spike_std: float = 0.0
-    """Skip a step whose loss or gradient norm is further from the mean of the accepted ones than so many standard deviations;
-    0: only what is no finite number."""
+    """Skip a step whose loss or gradient norm is further from the mean of the accepted ones than so
+    many standard deviations; 0: only what is no finite number."""
     spike_window_steps: int = 128
-    """Accepted steps that mean and deviation are taken of; nothing is a spike before there are so many."""
+    """Accepted steps that mean and deviation are taken of; nothing is a spike before there are so
+    many."""
     rollback_skips: int = 0
-    """Skipped steps within rollback_window_steps that send the run back to the last multiple of rollback_every_steps; 0: never.
-    The batches since then are passed over."""
+    """Skipped steps within rollback_window_steps that send the run back to the last multiple of
+    rollback_every_steps; 0: never. The batches since then are passed over."""
     rollback_window_steps: int = 100
     """Newest steps in which those skipped are counted."""
     rollback_every_steps: int = 100
@@ -101,23 +115,31 @@ class GuardConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
         if self.spike_window_steps < 2:
-            raise ConfigError(f"spike_window_steps ({self.spike_window_steps}) must be at least 2, fewer have no deviation")
+            raise ConfigError(
+                f"spike_window_steps ({self.spike_window_steps}) must be at least 2, fewer have no"
+                " deviation"
+            )
         for name in ("spike_std", "rollback_skips", "max_rollbacks"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative; 0 turns it off")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must not be negative; 0 turns it off"
+                )
         if self.rollback_skips >= self.max_skips:
             raise ConfigError(
-                f"rollback_skips ({self.rollback_skips}) must be below max_skips ({self.max_skips}), which ends the run"
+                f"rollback_skips ({self.rollback_skips}) must be below max_skips"
+                f" ({self.max_skips}), which ends the run"
             )
         if self.rollback_skips > self.rollback_window_steps:
             raise ConfigError(
-                f"rollback_skips ({self.rollback_skips}) must fit into rollback_window_steps ({self.rollback_window_steps})"
+                f"rollback_skips ({self.rollback_skips}) must fit into rollback_window_steps"
+                f" ({self.rollback_window_steps})"
             )
 
 
 @dataclass(frozen=True)
 class LossScaleConfig:
-    """Dynamic scale of the loss under train.dtype=fp16 (Micikevicius et al., 2018). Powers of two, so nothing is rounded."""
+    """Dynamic scale of the loss under train.dtype=fp16 (Micikevicius et al., 2018). Powers of two,
+    so nothing is rounded."""
 
     initial: float = 65536.0
     """Scale of the first step."""
@@ -133,7 +155,8 @@ class LossScaleConfig:
             value = getattr(self, name)
             if not value > 0 or value != 2.0 ** round_log2(value):
                 raise ConfigError(
-                    f"{name} ({value}) must be a power of two; try {2.0 ** round_log2(value) if value > 0 else 1.0}"
+                    f"{name} ({value}) must be a power of two; try"
+                    f" {2.0 ** round_log2(value) if value > 0 else 1.0}"
                 )
         if self.initial < self.floor:
             raise ConfigError(f"initial ({self.initial}) must be at least floor ({self.floor})")
@@ -154,8 +177,9 @@ class OptimConfig:
     lr: float
     """Peak learning rate."""
     kind: OptimizerKind = "adamw"
-    """adamw (Loshchilov and Hutter, 2019), lion (Chen et al., 2023), adafactor (Shazeer and Stern, 2018), whose lr is relative to
-    the weights, or muon (Jordan et al., 2024), whose updates have the size of AdamW's (Liu et al., 2025)."""
+    """adamw (Loshchilov and Hutter, 2019), lion (Chen et al., 2023), adafactor (Shazeer and Stern,
+    2018), whose lr is relative to the weights, or muon (Jordan et al., 2024), whose updates have
+    the size of AdamW's (Liu et al., 2025)."""
     beta1: float = 0.9
     """Share of the past in the first moment (adamw), or in the direction of a step (lion)."""
     beta2: float = 0.95
@@ -171,7 +195,8 @@ class OptimConfig:
     warmup_steps: int = 0
     """First steps, in which the learning rate rises in a line to its peak."""
     min_lr_frac: float = 0.1
-    """Learning rate of the last step as a fraction of the peak; of inverse_sqrt the least, of constant nothing."""
+    """Learning rate of the last step as a fraction of the peak; of inverse_sqrt the least, of
+    constant nothing."""
     decay_frac: float = 0.2
     """Share of the steps in which wsd falls."""
     decay_shape: Literal["linear", "sqrt", "cosine"] = "sqrt"
@@ -181,9 +206,11 @@ class OptimConfig:
     state_dtype: Literal["fp32", "bf16"] = "fp32"
     """Moments of the optimizer; bf16 halves their memory. Weights and gradients stay float32."""
     state_in: Literal["device", "host", "disk"] = field(default="device", metadata=NOT_IN_KEY)
-    """Where moments lie between updates: beside the weights, in main memory, or in a file of a local disk; same bits in all."""
+    """Where moments lie between updates: beside the weights, in main memory, or in a file of a
+    local disk; same bits in all."""
     state_folder: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """Folder for that file, on a fast disk with room; null: the work directory of the run. Nothing stays there."""
+    """Folder for that file, on a fast disk with room; null: the work directory of the run. Nothing
+    stays there."""
     muon: MuonConfig = field(default_factory=MuonConfig)
     adafactor: AdafactorConfig = field(default_factory=AdafactorConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
@@ -191,26 +218,52 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise ConfigError(f"lr ({self.lr}) must be positive; 3e-4 is usual for adamw in large models")
+            raise ConfigError(
+                f"lr ({self.lr}) must be positive; 3e-4 is usual for adamw in large models"
+            )
         for name in ("beta1", "beta2", "min_lr_frac", "decay_frac"):
-            if not 0 <= getattr(self, name) <= 1 or (name.startswith("beta") and getattr(self, name) == 1):
-                raise ConfigError(f"{name} ({getattr(self, name)}) must lie between 0 and 1; a beta of 1 would never learn")
+            if not 0 <= getattr(self, name) <= 1 or (
+                name.startswith("beta") and getattr(self, name) == 1
+            ):
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must lie between 0 and 1; a beta of 1 would"
+                    " never learn"
+                )
         for name in ("weight_decay", "warmup_steps"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative; 0 goes without")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must not be negative; 0 goes without"
+                )
         for name in ("eps", "clip_norm"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns clipping off")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns"
+                    " clipping off"
+                )
         if self.state_in != "device" and self.kind in ("adafactor", "muon"):
-            why = "keeps next to nothing" if self.kind == "adafactor" else "needs whole matrices at once"
-            raise ConfigError(f"state_in ({self.state_in}) serves adamw and lion, {self.kind} {why}; use state_in=device")
+            why = (
+                "keeps next to nothing"
+                if self.kind == "adafactor"
+                else "needs whole matrices at once"
+            )
+            raise ConfigError(
+                f"state_in ({self.state_in}) serves adamw and lion, {self.kind} {why}; use"
+                " state_in=device"
+            )
         if self.state_folder is not None and self.state_in != "disk":
-            raise ConfigError(f"state_folder ({self.state_folder}) belongs to state_in=disk, not {self.state_in}; set it null")
+            raise ConfigError(
+                f"state_folder ({self.state_folder}) belongs to state_in=disk, not {self.state_in};"
+                " set it null"
+            )
         if self.state_dtype == "bf16":
             if self.kind == "adafactor":
-                raise ConfigError("state_dtype (bf16) has little to halve in adafactor, which keeps rows and columns; use fp32")
+                raise ConfigError(
+                    "state_dtype (bf16) has little to halve in adafactor, which keeps rows and"
+                    " columns; use fp32"
+                )
             if max(self.beta1, self.beta2) > BF16_MAX_BETA:
                 raise ConfigError(
-                    f"beta1 ({self.beta1}) and beta2 ({self.beta2}) must be at most {BF16_MAX_BETA} with state_dtype=bf16, which "
-                    f"rounds away smaller changes of the moments; lower them or use state_dtype=fp32"
+                    f"beta1 ({self.beta1}) and beta2 ({self.beta2}) must be at most {BF16_MAX_BETA}"
+                    " with state_dtype=bf16, which rounds away smaller changes of the moments;"
+                    " lower them or use state_dtype=fp32"
                 )

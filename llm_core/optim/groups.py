@@ -1,4 +1,5 @@
-"""Which weight decay and learning rate does each weight have? Exceptions by name in order, and a rule for all others."""
+"""Which weight decay and learning rate does each weight have? Exceptions by name in order, and a
+rule for all others."""
 
 from __future__ import annotations
 
@@ -17,27 +18,37 @@ class Treatment:
 
 
 def treatments(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict[str, Treatment]:
-    """{name: how it is treated}, each weight once. Matrices decay, vectors do not, unless a rule says otherwise.
+    """{name: how it is treated}, each weight once. Matrices decay, vectors do not, unless a rule
+    says otherwise.
 
-    shapes: of all weights of the whole model, so every process finds the same. Raises ConfigError for a rule without weights.
+    shapes: of all weights of the whole model, so every process finds the same. Raises ConfigError
+    for a rule without weights.
     """
     found: dict[str, Treatment] = {}
     for number, rule in enumerate(config.groups):
         matching = [name for name in shapes if re.search(rule.match, name)]
         if not matching:
             raise ConfigError(
-                f"optim.groups[{number}].match ({rule.match}) matches no weight; {nearest(rule.match, kinds_of(shapes))}"
+                f"optim.groups[{number}].match ({rule.match}) matches no weight;"
+                f" {nearest(rule.match, kinds_of(shapes))}"
             )
         taken = [name for name in matching if name in found]
         if taken == matching:
             raise ConfigError(
-                f"optim.groups[{number}].match ({rule.match}) matches only weights of earlier rules, as {taken[0]}; "
-                "put it before them"
+                f"optim.groups[{number}].match ({rule.match}) matches only weights of earlier"
+                f" rules, as {taken[0]}; put it before them"
             )
         for name in matching:
-            decay = default_decay(shapes[name], config) if rule.weight_decay is None else rule.weight_decay
+            decay = (
+                default_decay(shapes[name], config)
+                if rule.weight_decay is None
+                else rule.weight_decay
+            )
             found.setdefault(name, Treatment(decay, rule.lr_factor))
-    return {name: found.get(name, Treatment(default_decay(shape, config))) for name, shape in shapes.items()}
+    return {
+        name: found.get(name, Treatment(default_decay(shape, config)))
+        for name, shape in shapes.items()
+    }
 
 
 def kinds_of(names: Iterable[str]) -> list[str]:

@@ -1,6 +1,8 @@
-"""Lion (Chen et al., 2023): the sign of an interpolated momentum. One moment per weight, half of AdamW's memory.
+"""Lion (Chen et al., 2023): the sign of an interpolated momentum. One moment per weight, half of
+AdamW's memory.
 
-Usual are a learning rate 3 to 10 times below AdamW's and a weight decay above it by as much, with beta1 0.9 and beta2 0.99.
+Usual are a learning rate 3 to 10 times below AdamW's and a weight decay above it by as much, with
+beta1 0.9 and beta2 0.99.
 """
 
 from __future__ import annotations
@@ -32,5 +34,9 @@ class Lion:
                 data, grad = self._pieces[i].data, self._pieces[i].grad / step.divisor
                 mean = self._means[i].to(grad.dtype)
                 direction = mean.lerp(grad, 1 - config.beta1).sign_()
-                write_unless(step.bad, data, (data * (1 - lr * treatment.weight_decay)).sub_(direction, alpha=lr))
+                write_unless(
+                    step.bad,
+                    data,
+                    (data * (1 - lr * treatment.weight_decay)).sub_(direction, alpha=lr),
+                )
                 write_unless(step.bad, self._means[i], mean.lerp(grad, 1 - config.beta2))

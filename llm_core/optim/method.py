@@ -1,4 +1,5 @@
-"""What an update rule is, so that one optimizer can hold several and a checkpoint need know none."""
+"""What an update rule is, so that one optimizer can hold several and a checkpoint need know
+none."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A tensor that an optimizer keeps for a weight: this process's piece of it, and where it lies in the whole."""
+    """A tensor that an optimizer keeps for a weight: this process's piece of it, and where it lies
+    in the whole."""
 
     weight: Piece
     kind: str

@@ -1,15 +1,17 @@
 """Muon (Jordan et al., 2024): momentum of a matrix, made orthogonal by Newton-Schulz iterations.
 
-For the matrices of blocks alone; embeddings, head and vectors have AdamW. Updates are scaled to the root mean square that AdamW's
-have, 0.2 sqrt(max(rows, columns)) times the orthogonal matrix, so lr and decay mean the same for both (Liu et al., 2025).
+For the matrices of blocks alone; embeddings, head and vectors have AdamW. Updates are scaled to the
+root mean square that AdamW's have, 0.2 sqrt(max(rows, columns)) times the orthogonal matrix, so lr
+and decay mean the same for both (Liu et al., 2025).
 
-Query, key, value, gate and up are orthogonalised each by itself, although they are stored as one matrix: that they are fused is a
-matter of speed, and the published results are of separate ones. The order of rows does not matter: permuting them commutes with
-the iteration.
+Query, key, value, gate and up are orthogonalised each by itself, although they are stored as one
+matrix: that they are fused is a matter of speed, and the published results are of separate ones.
+The order of rows does not matter: permuting them commutes with the iteration.
 
-A whole matrix is needed. Where processes share the rows of weights (FSDP, ZeRO-1), each owns some matrices: momentum goes
-to the owners and updates come back, in two exchanges that together send twice the pieces; tensor-parallel processes then gather
-theirs and all do the same. Equal matrices are iterated as one stack. With plain replicas every process does all.
+A whole matrix is needed. Where processes share the rows of weights (FSDP, ZeRO-1), each owns some
+matrices: momentum goes to the owners and updates come back, in two exchanges that together send
+twice the pieces; tensor-parallel processes then gather theirs and all do the same. Equal matrices
+are iterated as one stack. With plain replicas every process does all.
 """
 
 from __future__ import annotations
@@ -42,9 +44,13 @@ def is_hidden_matrix(piece: Piece) -> bool:
 
 
 class Muon:
-    def __init__(self, pieces: Sequence[Piece], config: OptimConfig, model: ModelConfig, owners: Owners) -> None:
+    def __init__(
+        self, pieces: Sequence[Piece], config: OptimConfig, model: ModelConfig, owners: Owners
+    ) -> None:
         self._pieces, self._config, self._model, self._owners = pieces, config.muon, model, owners
-        self._momenta = empty_state(pieces, torch.bfloat16 if config.state_dtype == "bf16" else None)
+        self._momenta = empty_state(
+            pieces, torch.bfloat16 if config.state_dtype == "bf16" else None
+        )
 
     def states(self) -> Iterator[State]:
         for piece, momentum in zip(self._pieces, self._momenta, strict=True):
@@ -55,7 +61,9 @@ class Muon:
         for piece, kept in zip(self._pieces, self._momenta, strict=True):
             grad = piece.grad / step.divisor
             momentum = kept.to(grad.dtype).lerp(grad, 1 - config.momentum)
-            directions.append(grad.lerp_(momentum, config.momentum) if config.nesterov else momentum)
+            directions.append(
+                grad.lerp_(momentum, config.momentum) if config.nesterov else momentum
+            )
             write_unless(step.bad, kept, momentum)
         changes = self._owners.apply(self._orthogonalise_all, directions)
         for piece, change in zip(self._pieces, changes, strict=True):
@@ -76,32 +84,45 @@ class Muon:
             for begin in range(0, len(places), at_once):
                 chosen = places[begin : begin + at_once]
                 stack = torch.stack([parts[index][number] for index, number in chosen])
-                done = orthogonalise(stack, self._config.num_iterations, self._config.dtype == "bf16")
-                for (index, number), matrix in zip(chosen, done.mul_(RMS * math.sqrt(max(shape))), strict=True):
+                done = orthogonalise(
+                    stack, self._config.num_iterations, self._config.dtype == "bf16"
+                )
+                for (index, number), matrix in zip(
+                    chosen, done.mul_(RMS * math.sqrt(max(shape))), strict=True
+                ):
                     parts[index][number] = matrix
         return {index: self._sections(index)[1](*found) for index, found in parts.items()}
 
-    def _sections(self, index: int) -> tuple[Callable[[Tensor], Sequence[Tensor]], Callable[..., Tensor]]:
+    def _sections(
+        self, index: int
+    ) -> tuple[Callable[[Tensor], Sequence[Tensor]], Callable[..., Tensor]]:
         """(split, join) of the matrices that a weight is made of."""
         name, model = self._pieces[index].name, self._model
         if name.endswith("attention.qkv.weight"):
             return (lambda fused: split_qkv(model, fused)), (lambda *parts: join_qkv(model, *parts))
         if name.endswith("ffn.gate_up.weight"):
-            return (lambda fused: split_gate_up(model, fused)), (lambda *parts: join_gate_up(model, *parts))
+            return (lambda fused: split_gate_up(model, fused)), (
+                lambda *parts: join_gate_up(model, *parts)
+            )
         return (lambda matrix: [matrix]), (lambda matrix: matrix)
 
 
 # N matrices · R rows · C columns · S the smaller of both
 def orthogonalise(stack_NRC: Tensor, num_iterations: int, in_bfloat16: bool) -> Tensor:
-    """Matrices with the singular vectors of these, and singular values about 1; in the dtype of the input."""
+    """Matrices with the singular vectors of these, and singular values about 1; in the dtype of the
+    input."""
     a, b, c = COEFFICIENTS
     x = stack_NRC.to(torch.bfloat16) if in_bfloat16 else stack_NRC
     is_tall = x.shape[1] > x.shape[2]
     x = x.mT if is_tall else x
     # Row by row, as a norm of all at once loses digits on CPUs (llm_core.parallel.square_sums).
-    norms_NR1 = torch.linalg.vector_norm(x, dim=2, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    norms_NR1 = torch.linalg.vector_norm(
+        x, dim=2, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32)
+    )
     x = x / torch.linalg.vector_norm(norms_NR1, dim=1, keepdim=True).clamp(min=1e-7).to(x.dtype)
     for _ in range(num_iterations):
         gram_NSS = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram_NSS, gram_NSS, gram_NSS, beta=b, alpha=c), x, beta=a)
+        x = torch.baddbmm(
+            x, torch.baddbmm(gram_NSS, gram_NSS, gram_NSS, beta=b, alpha=c), x, beta=a
+        )
     return (x.mT if is_tall else x).to(stack_NRC.dtype)

@@ -1,14 +1,17 @@
-"""What if a device has no room for the optimizer's state? It lies elsewhere and comes by in pages, and the update is the same.
+"""What if a device has no room for the optimizer's state? It lies elsewhere and comes by in pages,
+and the update is the same.
 
-The update happens where the weights are. On a GPU they stay there, so pages of state are streamed through it beside the update:
-16 bytes a weight and step with AdamW, half of them each way; the kernel is that of a run without offload, and so is every bit.
-With `memory.weights_in=host` weights and gradients are in main memory and the CPU updates them there, 4 bytes a weight each
-way (ZeRO-Offload, Ren et al., 2021). On disk (`optim.state_in=disk`, ZeRO-Infinity, Rajbhandari et al., 2021) pages come through
-main memory to either. `llm_core.memory.paging` moves them.
+The update happens where the weights are. On a GPU they stay there, so pages of state are streamed
+through it beside the update: 16 bytes a weight and step with AdamW, half of them each way; the
+kernel is that of a run without offload, and so is every bit. With `memory.weights_in=host` weights
+and gradients are in main memory and the CPU updates them there, 4 bytes a weight each way
+(ZeRO-Offload, Ren et al., 2021). On disk (`optim.state_in=disk`, ZeRO-Infinity, Rajbhandari et al.,
+2021) pages come through main memory to either. `llm_core.memory.paging` moves them.
 
-A page is a run of elements of some pieces, because embeddings alone are larger than the buffers should be: so rules must work
-element by element, as AdamW and Lion do. Names and shapes of what is saved are those of whole pieces; a checkpoint does not tell
-where state was, and what lies in main memory or on disk is scratch.
+A page is a run of elements of some pieces, because embeddings alone are larger than the buffers
+should be: so rules must work element by element, as AdamW and Lion do. Names and shapes of what is
+saved are those of whole pieces; a checkpoint does not tell where state was, and what lies in main
+memory or on disk is scratch.
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ from llm_core.optim.method import Method, State, Update
 from llm_core.optim.pieces import Piece, local_size
 
 PAGE = 1 << 23
-"""Elements of a page: so many that transfers run at full speed, so few that three pages are small beside all the state."""
+"""Elements of a page: so many that transfers run at full speed, so few that three pages are small
+beside all the state."""
 GRAIN = 2048
-"""Elements to a multiple of which pages are cut, so that each run of two-byte numbers begins where direct I/O can."""
+"""Elements to a multiple of which pages are cut, so that each run of two-byte numbers begins where
+direct I/O can."""
 
 
 class Offloaded:
@@ -44,23 +49,30 @@ class Offloaded:
         lanes: Lanes | None,
         page: int,
     ) -> None:
-        """make: the rule over some pieces, with state that is zero. open_backing: for so many bytes. page: elements of one."""
+        """make: the rule over some pieces, with state that is zero. open_backing: for so many
+        bytes. page: elements of one."""
         self._methods: list[Method] = []
         pages: list[list[Placed]] = []
         homes: dict[tuple[int, str], tuple[int, torch.dtype]] = {}
         end = 0
         for members in cut(pieces, page):
-            method, indices = make([run for _, run in members]), {run: index for index, run in members}
+            method, indices = (
+                make([run for _, run in members]),
+                {run: index for index, run in members},
+            )
             placed = []
             for state in method.states():
                 run, tensor, key = state.weight, state.piece, (indices[state.weight], state.kind)
                 if key not in homes:
-                    # Room for the whole piece: its runs lie in several pages, and a checkpoint wants it in one.
+                    # Room for the whole piece: its runs lie in several pages, and a checkpoint
+                    # wants it in one.
                     homes[key] = end, tensor.dtype
                     end += padded(local_size(pieces[key[0]]) * tensor.itemsize)
                 first = 0 if run.elements is None else run.elements[0]
                 placed.append(Placed(tensor, tensor.shape, homes[key][0] + first * tensor.itemsize))
-                tensor.data = tensor.new_empty(0)  # so that one page at a time takes memory of the device
+                tensor.data = tensor.new_empty(
+                    0
+                )  # so that one page at a time takes memory of the device
             self._methods.append(method)
             pages.append(placed)
         backing = open_backing(end)
@@ -81,22 +93,32 @@ class Offloaded:
 
 
 def offloaded(
-    pieces: Sequence[Piece], make: Callable[[list[Piece]], Method], config: OptimConfig, scratch: Path | None
+    pieces: Sequence[Piece],
+    make: Callable[[list[Piece]], Method],
+    config: OptimConfig,
+    scratch: Path | None,
 ) -> Offloaded:
-    """The rule with its state where `config` says. scratch: folder for it where `config` names none."""
+    """The rule with its state where `config` says. scratch: folder for it where `config` names
+    none."""
     device = pieces[0].weight.device
     on_gpu = device.type == "cuda"
     lanes = Lanes(device) if on_gpu else None
     if config.state_in == "host":
-        return Offloaded(pieces, make, lambda num_bytes: InMemory(num_bytes, pinned=on_gpu), lanes, PAGE)
+        return Offloaded(
+            pieces, make, lambda num_bytes: InMemory(num_bytes, pinned=on_gpu), lanes, PAGE
+        )
     folder = config.state_folder or scratch
     if folder is None:
-        raise ConfigError("optim.state_folder (null) must name a folder for optim.state_in=disk: there is no work directory")
+        raise ConfigError(
+            "optim.state_folder (null) must name a folder for optim.state_in=disk: there is no work"
+            " directory"
+        )
     return Offloaded(pieces, make, lambda num_bytes: OnDisk(num_bytes, folder), lanes, PAGE)
 
 
 def cut(pieces: Sequence[Piece], page: int) -> list[list[tuple[int, Piece]]]:
-    """Pages of at most `page` elements, each a list of (index of a piece, the piece or a run of its elements)."""
+    """Pages of at most `page` elements, each a list of (index of a piece, the piece or a run of its
+    elements)."""
     assert page % GRAIN == 0, "runs would not begin where ranges of bytes may"
     pages: list[list[tuple[int, Piece]]] = []
     room = 0
@@ -106,7 +128,10 @@ def cut(pieces: Sequence[Piece], page: int) -> list[list[tuple[int, Piece]]]:
             runs = [piece]
         else:
             starts = range(0, size, page)
-            runs = [dataclasses.replace(piece, elements=(begin, min(begin + page, size))) for begin in starts]
+            runs = [
+                dataclasses.replace(piece, elements=(begin, min(begin + page, size)))
+                for begin in starts
+            ]
         for run in runs:
             if not pages or local_size(run) > room:
                 pages.append([])

@@ -1,8 +1,10 @@
-"""One update of the weights from gradients that are there: judge → unscale and clip → update → share.
+"""One update of the weights from gradients that are there: judge → unscale and clip → update →
+share.
 
-Clipping and skipping happen inside the update rules, from scalars on the device, so nothing waits for the host. A skipped step
-leaves weights, moments and the count of updates bitwise as they were. Everything that must survive a restart, the guard's
-and the loss scale's state too, is given to checkpoints as tensors by name.
+Clipping and skipping happen inside the update rules, from scalars on the device, so nothing waits
+for the host. A skipped step leaves weights, moments and the count of updates bitwise as they were.
+Everything that must survive a restart, the guard's and the loss scale's state too, is given to
+checkpoints as tensors by name.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ NORM_EPS = 1e-6
 class Optimizer:
     """Update rules over all weights of this process.
 
-    weights: of the model, on this process; mesh: processes with equal weights that update some rows each (ZeRO-1), or None.
+    weights: of the model, on this process; mesh: processes with equal weights that update some rows
+    each (ZeRO-1), or None.
     """
 
     def __init__(
@@ -47,14 +50,19 @@ class Optimizer:
         return None if self.scaler is None else self.scaler.scale
 
     @torch.no_grad()
-    def step(self, lr: float, loss: Tensor, norm: Tensor, num_targets: Tensor | None = None) -> Tensor:
-        """Update from the gradients of the weights, or skip; a `StepReport` as a tensor. Every process must call it.
+    def step(
+        self, lr: float, loss: Tensor, norm: Tensor, num_targets: Tensor | None = None
+    ) -> Tensor:
+        """Update from the gradients of the weights, or skip; a `StepReport` as a tensor. Every
+        process must call it.
 
-        loss, norm: of the unscaled loss, scalars that are the same on all processes. num_targets: of the global batch, which
-        is skipped without one; None: it has some.
+        loss, norm: of the unscaled loss, scalars that are the same on all processes. num_targets:
+        of the global batch, which is skipped without one; None: it has some.
         """
         scale = self.loss_scale
-        reason = self.guard.judge(loss, norm, None if self.scaler is None else self.scaler.can_fall, num_targets)
+        reason = self.guard.judge(
+            loss, norm, None if self.scaler is None else self.scaler.can_fall, num_targets
+        )
         bad = reason != UPDATED
         divisor = ((norm.float() + NORM_EPS) / self._clip_norm).clamp(min=1)
         report = self.guard.report(loss, norm, reason, scale)
@@ -81,18 +89,22 @@ class Optimizer:
         return [state for method in self.methods for state in method.states()]
 
     def state_views(self) -> dict[str, Tensor]:
-        """All there is to save, by names that no layout changes, as parts of whole tensors. Reading into them restores it."""
+        """All there is to save, by names that no layout changes, as parts of whole tensors. Reading
+        into them restores it."""
         views = {"optimizer.num_updates": self.num_updates}
         views |= {f"guard.{name}": tensor for name, tensor in self.guard.state.items()}
         if self.scaler is not None:
             views |= {f"loss_scale.{name}": tensor for name, tensor in self.scaler.state.items()}
         for state in self.states():
             # A tied weight that a pipeline has twice is saved once.
-            views.setdefault(f"optimizer.{state.weight.name}.{state.kind}", state.place.view(state.piece))
+            views.setdefault(
+                f"optimizer.{state.weight.name}.{state.kind}", state.place.view(state.piece)
+            )
         return views
 
     def fill_copies(self) -> None:
-        """After reading into `state_views`: give the second copy of a tied weight the state of the first."""
+        """After reading into `state_views`: give the second copy of a tied weight the state of the
+        first."""
         read: dict[tuple[str, str], State] = {}
         for state in self.states():
             source = read.setdefault((state.weight.name, state.kind), state)

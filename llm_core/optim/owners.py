@@ -1,7 +1,9 @@
-"""Who computes on whole matrices that processes share by rows? Each on some of them, its own; pieces go there and come back.
+"""Who computes on whole matrices that processes share by rows? Each on some of them, its own;
+pieces go there and come back.
 
-Matrix i belongs to process i mod n of the n that share rows. Tensor-parallel processes of one owner gather what each has of a
-matrix and all compute the same. Without sharing, every process has every matrix and nothing is sent.
+Matrix i belongs to process i mod n of the n that share rows. Tensor-parallel processes of one owner
+gather what each has of a matrix and all compute the same. Without sharing, every process has every
+matrix and nothing is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from llm_core.parallel.zero import rows_of
 
 
 class Owners:
-    """pieces: of matrices, each whole in rows or one of equal runs of rows as FSDP and ZeRO-1 cut them."""
+    """pieces: of matrices, each whole in rows or one of equal runs of rows as FSDP and ZeRO-1 cut
+    them."""
 
     def __init__(self, layout: Layout, pieces: Sequence[Piece], shares_rows: bool) -> None:
         self._names = [piece.name for piece in pieces]
@@ -35,8 +38,11 @@ class Owners:
         # What all of a row-sharing group hold together: the matrix, or its tensor-parallel part.
         self._shapes = [piece.place.cut_shape for piece in pieces]
 
-    def apply(self, function: Callable[[dict[int, Tensor]], dict[int, Tensor]], pieces: Sequence[Tensor]) -> list[Tensor]:
-        """The pieces of what `function` makes of whole matrices, which it gets and gives by their index in `pieces`."""
+    def apply(
+        self, function: Callable[[dict[int, Tensor]], dict[int, Tensor]], pieces: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The pieces of what `function` makes of whole matrices, which it gets and gives by their
+        index in `pieces`."""
         whole = self._gather_parts(self._to_owners(pieces))
         return self._from_owners(self._cut_parts(function(whole)), pieces)
 
@@ -49,24 +55,44 @@ class Owners:
     def _to_owners(self, pieces: Sequence[Tensor]) -> dict[int, Tensor]:
         if self._size == 1:
             return dict(enumerate(pieces))
-        sent = [torch.cat([*(pieces[i].flatten() for i in self._owned_by(rank)), pieces[0].new_empty(0)]) for rank in self._all]
+        sent = [
+            torch.cat(
+                [*(pieces[i].flatten() for i in self._owned_by(rank)), pieces[0].new_empty(0)]
+            )
+            for rank in self._all
+        ]
         lengths = [self._length(self._owned_by(self._rank), rank) for rank in self._all]
-        by_rank = [list(self._split(chunk, rank)) for rank, chunk in enumerate(self._exchange(sent, lengths))]
-        return {index: torch.cat([parts[n] for parts in by_rank]) for n, index in enumerate(self._owned_by(self._rank))}
+        by_rank = [
+            list(self._split(chunk, rank))
+            for rank, chunk in enumerate(self._exchange(sent, lengths))
+        ]
+        return {
+            index: torch.cat([parts[n] for parts in by_rank])
+            for n, index in enumerate(self._owned_by(self._rank))
+        }
 
     def _from_owners(self, whole: dict[int, Tensor], pieces: Sequence[Tensor]) -> list[Tensor]:
         if self._size == 1:
             return [whole[i] for i in range(len(pieces))]
         mine = list(self._owned_by(self._rank))
         sent = [
-            torch.cat([*(rows_of(whole[i], rank, self._size).flatten() for i in mine), pieces[0].new_empty(0)])
+            torch.cat(
+                [
+                    *(rows_of(whole[i], rank, self._size).flatten() for i in mine),
+                    pieces[0].new_empty(0),
+                ]
+            )
             for rank in self._all
         ]
-        chunks = self._exchange(sent, [self._length(self._owned_by(rank), self._rank) for rank in self._all])
+        chunks = self._exchange(
+            sent, [self._length(self._owned_by(rank), self._rank) for rank in self._all]
+        )
         found: dict[int, Tensor] = {}
         for owner, chunk in enumerate(chunks):
             indices = list(self._owned_by(owner))
-            for index, flat in zip(indices, chunk.split([pieces[i].numel() for i in indices]), strict=True):
+            for index, flat in zip(
+                indices, chunk.split([pieces[i].numel() for i in indices]), strict=True
+            ):
                 found[index] = flat.view_as(pieces[index])
         return [found[i] for i in range(len(pieces))]
 
@@ -81,11 +107,16 @@ class Owners:
     def _split(self, chunk: Tensor, rank: int) -> list[Tensor]:
         """The pieces of this owner's matrices that a process sent."""
         shapes = [(self._num_rows(i, rank), self._shapes[i][1]) for i in self._owned_by(self._rank)]
-        return [flat.view(shape) for flat, shape in zip(chunk.split([r * c for r, c in shapes]), shapes, strict=True)]
+        return [
+            flat.view(shape)
+            for flat, shape in zip(chunk.split([r * c for r, c in shapes]), shapes, strict=True)
+        ]
 
     def _exchange(self, sent: list[Tensor], lengths: list[int]) -> Sequence[Tensor]:
         received = sent[0].new_empty(sum(lengths))
-        dist.all_to_all_single(received, torch.cat(sent), lengths, [len(chunk) for chunk in sent], group=self._group)
+        dist.all_to_all_single(
+            received, torch.cat(sent), lengths, [len(chunk) for chunk in sent], group=self._group
+        )
         return received.split(lengths)
 
     def _gather_parts(self, parts: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -96,15 +127,22 @@ class Owners:
         flat = torch.cat([parts[index].flatten() for index in cut])
         everyone = flat.new_empty(self._tensor.size * len(flat))
         all_gather_single(everyone, flat, group=self._tensor.group)
-        by_rank = [chunk.split([parts[i].numel() for i in cut]) for chunk in everyone.view(self._tensor.size, -1)]
+        by_rank = [
+            chunk.split([parts[i].numel() for i in cut])
+            for chunk in everyone.view(self._tensor.size, -1)
+        ]
         joined = {}
         for n, index in enumerate(cut):
             dim = cut_dim(self._names[index])
             assert dim is not None
-            joined[index] = torch.cat([chunks[n].view_as(parts[index]) for chunks in by_rank], dim=dim)
+            joined[index] = torch.cat(
+                [chunks[n].view_as(parts[index]) for chunks in by_rank], dim=dim
+            )
         return {index: joined.get(index, part) for index, part in parts.items()}
 
     def _cut_parts(self, whole: dict[int, Tensor]) -> dict[int, Tensor]:
         if self._tensor is None:
             return whole
-        return {index: self._tensor.cut(self._names[index], matrix) for index, matrix in whole.items()}
+        return {
+            index: self._tensor.cut(self._names[index], matrix) for index, matrix in whole.items()
+        }

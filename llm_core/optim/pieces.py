@@ -1,8 +1,8 @@
 """What of each weight does this process update? Plain tensors, whatever the layout.
 
-A piece is the local tensor of an FSDP weight, this process's rows of a whole one under ZeRO-1, and otherwise the weight itself
-(with tensor parallelism, the part of it that is here). It shares memory with the model; optimizers compute on pieces alone, so
-no step goes through DTensor.
+A piece is the local tensor of an FSDP weight, this process's rows of a whole one under ZeRO-1, and
+otherwise the weight itself (with tensor parallelism, the part of it that is here). It shares memory
+with the model; optimizers compute on pieces alone, so no step goes through DTensor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Piece:
     rows: tuple[int, int] | None = None
     """(rank, number) of the processes that share the rows of the weight under ZeRO-1."""
     elements: tuple[int, int] | None = None
-    """(first, end) of a run of elements of what is here, that this stands for alone; None: all, in their shape."""
+    """(first, end) of a run of elements of what is here, that this stands for alone; None: all, in
+    their shape."""
 
     @property
     def data(self) -> Tensor:
@@ -53,7 +54,8 @@ class Piece:
 
 
 def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
-    """One of each trained weight of this process. Raises ConfigError for rules about weights that are not there."""
+    """One of each trained weight of this process. Raises ConfigError for rules about weights that
+    are not there."""
     shapes = whole_shapes(layout.bare.config)
     names = {name: shapes[name] for name in shapes if name == global_name(layout.bare.config, name)}
     treated = treatments(names, config)
@@ -63,7 +65,11 @@ def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
         rows = layout.mesh.get_local_rank("dp_shard"), layout.mesh["dp_shard"].size()
     return [
         Piece(
-            name, weight, place if rows is None else place_of(layout, name, weight, place.shape, rows=True), treated[name], rows
+            name,
+            weight,
+            place if rows is None else place_of(layout, name, weight, place.shape, rows=True),
+            treated[name],
+            rows,
         )
         for name, weight, place in placed_weights(layout)
         if weight.requires_grad
@@ -77,7 +83,8 @@ def empty_state(pieces: Sequence[Piece], dtype: torch.dtype | None = None) -> li
 
 
 def by_treatment(pieces: Sequence[Piece]) -> Iterator[tuple[Treatment, list[int]]]:
-    """Indices of the pieces that are treated alike, without those of which this process holds nothing."""
+    """Indices of the pieces that are treated alike, without those of which this process holds
+    nothing."""
     found: dict[Treatment, list[int]] = {}
     for index, piece in enumerate(pieces):
         if local_size(piece):
@@ -91,7 +98,8 @@ def local_size(piece: Piece) -> int:
 
 
 def write_unless(bad: Tensor, old: Tensor, new: Tensor) -> None:
-    """Put `new` into `old`, or leave it bitwise as it is where the scalar `bad` is true, NaN or not. No host synchronisation."""
+    """Put `new` into `old`, or leave it bitwise as it is where the scalar `bad` is true, NaN or
+    not. No host synchronisation."""
     if old.dtype == new.dtype:
         torch.where(bad, old, new, out=old)
     else:

@@ -18,13 +18,21 @@ def sharing(place: Place, *dims: int) -> list[Any]:
     """The process groups over which any of these dims of a weight is cut."""
     if place.mesh is None:
         return []
-    return [place.mesh.get_group(axis) for axis, p in (*place.data, *place.tensor) if any(p.is_shard(dim) for dim in dims)]
+    return [
+        place.mesh.get_group(axis)
+        for axis, p in (*place.data, *place.tensor)
+        if any(p.is_shard(dim) for dim in dims)
+    ]
 
 
 def along(place: Place, dim: int) -> Place:
     """Where the pieces of a vector lie that has a number for each index of one dim of a matrix."""
-    data, tensor = (tuple((axis, _along(p, dim)) for axis, p in axes) for axes in (place.data, place.tensor))
-    return Place(torch.Size([place.shape[dim]]), torch.Size([place.cut_shape[dim]]), place.mesh, data, tensor)
+    data, tensor = (
+        tuple((axis, _along(p, dim)) for axis, p in axes) for axes in (place.data, place.tensor)
+    )
+    return Place(
+        torch.Size([place.shape[dim]]), torch.Size([place.cut_shape[dim]]), place.mesh, data, tensor
+    )
 
 
 def _along(placement: Placement, dim: int) -> Placement:
@@ -32,7 +40,8 @@ def _along(placement: Placement, dim: int) -> Placement:
 
 
 def sum_over(addends: Sequence[tuple[Tensor, Sequence[Any]]]) -> list[Tensor]:
-    """Each tensor summed over each of its process groups, with one exchange per group. All processes must give the like list."""
+    """Each tensor summed over each of its process groups, with one exchange per group. All
+    processes must give the like list."""
     sums = [tensor for tensor, _ in addends]
     members: dict[Any, list[int]] = defaultdict(list)
     for index, (_, groups) in enumerate(addends):

@@ -1,7 +1,9 @@
-"""How do many tensors cross the network in few messages? Joined to flat buckets, as DDP does (Li et al. 2020, section 3.2.3).
+"""How do many tensors cross the network in few messages? Joined to flat buckets, as DDP does (Li et
+al. 2020, section 3.2.3).
 
-A message costs its start, some ten microseconds, and a model has hundreds of small weights. The next bucket is filled while the
-last one is under way, so two exist at once. A tensor that fills a bucket alone is sent from where it lies.
+A message costs its start, some ten microseconds, and a model has hundreds of small weights. The
+next bucket is filled while the last one is under way, so two exist at once. A tensor that fills a
+bucket alone is sent from where it lies.
 """
 
 from __future__ import annotations
@@ -34,14 +36,21 @@ def split_buckets(tensors: Sequence[AnyTensor], max_elements: int) -> Iterator[l
 
 
 def sum_over(tensors: Sequence[Tensor], group: dist.ProcessGroup, device: torch.device) -> None:
-    """Put the sum over the processes of a group into each tensor. All have one dtype, on all processes the same shapes.
+    """Put the sum over the processes of a group into each tensor. All have one dtype, on all
+    processes the same shapes.
 
     device: where sums are made; tensors may lie elsewhere.
     """
     before: tuple[list[Tensor], Tensor, dist.Work | None] | None = None
     for bucket in split_buckets(tensors, SUM_BUCKET):
-        alone = len(bucket) == 1 and bucket[0].is_contiguous() and bucket[0].device.type == device.type
-        flat = bucket[0].view(-1) if alone else torch.cat([tensor.flatten() for tensor in bucket]).to(device)
+        alone = (
+            len(bucket) == 1 and bucket[0].is_contiguous() and bucket[0].device.type == device.type
+        )
+        flat = (
+            bucket[0].view(-1)
+            if alone
+            else torch.cat([tensor.flatten() for tensor in bucket]).to(device)
+        )
         work = dist.all_reduce(flat, group=group, async_op=True)
         if before is not None:
             _give_back(*before)
@@ -54,5 +63,7 @@ def _give_back(bucket: list[Tensor], flat: Tensor, work: dist.Work | None) -> No
     if work is not None:
         work.wait()
     if bucket:
-        for tensor, summed in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
+        for tensor, summed in zip(
+            bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True
+        ):
             tensor.copy_(summed.view_as(tensor))

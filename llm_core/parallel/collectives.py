@@ -1,4 +1,5 @@
-"""Exchanges that gradients go back through. Each is a function of the tensors of all processes of a group.
+"""Exchanges that gradients go back through. Each is a function of the tensors of all processes of a
+group.
 
 | function | forward | backward |
 |---|---|---|
@@ -8,11 +9,13 @@
 | share | the tensor, which is the same on all | the sum of all |
 | exchange | chunk i of process j, as chunk j of process i | the same: it is its own inverse |
 
-A compiler must not trace them: torch 2.11 puts exchanges of GPUs into a block's graph without the gradients that go back through
-them, and a model then learns in its embedding and its head alone. So each breaks the graph of a compiled block.
+A compiler must not trace them: torch 2.11 puts exchanges of GPUs into a block's graph without the
+gradients that go back through them, and a model then learns in its embedding and its head alone. So
+each breaks the graph of a compiled block.
 
-The first four are what tensor and sequence parallelism need (Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section
-4.2.2), the last is for slices of tokens (`llm_core.parallel.sequence.context`).
+The first four are what tensor and sequence parallelism need (Shoeybi et al. 2019, section 3;
+Korthikanti et al. 2022, section 4.2.2), the last is for slices of tokens
+(`llm_core.parallel.sequence.context`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ def gather(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
 def scatter_sum(x: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
     """Raises ValueError where the dim does not divide."""
     if x.shape[dim] % dist.get_world_size(group):
-        raise ValueError(f"dim {dim} of {tuple(x.shape)} must be a multiple of the {dist.get_world_size(group)} processes")
+        raise ValueError(
+            f"dim {dim} of {tuple(x.shape)} must be a multiple of the {dist.get_world_size(group)}"
+            " processes"
+        )
     return cast(Tensor, _ScatterSum.apply(x, dim, group))
 
 

@@ -1,4 +1,5 @@
-"""Which pipelines and which slices of rows can run? Schedules, their stages, and what must divide. Standard library only."""
+"""Which pipelines and which slices of rows can run? Schedules, their stages, and what must divide.
+Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Literal, get_args
 from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
 
-Schedule = Literal["naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"]
+Schedule = Literal[
+    "naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"
+]
 LOOPED = ("interleaved", "zero_bubble")
 V_SHAPED = ("zero_bubble_v", "dualpipe_v")
 ContextKind = Literal["all_gather", "ulysses", "ring"]
@@ -19,7 +22,8 @@ FIRST = ("embedding.weight", "positions.weight")
 
 @dataclass(frozen=True)
 class StagePlan:
-    """`num_ranks` processes that share `num_layers` blocks. Raises ConfigError where a stage would be empty."""
+    """`num_ranks` processes that share `num_layers` blocks. Raises ConfigError where a stage would
+    be empty."""
 
     schedule: Schedule
     num_ranks: int
@@ -29,26 +33,38 @@ class StagePlan:
 
     def __post_init__(self) -> None:
         if self.schedule not in get_args(Schedule):
-            raise ConfigError(f"pipeline schedule ({self.schedule}) must be one of {', '.join(get_args(Schedule))}")
+            raise ConfigError(
+                f"pipeline schedule ({self.schedule}) must be one of"
+                f" {', '.join(get_args(Schedule))}"
+            )
         allowed = {"looped": "2 or more", "v": "2", "single": "1"}
-        shape = "looped" if self.schedule in LOOPED else "v" if self.schedule in V_SHAPED else "single"
+        shape = (
+            "looped" if self.schedule in LOOPED else "v" if self.schedule in V_SHAPED else "single"
+        )
         if self.per_rank != {"looped": max(2, self.per_rank), "v": 2, "single": 1}[shape]:
             raise ConfigError(
-                f"pp_stages_per_rank ({self.stages_per_rank}) must be {allowed[shape]} for schedule {self.schedule}; 0 chooses"
+                f"pp_stages_per_rank ({self.stages_per_rank}) must be {allowed[shape]} for schedule"
+                f" {self.schedule}; 0 chooses"
             )
         if self.num_layers < self.num_stages:
             raise ConfigError(
-                f"num_layers ({self.num_layers}) must fill the {self.num_stages} stages of {self.num_ranks} pipeline ranks x "
-                f"{self.per_rank} ({self.schedule}); {self._way_out()}"
+                f"num_layers ({self.num_layers}) must fill the {self.num_stages} stages of"
+                f" {self.num_ranks} pipeline ranks x {self.per_rank} ({self.schedule});"
+                f" {self._way_out()}"
             )
 
     def _way_out(self) -> str:
-        """Of too few layers: fewer ranks, where two or more are left, or fewer stages per rank, where these are enough."""
+        """Of too few layers: fewer ranks, where two or more are left, or fewer stages per rank,
+        where these are enough."""
         most, each = self.num_layers // self.per_rank, self.num_layers // self.num_ranks
         ways = [f"at most pp={most}"] if most > 1 else []
         ways += [f"pp_stages_per_rank={each}"] if self.schedule in LOOPED and each > 1 else []
         chosen = " and pp_stages_per_rank=0" if self.stages_per_rank else ""
-        ways += [f"a schedule of one stage per rank as 1f1b{chosen}"] if self.per_rank > 1 and each else []
+        ways += (
+            [f"a schedule of one stage per rank as 1f1b{chosen}"]
+            if self.per_rank > 1 and each
+            else []
+        )
         return "use " + (", or ".join(ways) or "pp=1 and more data-parallel processes")
 
     @property
@@ -68,10 +84,14 @@ class StagePlan:
         return self.num_ranks - 1 - place if self.schedule in V_SHAPED and turn % 2 else place
 
     def layers_of(self, stage: int) -> range:
-        return range(stage * self.num_layers // self.num_stages, (stage + 1) * self.num_layers // self.num_stages)
+        return range(
+            stage * self.num_layers // self.num_stages,
+            (stage + 1) * self.num_layers // self.num_stages,
+        )
 
     def has_weight(self, rank: int, name: str) -> bool:
-        """Whether a process holds the weight of this name of the whole model (not its copy under another)."""
+        """Whether a process holds the weight of this name of the whole model (not its copy under
+        another)."""
         stages = self.stages_of(rank)
         if name.startswith("blocks."):
             layer = int(name.split(".")[1])
@@ -79,12 +99,14 @@ class StagePlan:
         return (0 if name in FIRST else self.num_stages - 1) in stages
 
     def check_micro_batches(self, count: int, way_out: str = "") -> None:
-        """Raises ConfigError where the schedule cannot run so many micro batches in a step; `way_out` stands before ours."""
+        """Raises ConfigError where the schedule cannot run so many micro batches in a step;
+        `way_out` stands before ours."""
         if found := self.micro_batch_rule(count):
             rule, suggestion = found
             raise ConfigError(
-                f"micro batches in a step of one pipeline ({count}) must be {rule} for the schedule {self.schedule}; {way_out}"
-                f"try {suggestion} through global_batch_sequences and micro_batch_sequences, or the schedule gpipe"
+                f"micro batches in a step of one pipeline ({count}) must be {rule} for the schedule"
+                f" {self.schedule}; {way_out}try {suggestion} through global_batch_sequences and"
+                " micro_batch_sequences, or the schedule gpipe"
             )
 
     def micro_batch_rule(self, count: int) -> tuple[str, int] | None:
@@ -93,49 +115,73 @@ class StagePlan:
             return f"at least the {self.num_stages} stages", self.num_stages
         rounds = max(1, count // self.num_ranks)
         if self.schedule in LOOPED and count % rounds:
-            return f"fewer than 2 x {self.num_ranks}, or a multiple of {rounds}", count // rounds * rounds
+            return (
+                f"fewer than 2 x {self.num_ranks}, or a multiple of {rounds}",
+                count // rounds * rounds,
+            )
         return None
 
 
-def check_context(model: ModelConfig, seq_len: int, num_ranks: int, kind: ContextKind, balanced: bool, tp: int = 1) -> None:
+def check_context(
+    model: ModelConfig, seq_len: int, num_ranks: int, kind: ContextKind, balanced: bool, tp: int = 1
+) -> None:
     """Raises ConfigError where rows or heads do not divide."""
     chunks = num_ranks * (2 if balanced else 1)
     if seq_len % chunks:
         nearest = max(1, seq_len // chunks) * chunks
         why = f"{num_ranks} context ranks" + (" x 2 balanced chunks" if balanced else "")
-        raise ConfigError(f"train.seq_len ({seq_len}) must be a multiple of {chunks} ({why}); try train.seq_len={nearest}")
+        raise ConfigError(
+            f"train.seq_len ({seq_len}) must be a multiple of {chunks} ({why}); try"
+            f" train.seq_len={nearest}"
+        )
     if kind == "ulysses" and (balanced or model.num_kv_heads % (num_ranks * tp)):
         if balanced:
             raise ConfigError(
-                "cp_balanced (true) serves all_gather and ring only, ulysses attends whole rows on every process; set it false"
+                "cp_balanced (true) serves all_gather and ring only, ulysses attends whole rows on"
+                " every process; set it false"
             )
         raise ConfigError(
-            f"num_kv_heads ({model.num_kv_heads}) must be a multiple of the {num_ranks} context ranks x {tp} tensor ranks for "
-            "ulysses; use all_gather or ring"
+            f"num_kv_heads ({model.num_kv_heads}) must be a multiple of the {num_ranks} context"
+            f" ranks x {tp} tensor ranks for ulysses; use all_gather or ring"
         )
 
 
 def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: bool) -> None:
-    """Raises ConfigError where heads, channels, ids or the tokens of a process do not divide. Ids need not be equal in number."""
+    """Raises ConfigError where heads, channels, ids or the tokens of a process do not divide. Ids
+    need not be equal in number."""
     channels = model.ffn_blocks if model.ffn == "swiglu" else model.ffn_dim
-    blocks = f", of which there are at most {channels} (blocks of gate and up)" if channels != model.ffn_dim else ""
+    blocks = (
+        f", of which there are at most {channels} (blocks of gate and up)"
+        if channels != model.ffn_dim
+        else ""
+    )
     shared = [
         ("model.num_kv_heads", model.num_kv_heads, model.num_kv_heads, ""),
         ("model.ffn_dim", model.ffn_dim, channels, blocks),
-        *([("tokens of a sequence on one process", num_tokens, num_tokens, "")] if sequence else []),
+        *(
+            [("tokens of a sequence on one process", num_tokens, num_tokens, "")]
+            if sequence
+            else []
+        ),
     ]
-    # Fewer by a whole factor, so that the other degrees and the number of processes may stay, and by all rules at once.
-    fewer = [n for n in range(1, num_ranks) if num_ranks % n == 0 and all(parts % n == 0 for _, _, parts, _ in shared)]
+    # Fewer by a whole factor, so that the other degrees and the number of processes may stay, and
+    # by all rules at once.
+    fewer = [
+        n
+        for n in range(1, num_ranks)
+        if num_ranks % n == 0 and all(parts % n == 0 for _, _, parts, _ in shared)
+    ]
     for name, value, parts, of_what in shared:
         if parts % num_ranks:
             way_out = " or sequence_parallel=false" if name.startswith("tokens") else ""
             raise ConfigError(
-                f"{name} ({value}) must be shared by {num_ranks} tensor ranks in equal parts{of_what}; "
-                f"try tp={fewer[-1]}{way_out}"
+                f"{name} ({value}) must be shared by {num_ranks} tensor ranks in equal"
+                f" parts{of_what}; try tp={fewer[-1]}{way_out}"
             )
     if model.vocab_size and (num_ranks - 1) * -(-model.vocab_size // num_ranks) >= model.vocab_size:
         raise ConfigError(
-            f"model.vocab_size ({model.vocab_size}) must leave each of {num_ranks} tensor ranks some ids; use fewer"
+            f"model.vocab_size ({model.vocab_size}) must leave each of {num_ranks} tensor ranks"
+            " some ids; use fewer"
         )
 
 

@@ -1,4 +1,5 @@
-"""What is left to do with gradients after backward: sums that no layout has made, and the norm of the whole gradient."""
+"""What is left to do with gradients after backward: sums that no layout has made, and the norm of
+the whole gradient."""
 
 from __future__ import annotations
 
@@ -19,18 +20,24 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum the gradients of whole weights that each tensor-parallel process has from its own tokens or heads."""
+    """Sum the gradients of whole weights that each tensor-parallel process has from its own tokens
+    or heads."""
     tensor = layout.tensor
     if tensor is None:
         return
-    grads = [local(p.grad) for name, p in layout.bare.named_parameters() if tensor.is_partial(name) and p.grad is not None]
+    grads = [
+        local(p.grad)
+        for name, p in layout.bare.named_parameters()
+        if tensor.is_partial(name) and p.grad is not None
+    ]
     sum_over(grads, tensor.group, layout.device)
 
 
 def gradient_norm(layout: Layout) -> Tensor:
     """The 2-norm of the whole gradient, the same scalar on every process. No host synchronisation.
 
-    Each number counts once: pieces are summed over the processes that share a weight, a copy of a tied weight is left out.
+    Each number counts once: pieces are summed over the processes that share a weight, a copy of a
+    tied weight is left out.
     """
     model, pipeline = layout.bare, layout.pipeline
     skips_head = pipeline is not None and has_copies(model.config, pipeline.plan)

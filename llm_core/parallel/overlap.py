@@ -1,23 +1,28 @@
-"""How do products and exchanges of tensor ranks run side by side? Tokens are multiplied as they come, and sent as they are made.
+"""How do products and exchanges of tensor ranks run side by side? Tokens are multiplied as they
+come, and sent as they are made.
 
 | layer | forward | backward |
 |---|---|---|
 | attention.qkv, ffn.gate_up, ffn.up | tokens are multiplied while others come | whole products beside whole exchanges |
 | attention.out, ffn.down | sums travel on while addends are made | gradients are multiplied while others come |
 
-A product of the plain path (llm_core.parallel.tensor) becomes one for the tokens of each process, beside the exchange of the
-next (Wang et al. 2023, "Overlap communication with dependent computation via decomposition"). In backward of the first row two
-products stand beside two exchanges and need not be cut: inputs are gathered beside the gradient of the inputs, which is summed
-beside that of the weight (as in Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
+A product of the plain path (llm_core.parallel.tensor) becomes one for the tokens of each process,
+beside the exchange of the next (Wang et al. 2023, "Overlap communication with dependent computation
+via decomposition"). In backward of the first row two products stand beside two exchanges and need
+not be cut: inputs are gathered beside the gradient of the inputs, which is summed beside that of
+the weight (as in Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication).
 
-ring: pieces go from neighbour to neighbour, by any library of collectives. symmetric: torch's symmetric memory, from which GPUs
-read each other's pieces, as over NVLink; copies then take no multiprocessors from products.
+ring: pieces go from neighbour to neighbour, by any library of collectives. symmetric: torch's
+symmetric memory, from which GPUs read each other's pieces, as over NVLink; copies then take no
+multiprocessors from products.
 
-Cost: one gather more in backward, beside a product, since of inputs that are gathered this process keeps its own tokens only, an
-n-th of what the plain path keeps; products are n times shorter, so tokens should be thousands. Sums are rounded on each process
-they pass. Under 16-bit autocast tokens and their gradients travel in 16 bits, where the plain path sends some in float32. Left
-out: embedding, head, and feed-forwards in tiles, whose exchanges are plain; compiled blocks break their graph here.
-"""
+Cost: one gather more in backward, beside a product, since of inputs that are gathered this process
+keeps its own tokens only, an n-th of what the plain path keeps; products are n times shorter, so
+tokens should be thousands. Sums are rounded on each process they pass. Under 16-bit autocast tokens
+and their gradients travel in 16 bits, where the plain path sends some in float32. Left out:
+embedding, head, and feed-forwards in tiles, whose exchanges are plain; compiled blocks break their
+graph here.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,7 +45,8 @@ from llm_core.compat import (
 from llm_core.config import ConfigError
 from llm_core.parallel.degrees import TensorOverlap
 
-# B rows · t tokens of this process · T of all processes · D inputs · N outputs · n processes. Exchanges take tokens first.
+# B rows · t tokens of this process · T of all processes · D inputs · N outputs · n processes.
+# Exchanges take tokens first.
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +63,25 @@ class Overlap:
 
     @torch.compiler.disable
     def leave(self, x_BTD: Tensor, weight_ND: Tensor) -> Tensor:
-        """out_BtN: the sum over processes of the inputs that each has, of the tokens of this one."""
+        """out_BtN: the sum over processes of the inputs that each has, of the tokens of this
+        one."""
         return self._multiply(_Leave, _product_sum, x_BTD, weight_ND)
 
     def _multiply(self, gradients: Any, product: Any, x_BTD: Tensor, weight_ND: Tensor) -> Tensor:
         x_BTD, weight_ND = _in_arithmetic(x_BTD, weight_ND)
-        # Transposed out here, so that no leaf comes in, of which a backward pass would not tell whether it is needed.
+        # Transposed out here, so that no leaf comes in, of which a backward pass would not tell
+        # whether it is needed.
         x_TBD, weight_DN = _tokens_first(x_BTD), weight_ND.t()
-        # What backward needs is kept before the product is taken, so that recomputing ends before that of the last layer.
+        # What backward needs is kept before the product is taken, so that recomputing ends before
+        # that of the last layer.
         promised_TBN = gradients.apply(x_TBD, weight_DN, self)
         out_TBN = product(x_TBD.detach(), weight_DN.detach(), self.group.group_name, self.kind)
         return cast(Tensor, _Kept.apply(promised_TBN, out_TBN)).movedim(0, 1)
 
 
 def check_access(kind: TensorOverlap, group: dist.ProcessGroup, device: torch.device) -> None:
-    """Raises ConfigError where the processes of a group cannot read each other's memory and are asked to."""
+    """Raises ConfigError where the processes of a group cannot read each other's memory and are
+    asked to."""
     if kind != "symmetric":
         return
     if device.type != "cuda":
@@ -89,14 +99,18 @@ def check_access(kind: TensorOverlap, group: dist.ProcessGroup, device: torch.de
         )
     if why_not:
         raise ConfigError(
-            f"parallel.tp_overlap (symmetric) reads the memory of other GPUs, {why_not}; use parallel.tp_overlap=ring"
+            f"parallel.tp_overlap (symmetric) reads the memory of other GPUs, {why_not}; use"
+            " parallel.tp_overlap=ring"
         )
 
 
-def gather_product(x_tBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, kind: TensorOverlap) -> tuple[Tensor, Tensor]:
+def gather_product(
+    x_tBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, kind: TensorOverlap
+) -> tuple[Tensor, Tensor]:
     """(x_TBD @ weight_DN, x_TBD), of tokens that lie on all processes."""
     if kind == "symmetric":
-        # x is taken back even where nobody wants it: without it torch may gather by multicast, into shared memory for all of x.
+        # x is taken back even where nobody wants it: without it torch may gather by multicast, into
+        # shared memory for all of x.
         with _as_given(x_tBD):
             x_TBD, (out_TBN,) = _symmetric(0)(x_tBD, [weight_DN], 0, group.group_name)
         return out_TBN, x_TBD
@@ -113,7 +127,9 @@ def gather_product(x_tBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, k
     return out_ntBN.flatten(0, 1), x_ntBD.flatten(0, 1)
 
 
-def product_sum(x_TBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, kind: TensorOverlap) -> Tensor:
+def product_sum(
+    x_TBD: Tensor, weight_DN: Tensor, group: dist.ProcessGroup, kind: TensorOverlap
+) -> Tensor:
     """out_tBN: x_TBD @ weight_DN summed over processes, the tokens of this one."""
     if kind == "symmetric":
         with _as_given(x_TBD):
@@ -151,19 +167,29 @@ def _pass_on(sent: Tensor, received: Tensor, group: dist.ProcessGroup) -> list[d
     return dist.batch_isend_irecv([sends, receives])
 
 
-# Operations of their own, so that selective recomputing (llm_core.memory.recompute) sees one product, not one for each process.
-@library.custom_op("textmill::gather_product", mutates_args=(), schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor")
+# Operations of their own, so that selective recomputing (llm_core.memory.recompute) sees one
+# product, not one for each process.
+@library.custom_op(
+    "textmill::gather_product",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor",
+)
 def _gather_product(x: Tensor, weight: Tensor, group: str, kind: str) -> Tensor:
     return gather_product(x, weight, process_group_of(group), cast(TensorOverlap, kind))[0]
 
 
-@library.custom_op("textmill::product_sum", mutates_args=(), schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor")
+@library.custom_op(
+    "textmill::product_sum",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, str group, str kind) -> Tensor",
+)
 def _product_sum(x: Tensor, weight: Tensor, group: str, kind: str) -> Tensor:
     return product_sum(x, weight, process_group_of(group), cast(TensorOverlap, kind))
 
 
 class _Enter(torch.autograd.Function):
-    """Gradients of a product of gathered tokens; forward only says of what shape the product will be."""
+    """Gradients of a product of gathered tokens; forward only says of what shape the product will
+    be."""
 
     @staticmethod
     def forward(ctx: Any, x_tBD: Tensor, weight_DN: Tensor, run: Overlap) -> Tensor:
@@ -230,7 +256,8 @@ class _Kept(torch.autograd.Function):
 
 
 def _weight_gradient(x_TBD: Tensor, dout_TBN: Tensor) -> Tensor:
-    """Of all tokens in one product, which is summed in float32; in the order in memory of the weight itself, outputs first."""
+    """Of all tokens in one product, which is summed in float32; in the order in memory of the
+    weight itself, outputs first."""
     return (dout_TBN.flatten(0, 1).t() @ x_TBD.flatten(0, 1)).t()
 
 
@@ -239,7 +266,8 @@ def _tokens_first(x_BTD: Tensor) -> Tensor:
 
 
 def _in_arithmetic(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the dtype of their product, as autocast would have them; gradients come back in that of each."""
+    """Both in the dtype of their product, as autocast would have them; gradients come back in that
+    of each."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or torch.float64 in (x.dtype, weight.dtype):
         return x, weight

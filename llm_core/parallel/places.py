@@ -1,7 +1,8 @@
-"""Of which part of a whole weight is a tensor of this process? What checkpoints, exports and whole-matrix optimizers ask.
+"""Of which part of a whole weight is a tensor of this process? What checkpoints, exports and
+whole-matrix optimizers ask.
 
-FSDP cuts what tensor parallelism has left, so where both cut rows the rows of a process are not the ones that equal runs of the
-whole weight would give: DTensor calls that a strided shard.
+FSDP cuts what tensor parallelism has left, so where both cut rows the rows of a process are not the
+ones that equal runs of the whole weight would give: DTensor calls that a strided shard.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from llm_core.parallel.tensor import cut_dim
 class Place:
     """Where the pieces of one weight lie; without axes every process has it whole.
 
-    shape, cut_shape: of the weight, and of what tensor parallelism leaves of it here. data, tensor: (axis of the mesh, placement)
-    of the pieces that are made of that, and of that itself.
+    shape, cut_shape: of the weight, and of what tensor parallelism leaves of it here. data, tensor:
+    (axis of the mesh, placement) of the pieces that are made of that, and of that itself.
     """
 
     shape: torch.Size
@@ -37,22 +38,34 @@ class Place:
     tensor: tuple[tuple[str, Placement], ...] = ()
 
     def view(self, piece: Tensor) -> Tensor:
-        """A tensor of the shape of this process's piece as part of the whole one; it shares memory with the piece."""
+        """A tensor of the shape of this process's piece as part of the whole one; it shares memory
+        with the piece."""
         data = self.data
         if self.mesh is not None and any(p.is_shard(0) for _, p in self.tensor):
             factor = self.mesh["tp"].size()
-            data = tuple((axis, StridedShard(0, split_factor=factor) if p.is_shard(0) else p) for axis, p in data)
+            data = tuple(
+                (axis, StridedShard(0, split_factor=factor) if p.is_shard(0) else p)
+                for axis, p in data
+            )
         return self._join(piece, (*data, *self.tensor), self.shape, stays=True)
 
     def whole(self, piece: Tensor) -> Tensor:
-        """The whole tensor of which every process gives its piece. All that hold the weight must call it."""
+        """The whole tensor of which every process gives its piece. All that hold the weight must
+        call it."""
         for axes, shape in ((self.data, self.cut_shape), (self.tensor, self.shape)):
             joined = self._join(piece, axes, shape)
             piece = joined.full_tensor() if isinstance(joined, DTensor) else joined
         return piece
 
-    def _join(self, piece: Tensor, axes: tuple[tuple[str, Placement], ...], shape: torch.Size, stays: bool = False) -> Tensor:
-        """stays: also where the piece is in main memory and processes meet through GPUs; else it goes there."""
+    def _join(
+        self,
+        piece: Tensor,
+        axes: tuple[tuple[str, Placement], ...],
+        shape: torch.Size,
+        stays: bool = False,
+    ) -> Tensor:
+        """stays: also where the piece is in main memory and processes meet through GPUs; else it
+        goes there."""
         if not axes:
             return piece
         assert self.mesh is not None
@@ -61,7 +74,9 @@ class Place:
         if stays and piece.device.type != mesh.device_type:
             return dtensor_of(piece, mesh, [p for _, p in axes], shape)
         stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(piece, mesh, [p for _, p in axes], run_check=False, shape=shape, stride=stride)
+        return DTensor.from_local(
+            piece, mesh, [p for _, p in axes], run_check=False, shape=shape, stride=stride
+        )
 
 
 @functools.cache
@@ -71,8 +86,11 @@ def whole_shapes(config: ModelConfig) -> Mapping[str, torch.Size]:
         return {name: weight.shape for name, weight in Transformer(config).state_dict().items()}
 
 
-def place_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size, rows: bool = False) -> Place:
-    """The place of the pieces of a weight of the model. rows: of what ZeRO-1 gives each process of it instead.
+def place_of(
+    layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size, rows: bool = False
+) -> Place:
+    """The place of the pieces of a weight of the model. rows: of what ZeRO-1 gives each process of
+    it instead.
 
     shape: of the whole weight.
     """
@@ -90,7 +108,8 @@ def place_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size,
 
 
 def placed_weights(layout: Layout) -> Iterator[tuple[str, nn.Parameter, Place]]:
-    """(global name, parameter, place) of each weight of this process; a copy of a tied one has the name of the embedding too."""
+    """(global name, parameter, place) of each weight of this process; a copy of a tied one has the
+    name of the embedding too."""
     shapes = whole_shapes(layout.bare.config)
     for name, weight in layout.bare.named_parameters():
         found = global_name(layout.bare.config, name)

@@ -1,6 +1,7 @@
 """The processes of a run: who am I, and the few things all of them must agree on.
 
-With one process every call is the identity and no process group exists, so a single run needs no network.
+With one process every call is the identity and no process group exists, so a single run needs no
+network.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ class Ranks:
     world: int
     device: torch.device
     mesh: DeviceMesh | None = None
-    """Processes by the tokens they hold: axes pp, dp, cp, tp; None where there is no more than data parallelism."""
+    """Processes by the tokens they hold: axes pp, dp, cp, tp; None where there is no more than data
+    parallelism."""
     weights: DeviceMesh | None = None
-    """Processes by the weights they hold: axes pp, dp_replicate, dp_shard, tp; None: one process."""
+    """Processes by the weights they hold: axes pp, dp_replicate, dp_shard, tp; None: one
+    process."""
     hosts: dist.ProcessGroup | None = None
-    """All processes, joined so that what lies in main memory is exchanged without the devices; None: the default group does."""
+    """All processes, joined so that what lies in main memory is exchanged without the devices;
+    None: the default group does."""
 
     @property
     def is_first(self) -> bool:
@@ -54,7 +58,8 @@ class Ranks:
 
     @property
     def counts_losses(self) -> bool:
-        """Whether the losses of this process count: those of one token are the same on all tensor-parallel processes."""
+        """Whether the losses of this process count: those of one token are the same on all
+        tensor-parallel processes."""
         return self.mesh is None or self.mesh.get_local_rank("tp") == 0
 
     def sum_targets(self, count: Tensor) -> Tensor:
@@ -72,7 +77,8 @@ class Ranks:
         return value
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is up on any rank. Hosts wait for each other, devices go on; `vote.Vote` waits for none."""
+        """Whether the flag is up on any rank. Hosts wait for each other, devices go on; `vote.Vote`
+        waits for none."""
         if self.world == 1:
             return flag
         found = torch.tensor(int(flag))
@@ -86,15 +92,21 @@ class Ranks:
 
 @contextmanager
 def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
-    """Join the process group that the launcher describes in the environment; leave it at the end."""
+    """Join the process group that the launcher describes in the environment; leave it at the
+    end."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world != config.num_processes:
-        raise ConfigError(f"parallel.num_processes ({config.num_processes}) must equal the processes started ({world})")
+        raise ConfigError(
+            f"parallel.num_processes ({config.num_processes}) must equal the processes started"
+            f" ({world})"
+        )
     device = pick_device(config, int(os.environ.get("LOCAL_RANK", "0")))
     if config.kind == "none":
         yield Ranks(0, 1, device)
         return
-    backend = config.backend if config.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
+    backend = (
+        config.backend if config.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
+    )
     store = None
     if "RANK" not in os.environ:  # a layout of one process needs no launcher and no address
         store = dist.HashStore()
@@ -109,14 +121,19 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def make_meshes(config: ParallelConfig, device: torch.device) -> tuple[DeviceMesh | None, DeviceMesh | None]:
-    """(by tokens, by weights), as `Ranks` has them. Neighbours on the innermost axis, tp, talk most."""
+def make_meshes(
+    config: ParallelConfig, device: torch.device
+) -> tuple[DeviceMesh | None, DeviceMesh | None]:
+    """(by tokens, by weights), as `Ranks` has them. Neighbours on the innermost axis, tp, talk
+    most."""
     if config.kind == "none":
         return None, None
     replicas = config.dp * config.cp
     share = config.dp_shard or replicas
     names = ("pp", "dp_replicate", "dp_shard", "tp")
-    weights = init_device_mesh(device.type, (config.pp, replicas // share, share, config.tp), mesh_dim_names=names)
+    weights = init_device_mesh(
+        device.type, (config.pp, replicas // share, share, config.tp), mesh_dim_names=names
+    )
     if config.pp * config.cp * config.tp == 1:
         return None, weights
     shape = (config.pp, config.dp, config.cp, config.tp)

@@ -1,8 +1,9 @@
 """Which processes are of this start of the run, and not of one before that the launcher ended?
 
-torchrun keeps one store of addresses over its restarts, with those of processes that are gone: whoever reads one before its new
-owner has written calls a port at which nobody listens. How often an agent has restarted names no start, since agents of
-several machines count apart. So the first process and each other one show each other something new.
+torchrun keeps one store of addresses over its restarts, with those of processes that are gone:
+whoever reads one before its new owner has written calls a port at which nobody listens. How often
+an agent has restarted names no start, since agents of several machines count apart. So the first
+process and each other one show each other something new.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ PAUSE_S = 0.02
 
 
 def store_of_this_start(store: dist.Store, rank: int, world: int, timeout: timedelta) -> dist.Store:
-    """A part of the launcher's store that only the processes of this start know. Raises RuntimeError when one does not come."""
+    """A part of the launcher's store that only the processes of this start know. Raises
+    RuntimeError when one does not come."""
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
-    name = _as_first(store, world, own, deadline) if rank == 0 else _as_other(store, rank, own, deadline)
+    name = (
+        _as_first(store, world, own, deadline)
+        if rank == 0
+        else _as_other(store, rank, own, deadline)
+    )
     return dist.PrefixStore(f"start-{name}", store)
 
 
 def _as_first(store: dist.Store, world: int, own: str, deadline: float) -> str:
-    """Tell everyone the name of the start and whom it was told, until all have found themselves there."""
+    """Tell everyone the name of the start and whom it was told, until all have found themselves
+    there."""
     told: list[str] = []
     while not all(store.check([f"joined-{own}-{rank}"]) for rank in range(1, world)):
         there = [store.get(f"came-{rank}").decode() for rank in range(1, world)]
@@ -48,5 +55,7 @@ def _as_other(store: dist.Store, rank: int, own: str, deadline: float) -> str:
 
 def _pause(deadline: float, who: str) -> None:
     if time.monotonic() > deadline:
-        raise RuntimeError(f"the {who} of the run did not join this start in time; see the log of the launcher")
+        raise RuntimeError(
+            f"the {who} of the run did not join this start in time; see the log of the launcher"
+        )
     time.sleep(PAUSE_S)

@@ -1,8 +1,9 @@
 """Sums the squares of many numbers as if in float64, at the speed of float32.
 
-torch's norm on a CPU adds up in float32 from the first element to the last: of 17 million numbers it is 6e-4 too small, of 268
-million 4e-2. Here runs of RUN elements are added so, which costs at most 5e-7, and the runs in float64. GPUs add blocks of some
-ten thousand elements in trees, so there the norms of whole tensors are taken, all in one pass.
+torch's norm on a CPU adds up in float32 from the first element to the last: of 17 million numbers
+it is 6e-4 too small, of 268 million 4e-2. Here runs of RUN elements are added so, which costs at
+most 5e-7, and the runs in float64. GPUs add blocks of some ten thousand elements in trees, so there
+the norms of whole tensors are taken, all in one pass.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ RUN = 512
 
 
 def square_sum(tensors: Sequence[Tensor]) -> Tensor:
-    """Of the elements of all, a float64 scalar on their device. They are real numbers, on one device."""
+    """Of the elements of all, a float64 scalar on their device. They are real numbers, on one
+    device."""
     if tensors[0].device.type == "cpu":
         norms = torch.cat([norm.view(-1) for tensor in tensors for norm in _norms_of_runs(tensor)])
     else:
@@ -31,4 +33,6 @@ def _norms_of_runs(tensor: Tensor) -> list[Tensor]:
     flat = tensor.reshape(-1)
     whole = len(flat) - len(flat) % RUN
     runs, rest = flat[:whole].view(-1, RUN), flat[whole:]
-    return [torch.linalg.vector_norm(runs, dim=1)] * (whole > 0) + [torch.linalg.vector_norm(rest)] * (len(rest) > 0 or not whole)
+    return [torch.linalg.vector_norm(runs, dim=1)] * (whole > 0) + [
+        torch.linalg.vector_norm(rest)
+    ] * (len(rest) > 0 or not whole)

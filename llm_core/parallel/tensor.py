@@ -1,4 +1,5 @@
-"""How does one layer run on several processes? Each holds some heads, some channels of the feed-forward, some of the vocabulary.
+"""How does one layer run on several processes? Each holds some heads, some channels of the
+feed-forward, some of the vocabulary.
 
 | weight | cut along | then |
 |---|---|---|
@@ -7,13 +8,15 @@
 | embedding | rows (ids) | ids of others give zeros; outputs are summed |
 | norms, positions, biases of sums | whole | |
 
-(Shoeybi et al. 2019.) With `sequence` the residual stream between these is cut along tokens: sums leave each process its own
-tokens, and the next projection gathers them (Korthikanti et al. 2022); the same bytes are sent, norms and the stream cost 1 / n.
-Weights are plain tensors of this process's part, so FSDP, DDP and optimizers work on them as on any; `llm_core.parallel.places`
-says what they are part of. Parts need not be equal: of 51 ids four processes hold 13, 13, 13 and 12.
-Cost per layer and process: two gathers and two sums of the residual stream forward, as many backward. They wait for the products
-and these for them, unless `overlap` (llm_core.parallel.overlap) takes both apart.
-"""
+(Shoeybi et al. 2019.) With `sequence` the residual stream between these is cut along tokens: sums
+leave each process its own tokens, and the next projection gathers them (Korthikanti et al. 2022);
+the same bytes are sent, norms and the stream cost 1 / n. Weights are plain tensors of this
+process's part, so FSDP, DDP and optimizers work on them as on any; `llm_core.parallel.places` says
+what they are part of. Parts need not be equal: of 51 ids four processes hold 13, 13, 13 and 12.
+Cost per layer and process: two gathers and two sums of the residual stream forward, as many
+backward. They wait for the products and these for them, unless `overlap`
+(llm_core.parallel.overlap) takes both apart.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ class TensorShards:
     group: dist.ProcessGroup
     sequence: bool = True
     overlap: Overlap | None = None
-    """How exchanges of the residual stream run beside products, with `sequence`; None: one after another."""
+    """How exchanges of the residual stream run beside products, with `sequence`; None: one after
+    another."""
 
     @property
     def rank(self) -> int:
@@ -77,15 +81,19 @@ class TensorShards:
         return whole.narrow(dim, part.start, len(part))
 
     def is_partial(self, name: str) -> bool:
-        """Whether a whole weight has on each process the gradient of its own tokens or heads only."""
+        """Whether a whole weight has on each process the gradient of its own tokens or heads
+        only."""
         return cut_dim(name) is None and (self.sequence or PER_HEAD.search(name) is not None)
 
     def loss(self, vocab_size: int) -> CrossEntropy:
         """The loss from logits of this process's part of the vocabulary."""
-        return partial(token_losses, first_id=part_of(vocab_size, self.rank, self.size).start, group=self.group)
+        return partial(
+            token_losses, first_id=part_of(vocab_size, self.rank, self.size).start, group=self.group
+        )
 
     def apply(self, model: Transformer) -> None:
-        """Cut the weights of a model (or of a pipeline's stage) and let its layers exchange. Weights become meta tensors."""
+        """Cut the weights of a model (or of a pipeline's stage) and let its layers exchange.
+        Weights become meta tensors."""
         cut: dict[nn.Parameter, nn.Parameter] = {}
         for name, weight in list(model.named_parameters(remove_duplicate=False)):
             if cut_dim(name) is None:
@@ -97,7 +105,8 @@ class TensorShards:
         for block in model.blocks:
             if block is not None:
                 into = block.ffn.gate_up if isinstance(block.ffn, SwiGLU) else block.ffn.up
-                # Classes, not functions put on layers: a compiler would make a graph for every one of those.
+                # Classes, not functions put on layers: a compiler would make a graph for every one
+                # of those.
                 for layer in (block.attention.qkv, into):
                     layer.__class__, layer.shards = CutOutputs, self
                 for layer in (block.attention.out, block.ffn.down):
@@ -109,7 +118,8 @@ class TensorShards:
                 model.positions.forward = partial(self._positions, model.positions)
 
     def enter(self, x_BTD: Tensor) -> Tensor:
-        """The residual stream → all tokens of it, for a layer of which each process computes other outputs."""
+        """The residual stream → all tokens of it, for a layer of which each process computes other
+        outputs."""
         return gather(x_BTD, 1, self.group) if self.sequence else share(x_BTD, self.group)
 
     def leave(self, x_BTD: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
-"""Embedding and cross-entropy where each process holds some of the vocabulary. Parts may be unequal; no id is padded.
+"""Embedding and cross-entropy where each process holds some of the vocabulary. Parts may be
+unequal; no id is padded.
 
-The loss needs three numbers of all processes for each token: the largest logit, the sum of exponentials, and the logit of the
-target (Shoeybi et al. 2019, section 3); logits are never whole on one process. Its gradient needs none.
+The loss needs three numbers of all processes for each token: the largest logit, the sum of
+exponentials, and the logit of the target (Shoeybi et al. 2019, section 3); logits are never whole
+on one process. Its gradient needs none.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from llm_core.model.loss import IGNORED, precise
 
 
 def embed(weight_VD: Tensor, ids_BT: Tensor, first_id: int) -> Tensor:
-    """Embeddings of the ids that are here, from first_id on, zeros for others: an addend of the whole embedding_BTD."""
+    """Embeddings of the ids that are here, from first_id on, zeros for others: an addend of the
+    whole embedding_BTD."""
     rows_BT, here_BT = _rows(ids_BT, first_id, len(weight_VD))
     return F.embedding(rows_BT, weight_VD) * here_BT[..., None].to(weight_VD.dtype)
 
 
-def token_losses(logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup) -> Tensor:
-    """Nats of each target, losses_BT, in float32 or better; 0 where it is ignored. The same on all processes."""
+def token_losses(
+    logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup
+) -> Tensor:
+    """Nats of each target, losses_BT, in float32 or better; 0 where it is ignored. The same on all
+    processes."""
     return cast(Tensor, _TokenLosses.apply(precise(logits_BTV), targets_BT, first_id, group))
 
 
@@ -38,7 +44,9 @@ def _rows(ids: Tensor, first_id: int, num_here: int) -> tuple[Tensor, Tensor]:
 
 class _TokenLosses(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup) -> Tensor:
+    def forward(
+        ctx: Any, logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup
+    ) -> Tensor:
         largest_BT = logits_BTV.amax(dim=-1)
         dist.all_reduce(largest_BT, op=dist.ReduceOp.MAX, group=group)
         shifted_BTV = logits_BTV - largest_BT[..., None]
@@ -49,7 +57,9 @@ class _TokenLosses(torch.autograd.Function):
         dist.all_reduce(sums, group=group)
         normalizer_BT, target_BT = sums
         counted_BT = targets_BT != IGNORED
-        ctx.save_for_backward(exponentials_BTV.div_(normalizer_BT[..., None]), rows_BT, here_BT, counted_BT)
+        ctx.save_for_backward(
+            exponentials_BTV.div_(normalizer_BT[..., None]), rows_BT, here_BT, counted_BT
+        )
         return (normalizer_BT.log() - target_BT) * counted_BT
 
     @staticmethod

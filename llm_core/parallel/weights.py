@@ -19,7 +19,8 @@ from llm_core.parallel.tensor import TensorShards
 
 
 def initialize(model: Transformer, seed: int, tensor: TensorShards | None) -> None:
-    """Give the weights of this process their pieces of the initial values, which do not depend on the layout."""
+    """Give the weights of this process their pieces of the initial values, which do not depend on
+    the layout."""
     init_weights(model, seed, partial(put, tensor), whole_shapes(model.config))
 
 
@@ -27,8 +28,11 @@ def put(tensor: TensorShards | None, name: str, weight: nn.Parameter, whole: Ten
     """Write this process's piece of a whole weight. Each process has it whole; nothing is sent."""
     piece = whole if tensor is None else tensor.cut(name, whole)
     if isinstance(weight, DTensor):
-        piece = distribute_tensor(piece.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
-    # Of pieces: a weight that rests in main memory is on another device than what distribute_tensor gives.
+        piece = distribute_tensor(
+            piece.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None
+        )
+    # Of pieces: a weight that rests in main memory is on another device than what distribute_tensor
+    # gives.
     local(weight).copy_(local(piece))
 
 
@@ -44,8 +48,11 @@ def itself(weight: nn.Parameter) -> Tensor:
     return weight
 
 
-def whole_weights(layout: Layout, ranks: Ranks, of: Callable[[nn.Parameter], Tensor] = itself) -> dict[str, Tensor]:
-    """All weights on the CPU of the first rank, both names of a tied one; empty elsewhere. Every rank must call it.
+def whole_weights(
+    layout: Layout, ranks: Ranks, of: Callable[[nn.Parameter], Tensor] = itself
+) -> dict[str, Tensor]:
+    """All weights on the CPU of the first rank, both names of a tied one; empty elsewhere. Every
+    rank must call it.
 
     of: something else of the shape of each weight, as its gradient.
     """
@@ -60,7 +67,9 @@ def whole_weights(layout: Layout, ranks: Ranks, of: Callable[[nn.Parameter], Ten
             continue
         owner = 0
         if pipeline is not None:
-            owner = next(r for r in range(pipeline.plan.num_ranks) if pipeline.plan.has_weight(r, source))
+            owner = next(
+                r for r in range(pipeline.plan.num_ranks) if pipeline.plan.has_weight(r, source)
+            )
         if rank == owner:
             weight, place = own[source]
             whole = place.whole(local(of(weight).detach())).contiguous()

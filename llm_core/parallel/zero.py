@@ -1,10 +1,12 @@
-"""Who updates which weights when processes with the same weights share the optimizer's state? ZeRO-1 (Rajbhandari et al., 2020).
+"""Who updates which weights when processes with the same weights share the optimizer's state?
+ZeRO-1 (Rajbhandari et al., 2020).
 
-Every process owns a run of rows of each weight, keeps the optimizer's state of these alone, and updates them from the gradient
-that all have after its sum; then rows are gathered, many weights at a time. Rows need not divide: the last processes have
-fewer, or none. Cost: one copy of the weights sent per step, and a buffer of `BUCKET` elements; saved: all but 1 / processes
-of the state. Rules that work element by element give the update of one process to the bit, if the gradient is.
-Left out: sharded gradients, for which `zero2` goes through FSDP.
+Every process owns a run of rows of each weight, keeps the optimizer's state of these alone, and
+updates them from the gradient that all have after its sum; then rows are gathered, many weights at
+a time. Rows need not divide: the last processes have fewer, or none. Cost: one copy of the weights
+sent per step, and a buffer of `BUCKET` elements; saved: all but 1 / processes of the state. Rules
+that work element by element give the update of one process to the bit, if the gradient is. Left
+out: sharded gradients, for which `zero2` goes through FSDP.
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ from llm_core.parallel.buckets import split_buckets
 from llm_core.parallel.tensor import part_of
 
 BUCKET = 1 << 24
-"""Elements of weights gathered at once: enough that sending, not starting to send, takes the time."""
+"""Elements of weights gathered at once: enough that sending, not starting to send, takes the
+time."""
 
 
 @torch.no_grad()
 def share_rows(weights: Sequence[nn.Parameter], mesh: DeviceMesh) -> None:
-    """After each process has updated its rows of the weights: give all rows to all. Every process must call it."""
+    """After each process has updated its rows of the weights: give all rows to all. Every process
+    must call it."""
     for bucket in split_buckets(weights, BUCKET):
         gather_rows(bucket, mesh)
 
 
 def rows_of(tensor: Tensor, rank: int, size: int) -> Tensor:
-    """The rows of one process, a view: equal runs of the first dim, of which the last may be short or empty."""
+    """The rows of one process, a view: equal runs of the first dim, of which the last may be short
+    or empty."""
     part = part_of(len(tensor), rank, size)
     return tensor[part.start : part.stop]
 
@@ -39,7 +44,9 @@ def rows_of(tensor: Tensor, rank: int, size: int) -> Tensor:
 def gather_rows(weights: list[nn.Parameter], mesh: DeviceMesh) -> None:
     """Give every process the rows of all others, in one exchange."""
     size = mesh.size()
-    lengths = [rows_of(p, 0, size).numel() for p in weights]  # the first has most, and room is left for as many of each
+    lengths = [
+        rows_of(p, 0, size).numel() for p in weights
+    ]  # the first has most, and room is left for as many of each
     mine = weights[0].new_zeros(sum(lengths))
     for p, buffer in zip(weights, mine.split(lengths), strict=True):
         rows = rows_of(p, mesh.get_local_rank(), size)

@@ -1,8 +1,10 @@
-"""How fast could a forward pass be at best? Bytes that must be read and FLOPs that must be done, from the shape alone.
+"""How fast could a forward pass be at best? Bytes that must be read and FLOPs that must be done,
+from the shape alone.
 
-A decode step reads every matmul weight once (a tied head is the embedding; of an untied embedding only the rows asked
-for) and the keys and values of every earlier token. FLOPs count 2 per multiply-add; attention counts the causal half.
-Norms, activations and softmax are left out. Peaks are measured on the machine, not taken from a data sheet.
+A decode step reads every matmul weight once (a tied head is the embedding; of an untied embedding
+only the rows asked for) and the keys and values of every earlier token. FLOPs count 2 per
+multiply-add; attention counts the causal half. Norms, activations and softmax are left out. Peaks
+are measured on the machine, not taken from a data sheet.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from llm_core.device import synchronize
 from llm_core.model.config import ModelConfig
 
 OVERHEAD_FACTOR = 3.0
-"""A pass that takes more than this many times its limit is bound by neither bandwidth nor arithmetic."""
+"""A pass that takes more than this many times its limit is bound by neither bandwidth nor
+arithmetic."""
 
 
 BF16_FLOPS = {
@@ -33,7 +36,8 @@ BF16_FLOPS = {
     "L40": 181e12,
     "L4": 121e12,
 }
-"""Dense peaks of bfloat16 products as makers state them, by a part of the card's name; the first that fits."""
+"""Dense peaks of bfloat16 products as makers state them, by a part of the card's name; the first
+that fits."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,11 @@ def kv_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_number
 
 
-def cached_step(config: ModelConfig, batch: int, context_tokens: int, bytes_per_number: int) -> Work:
-    """One decode step of `batch` rows that each attend to `context_tokens` tokens, the new one included."""
+def cached_step(
+    config: ModelConfig, batch: int, context_tokens: int, bytes_per_number: int
+) -> Work:
+    """One decode step of `batch` rows that each attend to `context_tokens` tokens, the new one
+    included."""
     embedding_rows = 0 if config.tied_embeddings else batch * config.dim
     weights = (config.matmul_parameters() + embedding_rows) * bytes_per_number
     cache = batch * context_tokens * kv_bytes_per_token(config, bytes_per_number)
@@ -66,7 +73,8 @@ def cached_step(config: ModelConfig, batch: int, context_tokens: int, bytes_per_
 
 
 def full_pass(config: ModelConfig, batch: int, num_tokens: int, bytes_per_number: int) -> Work:
-    """A causal pass over `num_tokens` tokens per row with logits of the last one only: prefill, or a step without a cache."""
+    """A causal pass over `num_tokens` tokens per row with logits of the last one only: prefill, or
+    a step without a cache."""
     embedding_rows = 0 if config.tied_embeddings else batch * num_tokens * config.dim
     head = config.vocab_size * config.dim
     attention = 2 * config.num_layers * config.attention_dim * num_tokens * (num_tokens + 1)
@@ -85,9 +93,12 @@ def limits(work: Work, elapsed_s: float, peaks: Peaks) -> dict[str, float | str]
 
 
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
-    """Best of some repetitions, after a warm-up: a peak is a limit, so noise may only lower it. About half a second on a CPU."""
+    """Best of some repetitions, after a warm-up: a peak is a limit, so noise may only lower it.
+    About half a second on a CPU."""
     on_gpu = device.type == "cuda"
-    array = torch.ones((1 << 29 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device)
+    array = torch.ones(
+        (1 << 29 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device
+    )
     size = 8192 if on_gpu else 768
     left = torch.ones(size, size, dtype=dtype, device=device)
     read_s = best_time(array.sum, device)
@@ -96,16 +107,22 @@ def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
 
 
 def training_peak(device: torch.device, dtype: str) -> tuple[float, str]:
-    """(FLOP/s of products on one device, "stated" or "measured"): stated for bfloat16 on cards we know, else measured."""
+    """(FLOP/s of products on one device, "stated" or "measured"): stated for bfloat16 on cards we
+    know, else measured."""
     if device.type == "cuda" and dtype != "fp32":
         name = torch.cuda.get_device_name(device)
         if stated := next((flops for part, flops in BF16_FLOPS.items() if part in name), 0.0):
             return stated, "stated"
     size = 8192 if device.type == "cuda" else 384
-    matrix = torch.ones(size, size, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device=device)
-    # Of the three layouts in forward and backward: CPUs without instructions for 16-bit numbers differ by twenty times in them.
+    matrix = torch.ones(
+        size, size, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device=device
+    )
+    # Of the three layouts in forward and backward: CPUs without instructions for 16-bit numbers
+    # differ by twenty times in them.
     products = (lambda: matrix @ matrix.T, lambda: matrix @ matrix, lambda: matrix.T @ matrix)
-    return 2 * size**3 / min(best_time(product, device, repeats=3) for product in products), "measured"
+    return 2 * size**3 / min(
+        best_time(product, device, repeats=3) for product in products
+    ), "measured"
 
 
 def best_time(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:

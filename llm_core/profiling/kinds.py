@@ -1,8 +1,9 @@
 """What kind of work is it? Kinds of operators (on a CPU) and of kernels (on a GPU), by their names.
 
-Kernels have the names that their libraries gave them, so these are lists of what is in use: cuBLAS and cuBLASLt (`gemm`,
-`nvjet`, `xmma`), CUTLASS, Triton as torch.compile names it (`triton_poi`, `_red`, `_per`: elementwise and reductions; `_tem`:
-templates of products), FlashAttention, cuDNN, NCCL. What no list knows is `other`, and is shown with its name.
+Kernels have the names that their libraries gave them, so these are lists of what is in use: cuBLAS
+and cuBLASLt (`gemm`, `nvjet`, `xmma`), CUTLASS, Triton as torch.compile names it (`triton_poi`,
+`_red`, `_per`: elementwise and reductions; `_tem`: templates of products), FlashAttention, cuDNN,
+NCCL. What no list knows is `other`, and is shown with its name.
 """
 
 from __future__ import annotations
@@ -20,16 +21,23 @@ MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER, COPIES, OTHER, COMMUNICATION, IDLE = 
     "idle",
 )
 KINDS = (MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER, COPIES, OTHER, COMMUNICATION, IDLE)
-"""A moment in which several run counts for the first of them: communication only where nothing is computed."""
+"""A moment in which several run counts for the first of them: communication only where nothing is
+computed."""
 
 OPTIMIZER_MARK = "optimizer"
 """Name of the range in a trace within which all work is the optimizer's."""
 
 # The first that fits: attention is also built of gemms, and communication also reduces.
 _KERNELS = [
-    (COMMUNICATION, r"nccl|multimem|symm_mem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|p2p_"),
+    (
+        COMMUNICATION,
+        r"nccl|multimem|symm_mem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|p2p_",
+    ),
     (ATTENTION, r"flash|fmha|sdpa|flex_attention|attention"),
-    (MATMUL, r"gemm|nvjet|xmma|cutlass|cublas|gemv|splitk|triton_tem|triton_mm|_mm_|dot_kernel|matmul"),
+    (
+        MATMUL,
+        r"gemm|nvjet|xmma|cutlass|cublas|gemv|splitk|triton_tem|triton_mm|_mm_|dot_kernel|matmul",
+    ),
     (COPIES, r"memcpy|memset|copy_kernel|catarray|transpose"),
     (
         ELEMENTWISE,
@@ -44,7 +52,10 @@ _OPERATORS = [
         MATMUL,
         r"::(mm|_scaled_mm|addmm|bmm|baddbmm|matmul|linear|mkldnn_linear|_addmm_activation|addmv|mv|dot|einsum)(_out)?$|gemm",
     ),
-    (COPIES, r"::(copy_|_to_copy|to|clone|contiguous|cat|stack|pin_memory|_foreach_copy_|split_with_sizes_copy)$"),
+    (
+        COPIES,
+        r"::(copy_|_to_copy|to|clone|contiguous|cat|stack|pin_memory|_foreach_copy_|split_with_sizes_copy)$",
+    ),
     (ELEMENTWISE, r"^(aten|torch|torchvision|triton|inductor|llm_core)::"),
 ]
 

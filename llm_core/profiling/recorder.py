@@ -1,10 +1,12 @@
-"""What did some steps of a run do? Recorded by torch.profiler on every rank, when a run asks for it.
+"""What did some steps of a run do? Recorded by torch.profiler on every rank, when a run asks for
+it.
 
-Of `train.profile_steps` each rank leaves `profile/rank-N.trace.json.gz`, which chrome://tracing and ui.perfetto.dev show, and
-`rank-N.json` and `rank-N.md`, its table by kind (`llm_core.profiling.table`). The step before is recorded too, and thrown away,
-because the first one pays for starting the profiler. The device is waited for before the first and after the last of the steps,
-so that their work, all of it and no other, is in the trace. Validations and checkpoints between them are in it too. Steps of a
-profile are slower than others, which pay nothing.
+Of `train.profile_steps` each rank leaves `profile/rank-N.trace.json.gz`, which chrome://tracing and
+ui.perfetto.dev show, and `rank-N.json` and `rank-N.md`, its table by kind
+(`llm_core.profiling.table`). The step before is recorded too, and thrown away, because the first
+one pays for starting the profiler. The device is waited for before the first and after the last of
+the steps, so that their work, all of it and no other, is in the trace. Validations and checkpoints
+between them are in it too. Steps of a profile are slower than others, which pay nothing.
 """
 
 from __future__ import annotations
@@ -59,12 +61,21 @@ class Recorder:
     def _start(self, step: int) -> None:
         if step >= self.first:
             synchronize(self.ranks.device)
-        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.ranks.device.type == "cuda")
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (
+            self.ranks.device.type == "cuda"
+        )
         with warnings.catch_warnings():
             # The first step of a run has none before it.
             warnings.filterwarnings("ignore", message="Profiler won't be using warmup")
-            plan = schedule(wait=0, warmup=int(step < self.first), active=self.last - max(step, self.first) + 1, repeat=1)
-            self._profiler = profile(activities=activities, schedule=plan, on_trace_ready=self._write)
+            plan = schedule(
+                wait=0,
+                warmup=int(step < self.first),
+                active=self.last - max(step, self.first) + 1,
+                repeat=1,
+            )
+            self._profiler = profile(
+                activities=activities, schedule=plan, on_trace_ready=self._write
+            )
         self._profiler.start()
 
     def _write(self, profiler: profile) -> None:
@@ -73,5 +84,7 @@ class Recorder:
         trace = self.folder / f"{name}.trace.json.gz"
         profiler.export_chrome_trace(str(trace))
         table = tabulate(read_trace(trace))
-        (self.folder / f"{name}.json").write_text(json.dumps(dataclasses.asdict(table), indent=1) + "\n", "utf-8")
+        (self.folder / f"{name}.json").write_text(
+            json.dumps(dataclasses.asdict(table), indent=1) + "\n", "utf-8"
+        )
         (self.folder / f"{name}.md").write_text(table.markdown(), "utf-8")

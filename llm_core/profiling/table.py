@@ -8,11 +8,13 @@
 | `busy_ms` | time that its kernels or operators took, beside others or not |
 | `calls` | how many there were |
 
-On a GPU the trace has kernels: a moment counts for computing where anything computes, for communication where only that goes on,
-and is idle where no kernel runs; so the exposed time of communication is what overlapping has not hidden. Kernels are the
-optimizer's that were launched within its range. On a CPU operators count with their own time, less that of the operators they
-call; communication goes on in threads of its own; and idle is time between operators: Python, and waiting. Cost: one pass over
-the events of the trace. Left out: what runs within a kernel, and the time that the profiler itself takes between operators.
+On a GPU the trace has kernels: a moment counts for computing where anything computes, for
+communication where only that goes on, and is idle where no kernel runs; so the exposed time of
+communication is what overlapping has not hidden. Kernels are the optimizer's that were launched
+within its range. On a CPU operators count with their own time, less that of the operators they
+call; communication goes on in threads of its own; and idle is time between operators: Python, and
+waiting. Cost: one pass over the events of the trace. Left out: what runs within a kernel, and the
+time that the profiler itself takes between operators.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """device: of the work that is counted, cuda or cpu; rows: {kind, exposed_ms, share, busy_ms, calls}; top: by name."""
+    """device: of the work that is counted, cuda or cpu; rows: {kind, exposed_ms, share, busy_ms,
+    calls}; top: by name."""
 
     device: str
     num_steps: int
@@ -68,13 +71,25 @@ class Table:
     top: list[dict[str, Any]]
 
     def markdown(self) -> str:
-        lines = [f"{self.num_steps} steps of {self.step_ms:.2f} ms on {self.device}; numbers are per step.", ""]
+        lines = [
+            (
+                f"{self.num_steps} steps of {self.step_ms:.2f} ms on {self.device}; numbers are per"
+                " step."
+            ),
+            "",
+        ]
         lines += ["| kind | exposed ms | share | busy ms | calls |", "|---|---:|---:|---:|---:|"]
         for row in self.rows:
-            numbers = f"{row['exposed_ms']:.3f} | {row['share']:.1%} | {row['busy_ms']:.3f} | {row['calls']:.1f}"
+            numbers = (
+                f"{row['exposed_ms']:.3f} | {row['share']:.1%} | {row['busy_ms']:.3f} |"
+                f" {row['calls']:.1f}"
+            )
             lines.append(f"| {row['kind']} | {numbers} |")
         lines += ["", "| longest | kind | busy ms | calls |", "|---|---|---:|---:|"]
-        lines += [f"| `{row['name']}` | {row['kind']} | {row['busy_ms']:.3f} | {row['calls']:.1f} |" for row in self.top]
+        lines += [
+            f"| `{row['name']}` | {row['kind']} | {row['busy_ms']:.3f} | {row['calls']:.1f} |"
+            for row in self.top
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -83,15 +98,24 @@ def read_trace(path: Path) -> list[Event]:
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as stream:
         trace = json.load(stream)
     if not isinstance(trace, dict) or "traceEvents" not in trace:
-        raise ValueError(f"{path} is no Chrome trace: it has no traceEvents; give a file of torch.profiler")
+        raise ValueError(
+            f"{path} is no Chrome trace: it has no traceEvents; give a file of torch.profiler"
+        )
     return [event for event in trace["traceEvents"] if event.get("ph") == "X" and "dur" in event]
 
 
 def tabulate(events: Sequence[Event]) -> Table:
     """Of the steps in a trace. Raises ValueError where it has none."""
-    steps = [event for event in events if event["name"].startswith(STEP) and event.get("cat") == "user_annotation"]
+    steps = [
+        event
+        for event in events
+        if event["name"].startswith(STEP) and event.get("cat") == "user_annotation"
+    ]
     if not steps:
-        raise ValueError(f"the trace has no {STEP} ranges; record it with train.profile_steps, or call profiler.step()")
+        raise ValueError(
+            f"the trace has no {STEP} ranges; record it with train.profile_steps, or call"
+            " profiler.step()"
+        )
     begin, end = min(map(_begin, steps)), max(map(_end, steps))
     spans = device_spans(events)
     device = "cuda" if spans else "cpu"
@@ -104,14 +128,20 @@ def tabulate(events: Sequence[Event]) -> Table:
 
 def device_spans(events: Sequence[Event]) -> list[Span]:
     """Kernels and copies, by kind; none in the trace of a CPU."""
-    launched = {_correlation(event): _begin(event) for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver")}
+    launched = {
+        _correlation(event): _begin(event)
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver")
+    }
     ranges = _optimizer_ranges(events)
     spans = []
     for event in events:
         if event.get("cat") not in ON_DEVICE:
             continue
         kind = kind_of_kernel(event["name"]) if event["cat"] == "kernel" else COPIES
-        launch = launched.get(_correlation(event), float("-inf"))  # unknown where a graph launches many
+        launch = launched.get(
+            _correlation(event), float("-inf")
+        )  # unknown where a graph launches many
         if kind != COMMUNICATION and _within(launch, ranges):
             kind = OPTIMIZER
         spans.append(Span(_begin(event), _end(event), kind, event["name"]))
@@ -127,7 +157,10 @@ def host_spans(events: Sequence[Event], threads: set[tuple[Any, Any]]) -> list[S
         thread = (event["pid"], event["tid"])
         if event.get("cat") == "cpu_op" and thread in threads:
             by_thread[thread].append(event)
-        elif event.get("cat") in ("cpu_op", "user_annotation") and kind_of_operator(event["name"]) == COMMUNICATION:
+        elif (
+            event.get("cat") in ("cpu_op", "user_annotation")
+            and kind_of_operator(event["name"]) == COMMUNICATION
+        ):
             spans.append(Span(_begin(event), _end(event), COMMUNICATION, event["name"]))
     for own in by_thread.values():
         for begin, end, name, is_first in own_times(own):
@@ -138,7 +171,8 @@ def host_spans(events: Sequence[Event], threads: set[tuple[Any, Any]]) -> list[S
 
 
 def own_times(events: Sequence[Event]) -> list[tuple[float, float, str, bool]]:
-    """(begin, end, name, whether it is its first) of the stretches in which each operator of a thread ran, and none it called."""
+    """(begin, end, name, whether it is its first) of the stretches in which each operator of a
+    thread ran, and none it called."""
     found: list[tuple[float, float, str, bool]] = []
     open_: list[Event] = []  # operators that have begun, each called by the one before
     seen: set[int] = set()
@@ -164,9 +198,12 @@ def own_times(events: Sequence[Event]) -> list[tuple[float, float, str, bool]]:
 
 
 def exposed(spans: Sequence[Span], begin: float, end: float) -> dict[str, float]:
-    """Microseconds of [begin, end] by the first kind that runs in each moment, idle where none does."""
+    """Microseconds of [begin, end] by the first kind that runs in each moment, idle where none
+    does."""
     changes = [
-        (min(max(time, begin), end), change, span.kind) for span in spans for time, change in ((span.begin, 1), (span.end, -1))
+        (min(max(time, begin), end), change, span.kind)
+        for span in spans
+        for time, change in ((span.begin, 1), (span.end, -1))
     ]
     running, found, at = Counter[str](), dict.fromkeys(KINDS, 0.0), begin
     for time, change, kind in sorted(changes):
@@ -195,14 +232,23 @@ def _table(device: str, num_steps: int, spans: Sequence[Span], begin: float, end
         for kind in KINDS
     ]
     top = [
-        {"name": name[:120], "kind": kind, "busy_ms": time * to_ms, "calls": calls[kind, name] / num_steps}
+        {
+            "name": name[:120],
+            "kind": kind,
+            "busy_ms": time * to_ms,
+            "calls": calls[kind, name] / num_steps,
+        }
         for (kind, name), time in sorted(busy.items(), key=lambda item: -item[1])[:NUM_SHOWN]
     ]
     return Table(device, num_steps, (end - begin) * to_ms, rows, top)
 
 
 def _optimizer_ranges(events: Sequence[Event]) -> list[tuple[float, float]]:
-    return sorted((_begin(e), _end(e)) for e in events if e["name"] == OPTIMIZER_MARK and e.get("cat") == "user_annotation")
+    return sorted(
+        (_begin(e), _end(e))
+        for e in events
+        if e["name"] == OPTIMIZER_MARK and e.get("cat") == "user_annotation"
+    )
 
 
 def _within(time: float, ranges: list[tuple[float, float]]) -> bool:
@@ -224,8 +270,12 @@ def _end(event: Event) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", type=Path, help="Chrome trace of torch.profiler, .json or .json.gz")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "trace", type=Path, help="Chrome trace of torch.profiler, .json or .json.gz"
+    )
     show(tabulate(read_trace(parser.parse_args().trace)).markdown(), end="")
 
 

@@ -1,7 +1,9 @@
-"""Starts the processes of a run on this machine with torchrun: `python -m llm_core.training.launch --config resolved.json --workdir DIR`.
+"""Starts the processes of a run on this machine with torchrun: `python -m llm_core.training.launch
+--config resolved.json --workdir DIR`.
 
-A process that is killed cannot say so, and those that waited for it fail with what they saw: a closed connection. torchrun knows
-which ended first, and how; that is noted in `status.json`. Processes that are asked to stop have `train.grace_s` to save.
+A process that is killed cannot say so, and those that waited for it fail with what they saw: a
+closed connection. torchrun knows which ended first, and how; that is noted in `status.json`.
+Processes that are asked to stop have `train.grace_s` to save.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from llm_core.training.train import read_run_config
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="resolved run config, JSON")
-    parser.add_argument("--workdir", type=Path, required=True, help="where checkpoints and metrics are kept")
+    parser.add_argument(
+        "--workdir", type=Path, required=True, help="where checkpoints and metrics are kept"
+    )
     arguments = parser.parse_args(argv)
     config = read_run_config(arguments.config)
     # By the environment: torch 2.11 has no option for it.
@@ -34,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = ["--standalone", f"--nproc-per-node={config.parallel.num_processes}"]
     options += [f"--max-restarts={config.parallel.max_restarts}", "-m", "llm_core.training.train"]
     try:
-        run(parse_args([*options, "--config", str(arguments.config), "--workdir", str(arguments.workdir)]))
+        run(
+            parse_args(
+                [*options, "--config", str(arguments.config), "--workdir", str(arguments.workdir)]
+            )
+        )
     except ChildFailedError as error:
         for line in str(error).splitlines():
             note(line)
@@ -45,12 +53,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def note_first_death(workdir: Path, failures: Mapping[int, ProcessFailure]) -> None:
-    """Say how the process ended that ended first, if it was by a signal: of those in the same second, the one that was."""
+    """Say how the process ended that ended first, if it was by a signal: of those in the same
+    second, the one that was."""
     rank, first = min(failures.items(), key=lambda item: (item[1].timestamp, item[1].exitcode >= 0))
-    if first.exitcode >= 0 or status_as_written(workdir / STATUS_FILE).get("outcome") in ("finished", "preempted"):
+    if first.exitcode >= 0 or status_as_written(workdir / STATUS_FILE).get("outcome") in (
+        "finished",
+        "preempted",
+    ):
         return
     try:
-        note_death(workdir / STATUS_FILE, f"rank {rank} (process {first.pid}) {describe_end(first.exitcode)}")
+        note_death(
+            workdir / STATUS_FILE,
+            f"rank {rank} (process {first.pid}) {describe_end(first.exitcode)}",
+        )
     except OSError as error:
         note(f"{workdir / STATUS_FILE} was not written: {error}")
 

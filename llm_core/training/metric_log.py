@@ -1,11 +1,13 @@
 """Keeps what a run writes while it goes: `metrics.jsonl` and `timing.jsonl`.
 
-`metrics.jsonl` has one row per step and one per validation. They hold nothing of the clock, so that a run that was killed and
-resumed leaves the same bytes of them as one that was not; those past the checkpoint a run resumes from are cut off.
+`metrics.jsonl` has one row per step and one per validation. They hold nothing of the clock, so that
+a run that was killed and resumed leaves the same bytes of them as one that was not; those past the
+checkpoint a run resumes from are cut off.
 
-Between them stand events, rows with an `event`. Those of training (a skipped step, a rollback) are the same whenever it is
-done again. Those of the run (`at`, `event`, `step`, `what`) are not: that it was stopped or went on, that a checkpoint was
-damaged, that a process was slow. They are never cut off, and a run that nothing happened to has none.
+Between them stand events, rows with an `event`. Those of training (a skipped step, a rollback) are
+the same whenever it is done again. Those of the run (`at`, `event`, `step`, `what`) are not: that
+it was stopped or went on, that a checkpoint was damaged, that a process was slow. They are never
+cut off, and a run that nothing happened to has none.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ PROFILE_FOLDER = "profile"
 class MetricLog:
     """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request.
 
-    rows: those of training; events of the run are in the file alone. resumed_step: later rows are cut off; None: none are yet.
+    rows: those of training; events of the run are in the file alone. resumed_step: later rows are
+    cut off; None: none are yet.
     """
 
     def __init__(self, path: Path, resumed_step: int | None = None) -> None:
@@ -35,7 +38,11 @@ class MetricLog:
         self._open(resumed_step)
 
     def _open(self, step: int | None) -> None:
-        kept = [row for row in read_rows(self._path) if step is None or row["step"] <= step or is_of_run(row)]
+        kept = [
+            row
+            for row in read_rows(self._path)
+            if step is None or row["step"] <= step or is_of_run(row)
+        ]
         self.rows = training_rows(kept)
         write_durably(self._path, "".join(_line(row) for row in kept))
         self._stream = self._path.open("a", encoding="utf-8")
@@ -46,7 +53,14 @@ class MetricLog:
 
     def tell(self, event: str, step: int, what: str) -> None:
         """Something happened to the run that is no part of training."""
-        self._append({"at": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, "step": step, "what": what})
+        self._append(
+            {
+                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "event": event,
+                "step": step,
+                "what": what,
+            }
+        )
 
     def _append(self, row: dict[str, Any]) -> None:
         self._stream.write(_line(row))
@@ -75,7 +89,8 @@ def training_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Whole rows of a JSON-lines file that may be growing or torn at its end; none where there is no file.
+    """Whole rows of a JSON-lines file that may be growing or torn at its end; none where there is
+    no file.
 
     Raises ConfigError where a row before the end is none, as after the loss of a disk block.
     """
@@ -86,7 +101,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"line {number} of {path} is damaged ({error}); delete that line, checkpoints stay good") from error
+            raise ConfigError(
+                f"line {number} of {path} is damaged ({error}); delete that line, checkpoints stay"
+                " good"
+            ) from error
     return rows
 
 

@@ -1,8 +1,10 @@
-"""Takes a run that skipped too many steps back to the last point before, past the batches that caused them.
+"""Takes a run that skipped too many steps back to the last point before, past the batches that
+caused them.
 
-Points are checkpoints of their own at multiples of `optim.guard.rollback_every_steps`, so that where a run goes back to depends
-on nothing that only says how it is run: how often it saves, logs, or was stopped. What it went back from and to is saved with the
-optimizer; batches are counted on from there, so a resumed run reads what one that was not stopped reads.
+Points are checkpoints of their own at multiples of `optim.guard.rollback_every_steps`, so that
+where a run goes back to depends on nothing that only says how it is run: how often it saves, logs,
+or was stopped. What it went back from and to is saved with the optimizer; batches are counted on
+from there, so a resumed run reads what one that was not stopped reads.
 """
 
 from __future__ import annotations
@@ -31,23 +33,31 @@ class Rollback:
         """Whether the run can go back to the end of this step; 0 is before the first."""
         return step % self.config.rollback_every_steps == 0
 
-    def go_back(self, step: int, layout: Layout, optimizer: Optimizer, checkpoints: Checkpoints) -> int:
-        """Restore the last point before `step`, there and in the checkpoints that a killed run goes on from; its step.
+    def go_back(
+        self, step: int, layout: Layout, optimizer: Optimizer, checkpoints: Checkpoints
+    ) -> int:
+        """Restore the last point before `step`, there and in the checkpoints that a killed run goes
+        on from; its step.
 
         Raises TrainingDiverged when the run has gone back too often.
         """
         taken = optimizer.guard.rollbacks()
         if len(taken) >= self.config.max_rollbacks:
             raise TrainingDiverged(
-                f"step {step}: {self.config.rollback_skips} skipped steps within {self.config.rollback_window_steps}, and the "
-                f"run has gone back {len(taken)} times (optim.guard.max_rollbacks); lower optim.lr or raise optim.warmup_steps"
+                f"step {step}: {self.config.rollback_skips} skipped steps within"
+                f" {self.config.rollback_window_steps}, and the run has gone back {len(taken)}"
+                " times (optim.guard.max_rollbacks); lower optim.lr or raise optim.warmup_steps"
             )
         point = self.points.newest_sound(newest=step - 1)
         if point is None:
-            raise TrainingDiverged(f"step {step}: too many skipped steps, and no sound point to go back to in {self.points.root}")
+            raise TrainingDiverged(
+                f"step {step}: too many skipped steps, and no sound point to go back to in"
+                f" {self.points.root}"
+            )
         self.points.read(point, layout, optimizer)
         optimizer.guard.note_rollbacks([*taken, (step, point)])
-        # Later checkpoints go last: a run that is killed before resumes from one of them, and goes back again.
+        # Later checkpoints go last: a run that is killed before resumes from one of them, and goes
+        # back again.
         checkpoints.save(point, layout, optimizer, checkpoints.val_loss_at(point))
         checkpoints.forget_after(point)
         self.points.forget_after(point)
@@ -62,6 +72,12 @@ def passed_batches(optimizer: Optimizer) -> int:
 def event_rows(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Rows of metrics about all rollbacks so far, by the step that each went back to."""
     return [
-        {"step": point, "event": "rollback", "number": number, "from_step": step, "passed_batches": step - point}
+        {
+            "step": point,
+            "event": "rollback",
+            "number": number,
+            "from_step": step,
+            "passed_batches": step - point,
+        }
         for number, (step, point) in enumerate(optimizer.guard.rollbacks(), start=1)
     ]

@@ -1,7 +1,8 @@
-"""What a trainer process is given, and which of it goes together: layouts against layers, heads, tokens and micro batches.
+"""What a trainer process is given, and which of it goes together: layouts against layers, heads,
+tokens and micro batches.
 
-A layout that cannot run is refused with its whole product and the nearest that can. Standard library only, as
-`llm_core.training.config`.
+A layout that cannot run is refused with its whole product and the nearest that can. Standard
+library only, as `llm_core.training.config`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
         if self.model.vocab_size == 0:
-            raise ConfigError("model.vocab_size (0) must be resolved before a trainer starts; give the size of the tokenizer")
+            raise ConfigError(
+                "model.vocab_size (0) must be resolved before a trainer starts; give the size of"
+                " the tokenizer"
+            )
 
 
 def check_run(
@@ -48,7 +52,8 @@ def check_run(
     memory: MemoryConfig = NO_SAVINGS,
     optimizer: OptimizerKind = "adamw",
 ) -> None:
-    """Rules that hold between groups. Raises ConfigError, for degrees that cannot run with the nearest that can."""
+    """Rules that hold between groups. Raises ConfigError, for degrees that cannot run with the
+    nearest that can."""
 
     def check(parallel: ParallelConfig) -> None:
         _check_degrees(model, train, parallel)
@@ -56,8 +61,8 @@ def check_run(
 
     if train.seq_len > model.max_seq_len:
         raise ConfigError(
-            f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len ({model.max_seq_len}); "
-            f"set model.max_seq_len={train.seq_len}"
+            f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len"
+            f" ({model.max_seq_len}); set model.max_seq_len={train.seq_len}"
         )
     try:
         _check_degrees(model, train, parallel)
@@ -71,7 +76,8 @@ def check_run(
 
 
 def _what_can_run(parallel: ParallelConfig, check: Callable[[ParallelConfig], None]) -> str:
-    """The nearest products of as many processes, or else the largest number of fewer ones that can have these degrees."""
+    """The nearest products of as many processes, or else the largest number of fewer ones that can
+    have these degrees."""
     if near := nearest_layouts(parallel, check):
         return f"nearest that can run: {' or '.join(other.product for other in near)}"
     for num_processes in range(parallel.num_processes - 1, 0, -1):
@@ -81,8 +87,11 @@ def _what_can_run(parallel: ParallelConfig, check: Callable[[ParallelConfig], No
     return "no other product of as many or fewer can run with the rest as it is"
 
 
-def nearest_layouts(parallel: ParallelConfig, check: Callable[[ParallelConfig], None], most: int = 2) -> list[ParallelConfig]:
-    """Layouts of as many processes that pass a check, by how little their degrees differ, as ratios, from those asked for."""
+def nearest_layouts(
+    parallel: ParallelConfig, check: Callable[[ParallelConfig], None], most: int = 2
+) -> list[ParallelConfig]:
+    """Layouts of as many processes that pass a check, by how little their degrees differ, as
+    ratios, from those asked for."""
 
     def distance(degrees: tuple[int, ...]) -> float:
         asked = (parallel.pp, parallel.cp, parallel.tp, parallel.dp_shard or degrees[3])
@@ -93,7 +102,9 @@ def nearest_layouts(parallel: ParallelConfig, check: Callable[[ParallelConfig], 
         for pp in divisors(parallel.num_processes)
         for cp in divisors(parallel.num_processes // pp)
         for tp in divisors(parallel.num_processes // pp // cp)
-        for shard in (divisors(parallel.num_processes // pp // tp) if parallel.kind == "hsdp" else [0])
+        for shard in (
+            divisors(parallel.num_processes // pp // tp) if parallel.kind == "hsdp" else [0]
+        )
     ]
     found: list[ParallelConfig] = []
     for pp, cp, tp, shard in sorted(products, key=distance):
@@ -107,22 +118,32 @@ def nearest_layouts(parallel: ParallelConfig, check: Callable[[ParallelConfig], 
 
 
 def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether processes, layers, heads, tokens and micro batches divide as the degrees ask. Raises ConfigError."""
+    """Whether processes, layers, heads, tokens and micro batches divide as the degrees ask. Raises
+    ConfigError."""
     check_shares(parallel)
     plan = parallel.plan(model.num_layers)
     piece = train.micro_batch_sequences * parallel.dp
     if train.global_batch_sequences % piece:
         suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
-        of = "num_processes" if parallel.pp * parallel.cp * parallel.tp == 1 else "data-parallel degree"
+        of = (
+            "num_processes"
+            if parallel.pp * parallel.cp * parallel.tp == 1
+            else "data-parallel degree"
+        )
         raise ConfigError(
-            f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of micro_batch_sequences x "
-            f"{of} ({train.micro_batch_sequences} x {parallel.dp}); {_smaller_micro_batch(train, parallel.dp, plan)}"
-            f"try global_batch_sequences={suggestion}"
+            f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of"
+            f" micro_batch_sequences x {of} ({train.micro_batch_sequences} x {parallel.dp});"
+            f" {_smaller_micro_batch(train, parallel.dp, plan)}try"
+            f" global_batch_sequences={suggestion}"
         )
     if plan is not None:
-        plan.check_micro_batches(train.global_batch_sequences // piece, _smaller_micro_batch(train, parallel.dp, plan))
+        plan.check_micro_batches(
+            train.global_batch_sequences // piece, _smaller_micro_batch(train, parallel.dp, plan)
+        )
     if parallel.cp > 1:
-        check_context(model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp)
+        check_context(
+            model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp
+        )
     if parallel.tp > 1:
         check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
 
@@ -137,43 +158,61 @@ def check_shares(parallel: ParallelConfig) -> None:
         )
     if parallel.kind != "hsdp" and parallel.dp_shard:
         raise ConfigError(
-            f"parallel.dp_shard ({parallel.dp_shard}) belongs to kind=hsdp, kind is {parallel.kind}; set parallel.dp_shard=0"
+            f"parallel.dp_shard ({parallel.dp_shard}) belongs to kind=hsdp, kind is"
+            f" {parallel.kind}; set parallel.dp_shard=0"
         )
     replicas = parallel.num_processes // (parallel.pp * parallel.tp)
-    if parallel.kind == "hsdp" and (not 1 < parallel.dp_shard < replicas or replicas % parallel.dp_shard):
+    if parallel.kind == "hsdp" and (
+        not 1 < parallel.dp_shard < replicas or replicas % parallel.dp_shard
+    ):
         possible = [size for size in divisors(replicas) if 1 < size < replicas]
-        way_out = f"try dp_shard={' or '.join(map(str, possible))}" if possible else "use fsdp, or more processes"
+        way_out = (
+            f"try dp_shard={' or '.join(map(str, possible))}"
+            if possible
+            else "use fsdp, or more processes"
+        )
         raise ConfigError(
-            f"parallel.dp_shard ({parallel.dp_shard}) must divide the {replicas} processes that hold the same layers into groups "
-            f"of two or more; {way_out}"
+            f"parallel.dp_shard ({parallel.dp_shard}) must divide the {replicas} processes that"
+            f" hold the same layers into groups of two or more; {way_out}"
         )
 
 
 def _check_settings(
-    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig, optimizer: OptimizerKind
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig,
+    optimizer: OptimizerKind,
 ) -> None:
     """Whether what is asked for beside the degrees goes with them. Raises ConfigError."""
     if train.compile and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
         raise ConfigError(
-            f"train.compile (true) makes one pass of a block's backward, pp_schedule={parallel.pp_schedule} takes it apart; "
-            "use the schedule 1f1b or interleaved, or train.compile=false"
+            "train.compile (true) makes one pass of a block's backward,"
+            f" pp_schedule={parallel.pp_schedule} takes it apart; use the schedule 1f1b or"
+            " interleaved, or train.compile=false"
         )
     if train.kernels != "torch" and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
-        # torch 2.11 adds up the gradients of both results of a sum and its norm there, and hands them on as that of the sum.
+        # torch 2.11 adds up the gradients of both results of a sum and its norm there, and hands
+        # them on as that of the sum.
         raise ConfigError(
-            f"train.kernels ({train.kernels}) take a sum and its norm backward at once, pp_schedule={parallel.pp_schedule} takes "
-            "them apart; use the schedule 1f1b or interleaved, or train.kernels=torch"
+            f"train.kernels ({train.kernels}) take a sum and its norm backward at once,"
+            f" pp_schedule={parallel.pp_schedule} takes them apart; use the schedule 1f1b or"
+            " interleaved, or train.kernels=torch"
         )
     check_attention(train, parallel)
     if train.kernels != "torch" and model.ffn != "swiglu":
-        raise ConfigError(f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set train.kernels=torch")
+        raise ConfigError(
+            f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set"
+            " train.kernels=torch"
+        )
     check_quack(model, train, parallel, memory)
     check_memory(memory, model, parallel, optimizer)
     check_float8(model, train, parallel, memory)
 
 
 def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:
-    """The way out that leaves what is trained as it is: the largest micro batch below the one asked for that can run."""
+    """The way out that leaves what is trained as it is: the largest micro batch below the one asked
+    for that can run."""
     for size in range(train.micro_batch_sequences - 1, 0, -1):
         count, rest = divmod(train.global_batch_sequences, size * dp)
         if rest == 0 and (plan is None or plan.micro_batch_rule(count) is None):
@@ -182,30 +221,48 @@ def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) ->
 
 
 def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether the kernel that is asked for takes this run's numbers and masks. Raises ConfigError."""
+    """Whether the kernel that is asked for takes this run's numbers and masks. Raises
+    ConfigError."""
     kernel, causal_only = train.attention, ("cudnn", "flash", "fa3", "fa4")
     if kernel in (*causal_only, "varlen") and train.dtype == "fp32":
-        raise ConfigError(f"train.attention ({kernel}) takes 16-bit numbers, train.dtype is fp32; set train.dtype=bf16")
+        raise ConfigError(
+            f"train.attention ({kernel}) takes 16-bit numbers, train.dtype is fp32; set"
+            " train.dtype=bf16"
+        )
     if kernel in causal_only and train.data.mask_documents:
-        raise ConfigError(f"train.attention ({kernel}) cannot keep documents apart (mask_documents is true); use varlen or flex")
+        raise ConfigError(
+            f"train.attention ({kernel}) cannot keep documents apart (mask_documents is true); use"
+            " varlen or flex"
+        )
     if kernel in (*causal_only, "varlen") and parallel.cp > 1 and parallel.cp_kind == "all_gather":
         raise ConfigError(
-            f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex, or cp_kind=ulysses"
+            f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex,"
+            " or cp_kind=ulysses"
         )
-    if kernel not in ("auto", "sdpa", "reference") and parallel.cp > 1 and parallel.cp_kind == "ring":
+    if (
+        kernel not in ("auto", "sdpa", "reference")
+        and parallel.cp > 1
+        and parallel.cp_kind == "ring"
+    ):
         others = "all_gather or cp_kind=ulysses" if kernel == "flex" else "ulysses"
         raise ConfigError(
-            f"train.attention ({kernel}) does not give the parts that a ring adds up; use auto, sdpa or reference, "
-            f"or cp_kind={others}"
+            f"train.attention ({kernel}) does not give the parts that a ring adds up; use auto,"
+            f" sdpa or reference, or cp_kind={others}"
         )
 
 
-def check_quack(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
-    """Whether the package multiplies what this run has, where it is asked for. Raises ConfigError."""
+def check_quack(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
+) -> None:
+    """Whether the package multiplies what this run has, where it is asked for. Raises
+    ConfigError."""
     if train.kernels != "quack":
         return
     if train.dtype == "fp32":
-        raise ConfigError("train.kernels (quack) multiply 16-bit numbers, train.dtype is fp32; set train.dtype=bf16")
+        raise ConfigError(
+            "train.kernels (quack) multiply 16-bit numbers, train.dtype is fp32; set"
+            " train.dtype=bf16"
+        )
     values = (
         ("parallel.tp", parallel.tp, 1),
         ("memory.ffn_tiles", memory.ffn_tiles, 1),
@@ -215,36 +272,55 @@ def check_quack(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig
     for name, value, stands in values:
         if value != stands:
             raise ConfigError(
-                f"train.kernels (quack) multiply whole feed-forwards in 16 bits, without biases; {name} is "
-                f"{str(value).lower()}; set train.kernels=triton"
+                "train.kernels (quack) multiply whole feed-forwards in 16 bits, without biases;"
+                f" {name} is {str(value).lower()}; set train.kernels=triton"
             )
     for name, width in (("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)):
         if width % 8:
-            raise ConfigError(f"train.kernels (quack) need multiples of 8, {name} is {width}; set train.kernels=triton")
+            raise ConfigError(
+                f"train.kernels (quack) need multiples of 8, {name} is {width}; set"
+                " train.kernels=triton"
+            )
 
 
-def check_float8(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
+def check_float8(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
+) -> None:
     """Whether products can be taken in 8 bits, where they are asked for. Raises ConfigError."""
     if not train.float8:
         return
     if train.dtype != "bf16":
         raise ConfigError(
-            f"train.float8 (true) gives activations in bfloat16, train.dtype is {train.dtype}; set train.dtype=bf16"
+            f"train.float8 (true) gives activations in bfloat16, train.dtype is {train.dtype}; set"
+            " train.dtype=bf16"
         )
     split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
-    for name, value, stands in (("parallel.tp", parallel.tp, 1), ("memory.ffn_tiles", memory.ffn_tiles, 1)):
+    for name, value, stands in (
+        ("parallel.tp", parallel.tp, 1),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+    ):
         if value != stands:
-            raise ConfigError(f"train.float8 (true) multiplies whole layers, {name} is {value}; set {name}={stands}")
+            raise ConfigError(
+                f"train.float8 (true) multiplies whole layers, {name} is {value}; set"
+                f" {name}={stands}"
+            )
     if split_backward:
         raise ConfigError(
-            f"train.float8 (true) takes both gradients at once, pp_schedule={parallel.pp_schedule} takes them apart; "
-            "use the schedule 1f1b or interleaved"
+            f"train.float8 (true) takes both gradients at once, pp_schedule={parallel.pp_schedule}"
+            " takes them apart; use the schedule 1f1b or interleaved"
         )
     tokens = train.micro_batch_sequences * train.seq_len // parallel.cp
-    widths = {"model.dim": model.dim, "the width of all heads": model.attention_dim, "model.ffn_dim": model.ffn_dim}
-    widths["the width of queries, keys and values"] = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    widths = {
+        "model.dim": model.dim,
+        "the width of all heads": model.attention_dim,
+        "model.ffn_dim": model.ffn_dim,
+    }
+    widths["the width of queries, keys and values"] = (
+        model.num_heads + 2 * model.num_kv_heads
+    ) * model.head_dim
     for name, width in (widths | {"tokens of a micro batch on a process": tokens}).items():
         if width % 16:
             raise ConfigError(
-                f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set train.float8=false"
+                f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set"
+                " train.float8=false"
             )

@@ -7,7 +7,7 @@
 | wsd | 1, then in the last `decay_frac` of the steps to `min_lr_frac` by `decay_shape` (Hu et al., 2024; Haegele et al., 2024) |
 | inverse_sqrt | the root of warmup_steps / step, at least `min_lr_frac` (Vaswani et al., 2017) |
 | constant | 1 |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from llm_core.optim.config import OptimConfig
 
 
 def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
-    """Rate of the update that makes step `step` of 1 … num_steps. Rises linearly to the peak over `warmup_steps`."""
+    """Rate of the update that makes step `step` of 1 … num_steps. Rises linearly to the peak over
+    `warmup_steps`."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     return config.lr * _fraction(step, num_steps, config)

@@ -9,10 +9,10 @@
 | `error`, `refused` | of failed: what was wrong, and whether a user can change it |
 | `cause` | of died: how the processes ended without writing an outcome |
 
-A dying process cannot write `died`: its parent does (`note_death`), or the next reader of the file. A trainer
-holds a lock on its work directory, which ends with it, so a reader on its host knows; elsewhere the last sign of life decides.
-Training only remembers the step, so a step costs nothing.
-"""
+A dying process cannot write `died`: its parent does (`note_death`), or the next reader of the file.
+A trainer holds a lock on its work directory, which ends with it, so a reader on its host knows;
+elsewhere the last sign of life decides. Training only remembers the step, so a step costs nothing.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ STATUS_FILE = "status.json"
 LOCK_FILE = "trainer.lock"
 BEAT_S = 5.0
 SILENT_S = 300.0
-"""A run on another host whose last sign of life is older is taken for dead: many beats, and clocks may differ."""
+"""A run on another host whose last sign of life is older is taken for dead: many beats, and clocks
+may differ."""
 
 
 class Heartbeat:
@@ -57,7 +58,12 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -103,8 +109,14 @@ def _text_of(at: float) -> str:
 
 
 def write_status(path: Path, outcome: str, step: int, durable: bool = False, **facts: Any) -> None:
-    """Say how a run stands. Readers see the old file or the new one; on a full disk the old one is written over."""
-    text = json.dumps({"outcome": outcome, "step": step, "at": _text_of(time.time())} | facts, sort_keys=True) + "\n"
+    """Say how a run stands. Readers see the old file or the new one; on a full disk the old one is
+    written over."""
+    text = (
+        json.dumps(
+            {"outcome": outcome, "step": step, "at": _text_of(time.time())} | facts, sort_keys=True
+        )
+        + "\n"
+    )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, "utf-8")
@@ -121,12 +133,15 @@ def write_status(path: Path, outcome: str, step: int, durable: bool = False, **f
 def _write_over(path: Path, text: str) -> None:
     """In the blocks that the file has: a full disk gives no others."""
     with path.open("r+b", buffering=0) as stream:
-        stream.write(text.encode().ljust(os.fstat(stream.fileno()).st_size))  # JSON may end in blanks
+        stream.write(
+            text.encode().ljust(os.fstat(stream.fileno()).st_size)
+        )  # JSON may end in blanks
         os.fsync(stream.fileno())
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """How the run of a work directory stands, `died` if it ended without a word; empty where none has begun."""
+    """How the run of a work directory stands, `died` if it ended without a word; empty where none
+    has begun."""
     status = status_as_written(path)
     if status.get("outcome") != "running":
         return status
@@ -136,7 +151,11 @@ def read_status(path: Path) -> dict[str, Any]:
     who = f"process {status.get('pid')} on {host}"
     if host != platform.node():
         silent_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
-        return status if silent_s < SILENT_S else status | {"outcome": "died", "cause": f"no sign of life of {who} since {at}"}
+        return (
+            status
+            if silent_s < SILENT_S
+            else status | {"outcome": "died", "cause": f"no sign of life of {who} since {at}"}
+        )
     if is_held(path.parent):
         return status
     status = status_as_written(path)  # again: it may have ended with a word in between
@@ -158,12 +177,23 @@ def is_held(workdir: Path) -> bool:
 
 def note_death(path: Path, cause: str) -> None:
     """Say that a run ended without a word. Raises OSError where it cannot be written."""
-    known = {name: value for name, value in status_as_written(path).items() if name not in ("outcome", "step", "at")}
-    write_status(path, "died", status_as_written(path).get("step", 0), durable=True, **known | {"cause": cause})
+    known = {
+        name: value
+        for name, value in status_as_written(path).items()
+        if name not in ("outcome", "step", "at")
+    }
+    write_status(
+        path,
+        "died",
+        status_as_written(path).get("step", 0),
+        durable=True,
+        **known | {"cause": cause},
+    )
 
 
 def status_as_written(path: Path) -> dict[str, Any]:
-    """Without asking whether the run lives; empty where there is no file, or none that is whole, as after a loss of power."""
+    """Without asking whether the run lives; empty where there is no file, or none that is whole, as
+    after a loss of power."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, ValueError):

@@ -1,8 +1,9 @@
-"""One update from one global batch: forward and backward piece by piece → norm → clipped update, or none where it would do harm.
+"""One update from one global batch: forward and backward piece by piece → norm → clipped update, or
+none where it would do harm.
 
-The loss is the sum over all targets of the global batch divided by their count, whatever the layout and the size of
-micro batches, so each target weighs the same. Nothing here waits for the device: what a step found stays there until
-the trainer fetches the numbers of many steps at once.
+The loss is the sum over all targets of the global batch divided by their count, whatever the layout
+and the size of micro batches, so each target weighs the same. Nothing here waits for the device:
+what a step found stays there until the trainer fetches the numbers of many steps at once.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def train_step(
     ranks: Ranks,
     num_sources: int = 0,
 ) -> Tensor:
-    """Update the model once, or skip a bad step; a `StepReport` as a tensor on the device, the same on every rank.
+    """Update the model once, or skip a bad step; a `StepReport` as a tensor on the device, the same
+    on every rank.
 
-    batch: fields of a `Batch`, of whole rows of this data-parallel rank. With sources in it and `num_sources` of them, (nats,
-    targets) of each follow the report.
+    batch: fields of a `Batch`, of whole rows of this data-parallel rank. With sources in it and
+    `num_sources` of them, (nats, targets) of each follow the report.
     """
     ids_BT, targets_BT, rows = place(batch, layout, ranks)
     by_source = None
@@ -53,7 +55,9 @@ def train_step(
     count, scale = num_targets.clamp(min=1), optimizer.loss_scale
     divisor = count if scale is None else count / scale
     loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, divisor, config, ranks, by_source)
-    loss, norm, sums = agree(loss, gradient_norm(layout), ranks, None if by_source is None else by_source.sums_S2)
+    loss, norm, sums = agree(
+        loss, gradient_norm(layout), ranks, None if by_source is None else by_source.sums_S2
+    )
     if scale is not None:
         loss, norm = loss / scale, norm / scale
     with record_function(OPTIMIZER_MARK):
@@ -62,10 +66,14 @@ def train_step(
     return torch.cat([report, sums])
 
 
-def agree(loss: Tensor, norm: Tensor, ranks: Ranks, sums: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """(summed loss, norm, flat sums), alike to the bit on all ranks, so that they judge alike, in one exchange.
+def agree(
+    loss: Tensor, norm: Tensor, ranks: Ranks, sums: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(summed loss, norm, flat sums), alike to the bit on all ranks, so that they judge alike, in
+    one exchange.
 
-    A norm that is no number on any rank is none. sums: float64 of what each token adds once; None: there are none.
+    A norm that is no number on any rank is none. sums: float64 of what each token adds once; None:
+    there are none.
     """
     own = loss[None] if sums is None else torch.cat([loss[None], sums.flatten()])
     own = own if ranks.counts_losses else torch.zeros_like(own)
@@ -76,23 +84,34 @@ def agree(loss: Tensor, norm: Tensor, ranks: Ranks, sums: Tensor | None = None) 
     return total, torch.where(broken > 0, torch.inf, norm), summed[3:]
 
 
-def place(batch: tuple[Tensor | None, ...], layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, Rows]:
-    """(ids_BT, targets_BT, rows) on the device of this rank: its slice of the tokens where a context has several."""
+def place(
+    batch: tuple[Tensor | None, ...], layout: Layout, ranks: Ranks
+) -> tuple[Tensor, Tensor, Rows]:
+    """(ids_BT, targets_BT, rows) on the device of this rank: its slice of the tokens where a
+    context has several."""
     ids_BT, targets_BT, documents_BK, _ = Batch(*batch)  # type: ignore[arg-type]
-    ids_BT, targets_BT = (tensor.to(ranks.device, non_blocking=True) for tensor in (ids_BT, targets_BT))
+    ids_BT, targets_BT = (
+        tensor.to(ranks.device, non_blocking=True) for tensor in (ids_BT, targets_BT)
+    )
     rows = {}
     if documents_BK is not None:
         rows["documents_BK"] = documents_BK = documents_BK.to(ranks.device, non_blocking=True)
     if layout.context is not None:
         positions_BK = restarting_positions(documents_BK) if documents_BK is not None else None
-        ids_BT, targets_BT, rows["positions_BT"] = layout.context.slice(ids_BT, targets_BT, positions_BK)
+        ids_BT, targets_BT, rows["positions_BT"] = layout.context.slice(
+            ids_BT, targets_BT, positions_BK
+        )
     return ids_BT, targets_BT, rows
 
 
 def own_columns(whole_BK: Tensor, layout: Layout, ranks: Ranks) -> Tensor:
     """On the device of this rank, the columns of the tokens that are its own."""
     own = whole_BK.to(ranks.device, non_blocking=True)
-    return own if layout.context is None else own[:, layout.context.columns(own.shape[1], ranks.device)]
+    return (
+        own
+        if layout.context is None
+        else own[:, layout.context.columns(own.shape[1], ranks.device)]
+    )
 
 
 def accumulate_gradients(
@@ -105,16 +124,19 @@ def accumulate_gradients(
     ranks: Ranks,
     by_source: SourceSums | None = None,
 ) -> Tensor:
-    """Add the gradient of the summed loss / `count` of this rank's rows, and give that loss as a float64 scalar.
+    """Add the gradient of the summed loss / `count` of this rank's rows, and give that loss as a
+    float64 scalar.
 
-    count: targets of the whole global batch; losses are divided before backward, so ranks only ever add.
-    by_source: gets the losses of this rank's tokens.
+    count: targets of the whole global batch; losses are divided before backward, so ranks only ever
+    add. by_source: gets the losses of this rank's tokens.
     """
     size = config.train.micro_batch_sequences
     cast = partial(autocast, ranks.device, config.train.dtype)
     if layout.pipeline is not None:
         with cast():
-            loss = layout.pipeline.accumulate_gradients(ids_BT, targets_BT, count, len(ids_BT) // size, by_source, **rows)
+            loss = layout.pipeline.accumulate_gradients(
+                ids_BT, targets_BT, count, len(ids_BT) // size, by_source, **rows
+            )
         finish_gradients(layout)
         return loss
     loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
@@ -123,7 +145,9 @@ def accumulate_gradients(
         with last_micro_batch(layout, begin + size >= len(ids_BT)):
             with cast():
                 nats, losses_BT = layout.model(
-                    ids_BT[piece], targets_BT=targets_BT[piece], **{name: value[piece] for name, value in rows.items()}
+                    ids_BT[piece],
+                    targets_BT=targets_BT[piece],
+                    **{name: value[piece] for name, value in rows.items()},
                 )
             micro_loss = nats / count
             micro_loss.backward()
@@ -135,7 +159,8 @@ def accumulate_gradients(
 
 
 def token_losses(layout: Layout, ids_BT: Tensor, targets_BT: Tensor, rows: Rows) -> Tensor | None:
-    """Nats of each target, losses_BT; None on processes that do not see the head. Every process must call it."""
+    """Nats of each target, losses_BT; None on processes that do not see the head. Every process
+    must call it."""
     if layout.pipeline is not None:
         return layout.pipeline.forward(ids_BT, targets_BT, **rows)
     losses_BT: Tensor = layout.model(ids_BT, targets_BT=targets_BT, **rows)[1]

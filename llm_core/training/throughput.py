@@ -1,4 +1,5 @@
-"""Measures how fast training goes, and whether a process is slower than the others: rows of `timing.jsonl`, one a logged stretch.
+"""Measures how fast training goes, and whether a process is slower than the others: rows of
+`timing.jsonl`, one a logged stretch.
 
 | field | what |
 |---|---|
@@ -9,11 +10,12 @@
 | `max_memory_bytes` | the most that a process held: of the GPU where there is one, else resident |
 | `slowest_rank`, `slowest_pace` | with several processes: who took longest for a small product, in medians of all |
 
-FLOPs are those of the pairs that the masks of the very batches let attend; padding attends nothing. Inside a step processes
-wait for each other, so their wall times are alike; a pace is therefore measured on a product that each computes alone. It finds
-slow or shared processors and throttled GPUs; a slow disk shows in `data_wait_s`. Cost: three products of less than a
-millisecond, and an exchange of four numbers, per logged stretch.
-"""
+FLOPs are those of the pairs that the masks of the very batches let attend; padding attends nothing.
+Inside a step processes wait for each other, so their wall times are alike; a pace is therefore
+measured on a product that each computes alone. It finds slow or shared processors and throttled
+GPUs; a slow disk shows in `data_wait_s`. Cost: three products of less than a millisecond, and an
+exchange of four numbers, per logged stretch.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from llm_core.planner.roofline import best_time
 from llm_core.training.run_config import RunConfig
 
 SLOW_PACE, SLOW_STRETCHES = 1.3, 3
-"""A process that is so many times slower than the median, so many stretches in a row, is reported."""
+"""A process that is so many times slower than the median, so many stretches in a row, is
+reported."""
 
 Result = TypeVar("Result")
 
@@ -45,7 +48,8 @@ Result = TypeVar("Result")
 class StepClock:
     """Measures stretches of steps. Every rank has one and makes the same calls.
 
-    peak_flops: of one device, per second; 0 where it is not known. report: told (event, step, what), on the first rank.
+    peak_flops: of one device, per second; 0 where it is not known. report: told (event, step,
+    what), on the first rank.
     """
 
     config: RunConfig
@@ -60,7 +64,12 @@ class StepClock:
 
     def restart(self) -> None:
         """The next stretch begins now."""
-        self._began, self._waited_s, self._pairs, self._tokens = time.perf_counter(), 0.0, torch.zeros_like(self._pairs), 0
+        self._began, self._waited_s, self._pairs, self._tokens = (
+            time.perf_counter(),
+            0.0,
+            torch.zeros_like(self._pairs),
+            0,
+        )
 
     def wait_for(self, made: Callable[[], Result]) -> Result:
         """What a call gives; its time is time without data."""
@@ -70,7 +79,8 @@ class StepClock:
         return found
 
     def see(self, batch: tuple[Tensor | None, ...], pattern: Pattern) -> None:
-        """Count what attends in a batch of this process: fields of a `Batch`, and the pattern of the model."""
+        """Count what attends in a batch of this process: fields of a `Batch`, and the pattern of
+        the model."""
         ids_BT, _, documents_BT, _ = Batch(*batch)  # type: ignore[arg-type]
         rows, tokens = ids_BT.shape
         if documents_BT is None:
@@ -80,18 +90,31 @@ class StepClock:
         self._tokens += rows * tokens
 
     def row(self, step: int, num_steps: int) -> dict[str, Any]:
-        """The facts of the steps since the last call, up to `step`; the device has been waited for."""
+        """The facts of the steps since the last call, up to `step`; the device has been waited
+        for."""
         elapsed_s = time.perf_counter() - self._began
         paces, waits, memory, attended = self._of_all_ranks()
         tokens_per_s = num_steps * self.config.train.tokens_per_step / elapsed_s
-        found = {"step": step, "num_steps": num_steps, "elapsed_s": elapsed_s, "tokens_per_s": tokens_per_s}
-        found |= {"data_wait_s": max(waits), "max_memory_bytes": int(max(memory)), "attended_tokens": statistics.fmean(attended)}
+        found = {
+            "step": step,
+            "num_steps": num_steps,
+            "elapsed_s": elapsed_s,
+            "tokens_per_s": tokens_per_s,
+        }
+        found |= {
+            "data_wait_s": max(waits),
+            "max_memory_bytes": int(max(memory)),
+            "attended_tokens": statistics.fmean(attended),
+        }
         if self.peak_flops:
             for name, causal in (("full", False), ("causal", True)):
                 found[f"mfu_{name}"] = self._mfu(tokens_per_s, found["attended_tokens"], causal)
         if len(paces) > 1:
             slowest = max(range(len(paces)), key=lambda rank: paces[rank])
-            found |= {"slowest_rank": slowest, "slowest_pace": paces[slowest] / statistics.median(paces)}
+            found |= {
+                "slowest_rank": slowest,
+                "slowest_pace": paces[slowest] / statistics.median(paces),
+            }
             self._watch(step, slowest, found["slowest_pace"])
         self.restart()
         return found
@@ -101,10 +124,17 @@ class StepClock:
         return tokens_per_s * flops / (self.peak_flops * self.ranks.world)
 
     def _of_all_ranks(self) -> tuple[list[float], list[float], list[float], list[float]]:
-        """(seconds of the product, seconds without data, bytes held, tokens attended) of each rank."""
+        """(seconds of the product, seconds without data, bytes held, tokens attended) of each
+        rank."""
         device = self.ranks.device
-        attended = 2 * float(self._pairs) / self._tokens if self._tokens else float(self.config.train.seq_len)
-        mine = torch.tensor([0.0, self._waited_s, held_bytes(device), attended], dtype=torch.float64, device=device)
+        attended = (
+            2 * float(self._pairs) / self._tokens
+            if self._tokens
+            else float(self.config.train.seq_len)
+        )
+        mine = torch.tensor(
+            [0.0, self._waited_s, held_bytes(device), attended], dtype=torch.float64, device=device
+        )
         if self.ranks.world == 1:
             return [0.0], [self._waited_s], [float(mine[2])], [attended]
         mine[0] = product_time(device)
@@ -116,18 +146,26 @@ class StepClock:
     def _watch(self, step: int, slowest: int, pace: float) -> None:
         self._slow = {slowest: self._slow.get(slowest, 0) + 1} if pace > SLOW_PACE else {}
         if self._slow.get(slowest, 0) == SLOW_STRETCHES and self.ranks.is_first and self.report:
-            what = f"rank {slowest} computes {pace:.2f} times as long as the median, {SLOW_STRETCHES} logged stretches in a row"
+            what = (
+                f"rank {slowest} computes {pace:.2f} times as long as the median, {SLOW_STRETCHES}"
+                " logged stretches in a row"
+            )
             self.report("slow_rank", step, what)
 
 
 def product_time(device: torch.device) -> float:
-    """Seconds of a small product on this device, the best of a few: less than a millisecond where nothing else runs."""
+    """Seconds of a small product on this device, the best of a few: less than a millisecond where
+    nothing else runs."""
     size = 4096 if device.type == "cuda" else 160
-    matrix = torch.ones(size, size, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32, device=device)
+    matrix = torch.ones(
+        size, size, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32, device=device
+    )
     return best_time(lambda: matrix @ matrix, device, repeats=3)
 
 
 def held_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

@@ -1,9 +1,11 @@
-"""The trainer process: `torchrun -m llm_core.training.train --config resolved.json --workdir DIR`, or one process without torchrun.
+"""The trainer process: `torchrun -m llm_core.training.train --config resolved.json --workdir DIR`,
+or one process without torchrun.
 
-Its only input is the resolved config file. In the work directory it keeps `checkpoints/`, `metrics.jsonl`, `timing.jsonl`
-and `status.json`, goes on from the newest checkpoint it finds there, and leaves the model in `model/` when it finishes.
-SIGTERM and SIGUSR1 ask it to save and stop (code 75); a second trainer in the same directory waits for the first to end.
-What a user can mend is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
+Its only input is the resolved config file. In the work directory it keeps `checkpoints/`,
+`metrics.jsonl`, `timing.jsonl` and `status.json`, goes on from the newest checkpoint it finds
+there, and leaves the model in `model/` when it finishes. SIGTERM and SIGUSR1 ask it to save and
+stop (code 75); a second trainer in the same directory waits for the first to end. What a user can
+mend is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
 """
 
 from __future__ import annotations
@@ -59,9 +61,11 @@ from llm_core.training.trainer import Batches, Preempted, Trainer
 from llm_core.training.validate import read_validation_set
 
 TRY_AGAIN = os.EX_TEMPFAIL
-"""Exit code of a run that was asked to stop and has saved: launchers and queues that start it again go on from there."""
+"""Exit code of a run that was asked to stop and has saved: launchers and queues that start it again
+go on from there."""
 REFUSED = 2
-"""Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so again."""
+"""Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so
+again."""
 USER_ERRORS = (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError)
 """What ends with that code and one line, which names the way out; anything else is a defect."""
 MODEL_FOLDER = "model"
@@ -70,7 +74,9 @@ MODEL_FOLDER = "model"
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="resolved run config, JSON")
-    parser.add_argument("--workdir", type=Path, required=True, help="where checkpoints and metrics are kept")
+    parser.add_argument(
+        "--workdir", type=Path, required=True, help="where checkpoints and metrics are kept"
+    )
     arguments = parser.parse_args(argv)
     escape_defects()
     try:
@@ -87,7 +93,9 @@ def read_run_config(file: Path) -> RunConfig:
     try:
         values = json.loads(file.read_text("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {file} is not JSON ({error}); give the resolved config of a run") from error
+        raise ConfigError(
+            f"--config {file} is not JSON ({error}); give the resolved config of a run"
+        ) from error
     return build(RunConfig, values)
 
 
@@ -105,13 +113,16 @@ def run_in(workdir: Path, config: RunConfig) -> str:
             except BaseException as error:
                 try:
                     status.end("failed", error=str(error), refused=isinstance(error, USER_ERRORS))
-                except OSError as no_room:  # often what went wrong in the first place, which must be told
+                except (
+                    OSError
+                ) as no_room:  # often what went wrong in the first place, which must be told
                     note(f"{workdir / STATUS_FILE} was not written: {no_room}")
                 raise
 
 
 def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> str:
-    """Train to the end, or until asked to stop: finished or preempted, as `status.json` says too."""
+    """Train to the end, or until asked to stop: finished or preempted, as `status.json` says
+    too."""
     stop = StopFlag()
     status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel)
@@ -123,21 +134,35 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         for split in (shards, validation_shards):
             split.check_ids(config.model.vocab_size)
         loader = build_loader(config, shards, ranks)
-        facts = {"device": device_name(ranks.device), "num_processes": ranks.world, "num_threads": num_threads}
+        facts = {
+            "device": device_name(ranks.device),
+            "num_processes": ranks.world,
+            "num_threads": num_threads,
+        }
         peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
-        facts |= {"packing": dataclasses.asdict(loader.shares()), "peak_flops": peak_flops, "peak_is": peak_is}
+        facts |= {
+            "packing": dataclasses.asdict(loader.shares()),
+            "peak_flops": peak_flops,
+            "peak_is": peak_is,
+        }
         ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
         if metrics and status.earlier.get("outcome") in ("running", "died"):
-            died = status.earlier.get("cause", f"process {status.earlier.get('pid')} ended without a word")
+            died = status.earlier.get(
+                "cause", f"process {status.earlier.get('pid')} ended without a word"
+            )
             metrics.tell("died", int(status.earlier["step"]), died)
         report, identity = reporter(metrics), made_with(config, shards, validation_shards)
         with (
             Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
-            Checkpoints(workdir / "checkpoints", ranks, *checkpointing(config, ranks), report, identity) as saved,
+            Checkpoints(
+                workdir / "checkpoints", ranks, *checkpointing(config, ranks), report, identity
+            ) as saved,
             Checkpoints(workdir / "points", ranks, report=report, made_with=identity) as points,
         ):
-            trainer, start = build_trainer(config, workdir, batches, validation_shards, ranks, saved, metrics, stop, peak_flops)
+            trainer, start = build_trainer(
+                config, workdir, batches, validation_shards, ranks, saved, metrics, stop, peak_flops
+            )
             trainer.sources = loader.sources.names if loader.sources else ()
             if config.optim.guard.rollback_skips:
                 trainer.rollback = Rollback(config.optim.guard, points)
@@ -176,7 +201,9 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
     return report
 
 
-def publish_model(config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None) -> None:
+def publish_model(
+    config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None
+) -> None:
     """Export to `model/`, which is the whole model or is not there."""
     final, unpublished = workdir / MODEL_FOLDER, workdir / f".{MODEL_FOLDER}.tmp"
     for path in (unpublished, final):
@@ -189,11 +216,20 @@ def publish_model(config: RunConfig, weights: Mapping[str, Tensor], workdir: Pat
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
     train = config.train
-    return Loader(shards, train.seq_len, train.global_batch_sequences, train.seed, ranks.data_rank, ranks.data_world, train.data)
+    return Loader(
+        shards,
+        train.seq_len,
+        train.global_batch_sequences,
+        train.seed,
+        ranks.data_rank,
+        ranks.data_world,
+        train.data,
+    )
 
 
 def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
-    """How many of the newest checkpoints stay, whether the best does too, and whether training goes on while one is written."""
+    """How many of the newest checkpoints stay, whether the best does too, and whether training goes
+    on while one is written."""
     train = config.train
     in_background = train.checkpoint_in_background
     if in_background is None:
@@ -213,25 +249,32 @@ def build_trainer(
     stop: StopFlag,
     peak_flops: float,
 ) -> tuple[Trainer, int]:
-    """A trainer with its parts made, filled from the newest checkpoint, and the step it stands at."""
+    """A trainer with its parts made, filled from the newest checkpoint, and the step it stands
+    at."""
     train = config.train
     bytes_per_token = padded_bytes_per_token(config)
     mask_documents = train.data.mask_documents
-    validation = read_validation_set(validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents)
+    validation = read_validation_set(
+        validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents
+    )
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
     start = checkpoints.load(layout, optimizer, train.restart)
     if start > train.num_steps:
         raise ConfigError(
-            f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step {start} in {workdir}; "
-            "give as many, or a work directory of its own"
+            f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step"
+            f" {start} in {workdir}; give as many, or a work directory of its own"
         )
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))
     if metrics:
         metrics.cut(start)
         if 0 < start < train.num_steps:
-            metrics.tell("resumed", start, f"goes on from the checkpoint of step {start}, on {ranks.world} processes")
+            metrics.tell(
+                "resumed",
+                start,
+                f"goes on from the checkpoint of step {start}, on {ranks.world} processes",
+            )
     trainer = Trainer(
         layout=layout,
         optimizer=optimizer,
@@ -254,11 +297,13 @@ def padded_bytes_per_token(config: RunConfig) -> np.ndarray:
         table = np.load(config.bytes_per_token, allow_pickle=False).astype(np.int64)
     except (ValueError, EOFError) as error:
         raise ConfigError(
-            f"bytes_per_token ({config.bytes_per_token}) is not a table of numbers; give that of a tokenizer"
+            f"bytes_per_token ({config.bytes_per_token}) is not a table of numbers; give that of a"
+            " tokenizer"
         ) from error
     if len(table) > config.model.vocab_size:
         raise ConfigError(
-            f"model.vocab_size ({config.model.vocab_size}) must hold the {len(table)} ids of the tokenizer; 0 takes them all"
+            f"model.vocab_size ({config.model.vocab_size}) must hold the {len(table)} ids of the"
+            " tokenizer; 0 takes them all"
         )
     return np.pad(table, (0, config.model.vocab_size - len(table)))
 
@@ -280,7 +325,8 @@ class StopFlag:
 
 @contextmanager
 def hold_workdir(workdir: Path) -> Iterator[None]:
-    """Be the only trainer in a directory, by a lock that ends with the process; the first rank holds it for all."""
+    """Be the only trainer in a directory, by a lock that ends with the process; the first rank
+    holds it for all."""
     if not is_first_rank():
         yield
         return

@@ -1,4 +1,5 @@
-"""The training loop: a step, a validation now and then, a checkpoint now and then, and a clean stop when asked."""
+"""The training loop: a step, a validation now and then, a checkpoint now and then, and a clean stop
+when asked."""
 
 from __future__ import annotations
 
@@ -41,13 +42,12 @@ class Preempted(Exception):
 class Trainer:
     """Holds finished parts and runs them; every rank has one and all do the same steps.
 
-    metrics, timing: where numbers go; None on all ranks but the first.
-    rollback: how the run goes back after too many skipped steps; None: it does not.
-    recorder: of a profile of some steps; None: there is none.
-    sources: names of the sources that batches tell of, for losses by source.
-    should_stop: asked after each step; one rank's yes stops all, several ranks after the step that follows.
-    on_step: told each step that ended on the host.
-    peak_flops: of one device, per second; 0 where it is not known.
+    metrics, timing: where numbers go; None on all ranks but the first. rollback: how the run goes
+    back after too many skipped steps; None: it does not. recorder: of a profile of some steps;
+    None: there is none. sources: names of the sources that batches tell of, for losses by source.
+    should_stop: asked after each step; one rank's yes stops all, several ranks after the step that
+    follows. on_step: told each step that ended on the host. peak_flops: of one device, per second;
+    0 where it is not known.
     """
 
     layout: Layout
@@ -71,11 +71,14 @@ class Trainer:
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.clock = StepClock(self.config, self.ranks, self.peak_flops, self.metrics.tell if self.metrics else None)
+        self.clock = StepClock(
+            self.config, self.ranks, self.peak_flops, self.metrics.tell if self.metrics else None
+        )
         self._stops = Vote(self.ranks)
 
     def run(self, start: int) -> None:
-        """Steps start + 1 … num_steps. Raises Preempted once a stop was asked for and a checkpoint is saved."""
+        """Steps start + 1 … num_steps. Raises Preempted once a stop was asked for and a checkpoint
+        is saved."""
         train = self.config.train
         self.clock.restart()
         self._validate_if_due(start)
@@ -109,7 +112,9 @@ class Trainer:
                 self._finish()
                 stopped = f"stopped at step {step} of {train.num_steps}"
                 if self.metrics:
-                    self.metrics.tell("preempted", step, f"{stopped} and saved, as asked by a signal")
+                    self.metrics.tell(
+                        "preempted", step, f"{stopped} and saved, as asked by a signal"
+                    )
                 raise Preempted(stopped)
         self._finish()
 
@@ -120,13 +125,17 @@ class Trainer:
         self.checkpoints.finish()
 
     def train_step(self, index: int, lr: float) -> Tensor:
-        """One update from global batch `index`: a report, as `llm_core.training.step.train_step` gives it."""
+        """One update from global batch `index`: a report, as `llm_core.training.step.train_step`
+        gives it."""
         batch = self.clock.wait_for(lambda: self.batches(index))
         self.clock.see(batch, self.layout.bare.pattern)
-        return train_step(self.layout, self.optimizer, batch, lr, self.config, self.ranks, len(self.sources))
+        return train_step(
+            self.layout, self.optimizer, batch, lr, self.config, self.ranks, len(self.sources)
+        )
 
     def _log_steps(self) -> int | None:
-        """Fetch the numbers of the steps since the last time: the only wait for the device between checkpoints.
+        """Fetch the numbers of the steps since the last time: the only wait for the device between
+        checkpoints.
 
         The step after which the run must go back, if there is one; later ones are not logged then.
         """
@@ -135,7 +144,10 @@ class Trainer:
         values = torch.stack([value for _, _, value in self._unlogged]).tolist()
         tokens = self.config.train.tokens_per_step
         for (step, lr, _), numbers in zip(self._unlogged, values, strict=True):
-            report, of_sources = StepReport(*numbers[: len(StepReport._fields)]), numbers[len(StepReport._fields) :]
+            report, of_sources = (
+                StepReport(*numbers[: len(StepReport._fields)]),
+                numbers[len(StepReport._fields) :],
+            )
             if self.metrics:
                 row = report.row(step, lr, step * tokens)
                 if of_sources and report.updated:
@@ -151,9 +163,14 @@ class Trainer:
         return None
 
     def _losses_by_source(self, sums: list[float]) -> dict[str, dict[str, float]]:
-        """Of the sources that a batch had targets of; sums: (nats, targets) of each source in turn."""
+        """Of the sources that a batch had targets of; sums: (nats, targets) of each source in
+        turn."""
         named = zip(self.sources, sums[::2], sums[1::2], strict=True)
-        return {name: {"train_loss": nats / targets, "targets": int(targets)} for name, nats, targets in named if targets}
+        return {
+            name: {"train_loss": nats / targets, "targets": int(targets)}
+            for name, nats, targets in named
+            if targets
+        }
 
     def _is_point(self, step: int) -> bool:
         return self.rollback is not None and self.rollback.is_point(step)
@@ -180,7 +197,8 @@ class Trainer:
         return step == self.config.train.num_steps or (every > 0 and step > 0 and step % every == 0)
 
     def _validate_if_due(self, step: int) -> bool:
-        """Validate where the plan says so and it has not been done; False when a stop was asked for meanwhile."""
+        """Validate where the plan says so and it has not been done; False when a stop was asked for
+        meanwhile."""
         if not self._validates_at(step) or self.ranks.any(self._val_loss_at(step) is not None):
             return True
         sums = self.validation_sums()
@@ -190,42 +208,58 @@ class Trainer:
         # The device has been waited for: only now may the time of the next steps begin.
         self.clock.restart()
         if not math.isfinite(found.val_loss):
-            raise TrainingDiverged(f"step {step}: validation loss {found.val_loss}; lower optim.lr or raise optim.warmup_steps")
+            raise TrainingDiverged(
+                f"step {step}: validation loss {found.val_loss}; lower optim.lr or raise"
+                " optim.warmup_steps"
+            )
         if self.metrics:
             row: dict[str, Any] = {"step": step, **dataclasses.asdict(found)}
             if of_sources:
                 named = zip(self.validation.sources, of_sources, strict=True)
-                row["by_source"] = {name: dataclasses.asdict(of_source) for name, of_source in named}
+                row["by_source"] = {
+                    name: dataclasses.asdict(of_source) for name, of_source in named
+                }
             self.metrics.write(row)
         return True
 
     def _val_loss_at(self, step: int) -> float | None:
-        """What a validation after this step found, if there was one; on the first rank, which has the log."""
+        """What a validation after this step found, if there was one; on the first rank, which has
+        the log."""
         last = self.metrics.rows[-1] if self.metrics and self.metrics.rows else {}
         return last["val_loss"] if last.get("step") == step and "val_loss" in last else None
 
     def _is_best(self, step: int) -> bool:
-        """Whether the checkpoint of this step is wanted because no validation found a lower loss, the same on every rank."""
+        """Whether the checkpoint of this step is wanted because no validation found a lower loss,
+        the same on every rank."""
         if not self.config.train.keep_best_checkpoint or not self._validates_at(step):
             return False
-        losses = [row["val_loss"] for row in self.metrics.rows if "val_loss" in row] if self.metrics else []
+        losses = (
+            [row["val_loss"] for row in self.metrics.rows if "val_loss" in row]
+            if self.metrics
+            else []
+        )
         return self.ranks.any(bool(losses) and losses[-1] < min(losses[:-1], default=math.inf))
 
     def validation_sums(self) -> Tensor | None:
-        """Sums over the validation set, in all and by source, the same on every rank; None when a stop was asked for."""
+        """Sums over the validation set, in all and by source, the same on every rank; None when a
+        stop was asked for."""
         device = self.ranks.device
         num_sources = len(self.validation.sources)
         sums = torch.zeros(1 + num_sources, 4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
-        for batch, sources_BT in micro_batches(self.validation, self.config.train.micro_batch_sequences, self.ranks):
+        for batch, sources_BT in micro_batches(
+            self.validation, self.config.train.micro_batch_sequences, self.ranks
+        ):
             ids_BT, targets_BT, rows = place(batch, self.layout, self.ranks)
             with torch.no_grad(), self._autocast():
                 losses_BT = token_losses(self.layout, ids_BT, targets_BT, rows)
             if sources_BT is not None:
                 sources_BT = own_columns(sources_BT, self.layout, self.ranks)
             if self.ranks.counts_losses:
-                sums += partial_sums(losses_BT, targets_BT, bytes_per_token_V, sources_BT, num_sources)
+                sums += partial_sums(
+                    losses_BT, targets_BT, bytes_per_token_V, sources_BT, num_sources
+                )
             if stop := self._stops.ask(self.should_stop()):
                 break
         reshard(self.layout.model)

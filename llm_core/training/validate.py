@@ -1,8 +1,10 @@
-"""Loss and bits per byte on a fixed sample of a split, weighted by tokens, equal for every layout and micro batch.
+"""Loss and bits per byte on a fixed sample of a split, weighted by tokens, equal for every layout
+and micro batch.
 
-Windows of `seq_len` tokens, each starting at the last token of the one before; where the split has more than wanted, they are
-spread evenly over it. Bits per byte = nats of tokens that stand for bytes / (ln 2 x their UTF-8 bytes): end-of-text and
-other special tokens count in neither sum. It reads whole windows with no more context than the window.
+Windows of `seq_len` tokens, each starting at the last token of the one before; where the split has
+more than wanted, they are spread evenly over it. Bits per byte = nats of tokens that stand for
+bytes / (ln 2 x their UTF-8 bytes): end-of-text and other special tokens count in neither sum. It
+reads whole windows with no more context than the window.
 """
 
 from __future__ import annotations
@@ -44,12 +46,19 @@ class ValidationResult:
 
 
 def read_validation_set(
-    shards: TokenShards, seq_len: int, max_sequences: int, bytes_per_token: np.ndarray, mask_documents: bool = False
+    shards: TokenShards,
+    seq_len: int,
+    max_sequences: int,
+    bytes_per_token: np.ndarray,
+    mask_documents: bool = False,
 ) -> ValidationSet:
     """Raises ConfigError when the split has no token to predict."""
     num_windows = math.ceil((shards.num_tokens - 1) / seq_len)
     if num_windows < 1:
-        raise ConfigError(f"split {shards.split!r} has {shards.num_tokens} tokens, nothing to predict; give it more documents")
+        raise ConfigError(
+            f"split {shards.split!r} has {shards.num_tokens} tokens, nothing to predict; give it"
+            " more documents"
+        )
     chosen = min(num_windows, max_sequences)
     tokens_BS = np.full((chosen, seq_len + 1), IGNORED, np.int64)
     for row in range(chosen):
@@ -58,17 +67,29 @@ def read_validation_set(
         tokens_BS[row, : len(window)] = window
     ids_BT = np.where(tokens_BS[:, :-1] == IGNORED, 0, tokens_BS[:, :-1])
     targets_BT = torch.from_numpy(tokens_BS[:, 1:].copy())
-    documents_BT = torch.from_numpy(np.cumsum(ids_BT == shards.eos_id, axis=1, dtype=np.int32)) if mask_documents else None
+    documents_BT = (
+        torch.from_numpy(np.cumsum(ids_BT == shards.eos_id, axis=1, dtype=np.int32))
+        if mask_documents
+        else None
+    )
     starts = np.arange(chosen) * num_windows // chosen * seq_len
     places_BT = np.minimum(starts[:, None] + 1 + np.arange(seq_len), shards.num_tokens - 1)
     sources, sources_BT = sources_of(shards, places_BT, tokens_BS[:, 1:] != IGNORED)
     return ValidationSet(
-        torch.from_numpy(ids_BT), targets_BT, torch.from_numpy(bytes_per_token), documents_BT, sources, sources_BT
+        torch.from_numpy(ids_BT),
+        targets_BT,
+        torch.from_numpy(bytes_per_token),
+        documents_BT,
+        sources,
+        sources_BT,
     )
 
 
-def sources_of(shards: TokenShards, places_BT: np.ndarray, counts_BT: np.ndarray) -> tuple[tuple[str, ...], Tensor | None]:
-    """(names, int64 sources_BT) of tokens at places of the stream; none where those that count are of one source."""
+def sources_of(
+    shards: TokenShards, places_BT: np.ndarray, counts_BT: np.ndarray
+) -> tuple[tuple[str, ...], Tensor | None]:
+    """(names, int64 sources_BT) of tokens at places of the stream; none where those that count are
+    of one source."""
     names, source_of = shards.document_sources()
     _, stops = shards.document_bounds()
     sources_BT = source_of[np.searchsorted(stops, places_BT, "right")]
@@ -84,7 +105,8 @@ def partial_sums(
     sources_BT: Tensor | None = None,
     num_sources: int = 0,
 ) -> Tensor:
-    """Float64 (1 + sources, 4) [nats, tokens, nats of tokens with bytes, bytes] of a micro batch, in all and by source.
+    """Float64 (1 + sources, 4) [nats, tokens, nats of tokens with bytes, bytes] of a micro batch,
+    in all and by source.
 
     Zeros where its losses are elsewhere.
     """
@@ -94,19 +116,29 @@ def partial_sums(
     counted_BT = targets_BT != IGNORED
     bytes_BT = bytes_per_token_V[targets_BT.clamp(min=0)] * counted_BT
     of_bytes_BT = losses_BT * (bytes_BT > 0)
-    whole = torch.stack([losses_BT.sum(), counted_BT.sum().double(), of_bytes_BT.sum(), bytes_BT.sum().double()])[None]
+    whole = torch.stack(
+        [losses_BT.sum(), counted_BT.sum().double(), of_bytes_BT.sum(), bytes_BT.sum().double()]
+    )[None]
     if sources_BT is None:
         return whole
-    # A product and not a scattered sum, whose order, and so its last bits, would not be fixed on a GPU.
-    of_each = torch.stack([x.double().flatten() for x in (losses_BT, counted_BT, of_bytes_BT, bytes_BT)], dim=1)
+    # A product and not a scattered sum, whose order, and so its last bits, would not be fixed on a
+    # GPU.
+    of_each = torch.stack(
+        [x.double().flatten() for x in (losses_BT, counted_BT, of_bytes_BT, bytes_BT)], dim=1
+    )
     belongs = torch.arange(num_sources, device=targets_BT.device)[:, None] == sources_BT.flatten()
     return torch.cat([whole, belongs.double() @ of_each])
 
 
-def micro_batches(data: ValidationSet, size: int, ranks: Ranks) -> list[tuple[tuple[Tensor, ...], Tensor | None]]:
-    """This rank's share: (ids, targets and perhaps documents, sources). As many on every rank: FSDP needs all in each."""
+def micro_batches(
+    data: ValidationSet, size: int, ranks: Ranks
+) -> list[tuple[tuple[Tensor, ...], Tensor | None]]:
+    """This rank's share: (ids, targets and perhaps documents, sources). As many on every rank: FSDP
+    needs all in each."""
     rounds = math.ceil(len(data.ids_BT) / (size * ranks.data_world))
-    tensors = [data.ids_BT, data.targets_BT] + ([] if data.documents_BT is None else [data.documents_BT])
+    tensors = [data.ids_BT, data.targets_BT] + (
+        [] if data.documents_BT is None else [data.documents_BT]
+    )
     batches = []
     for i in range(rounds):
         start = (i * ranks.data_world + ranks.data_rank) * size

@@ -1,14 +1,20 @@
-"""How varied is a text corpus? Measures of concentration, vocabulary growth, repetition, likeness and duplication.
+"""How varied is a text corpus? Measures of concentration, vocabulary growth, repetition, likeness
+and duplication.
 
 All are functions of counts, of hashed units in order, or of MinHash signatures; none sees a text.
 
-concentration      Shannon entropy in bits, its exponential as an effective number, and the Herfindahl–Hirschman index Σ p².
-Heaps' law         types(n) = factor · n^exponent over the first n units (Heaps 1978), fitted by least squares in logarithms.
-n-gram entropy     plug-in entropy with the Miller–Madow correction (1955); the entropy of an n-gram less that of its first n − 1
-                   units is what one more unit tells. Both grow with the sample: compare samples of equal size only.
-Vendi score        exp of the entropy of the eigenvalues of K / n (Friedman and Dieng 2023), K the share of equal min-hashes:
-                   an effective number of unlike documents. An average of matrices of equality, so K has no negative eigenvalue.
-cluster law        P(size = s) ∝ s^−exponent from size 2 on, by maximum likelihood (Clauset, Shalizi and Newman 2009).
+concentration      Shannon entropy in bits, its exponential as an effective number, and the
+                   Herfindahl–Hirschman index Σ p².
+Heaps' law         types(n) = factor · n^exponent over the first n units (Heaps 1978), fitted by
+                   least squares in logarithms.
+n-gram entropy     plug-in entropy with the Miller–Madow correction (1955); the entropy of an n-gram
+                   less that of its first n − 1 units is what one more unit tells. Both grow with
+                   the sample: compare samples of equal size only.
+Vendi score        exp of the entropy of the eigenvalues of K / n (Friedman and Dieng 2023), K the
+                   share of equal min-hashes: an effective number of unlike documents. An average of
+                   matrices of equality, so K has no negative eigenvalue.
+cluster law        P(size = s) ∝ s^−exponent from size 2 on, by maximum likelihood (Clauset, Shalizi
+                   and Newman 2009).
 """
 
 from __future__ import annotations
@@ -65,7 +71,9 @@ def type_growth(units: np.ndarray) -> Growth:
     _, first = np.unique(units, return_index=True)
     first.sort()
     doublings = math.log2(len(units))
-    marks = {int(2 ** (i / POINTS_PER_DOUBLING)) for i in range(int(doublings * POINTS_PER_DOUBLING) + 1)} | {len(units)}
+    marks = {
+        int(2 ** (i / POINTS_PER_DOUBLING)) for i in range(int(doublings * POINTS_PER_DOUBLING) + 1)
+    } | {len(units)}
     marks = {mark for mark in marks if mark >= min(64, len(units))}
     curve = tuple((mark, int(np.searchsorted(first, mark))) for mark in sorted(marks))
     fitted = [(n, types) for n, types in curve if n >= LEAST_UNITS]
@@ -74,11 +82,19 @@ def type_growth(units: np.ndarray) -> Growth:
     x, y = (np.log(np.array(side, np.float64)) for side in zip(*fitted, strict=True))
     slope, intercept = np.polyfit(x, y, 1)
     residual, spread = ((y - slope * x - intercept) ** 2).sum(), ((y - y.mean()) ** 2).sum()
-    return Growth(curve, float(slope), float(math.exp(intercept)), float(1 - residual / spread) if spread else 1.0)
+    return Growth(
+        curve,
+        float(slope),
+        float(math.exp(intercept)),
+        float(1 - residual / spread) if spread else 1.0,
+    )
 
 
-def ngram_entropies(units: np.ndarray, begins: np.ndarray, largest_n: int = 3) -> list[float | None]:
-    """Entropy in bits of the n-grams of 1 … largest_n units within documents, which begin at `begins` (one more than them)."""
+def ngram_entropies(
+    units: np.ndarray, begins: np.ndarray, largest_n: int = 3
+) -> list[float | None]:
+    """Entropy in bits of the n-grams of 1 … largest_n units within documents, which begin at
+    `begins` (one more than them)."""
     entropies: list[float | None] = []
     document_end = np.repeat(begins[1:], np.diff(begins))
     hashes = units.astype(np.uint64)
@@ -140,8 +156,11 @@ class PowerLaw:
 
 
 def cluster_law(histogram: Mapping[int, int], least: int = 2) -> PowerLaw | None:
-    """The law of cluster sizes, from {size: clusters}; None for fewer clusters than can say anything."""
-    sizes = np.array(sorted(size for size, n in histogram.items() if size >= least and n > 0), np.float64)
+    """The law of cluster sizes, from {size: clusters}; None for fewer clusters than can say
+    anything."""
+    sizes = np.array(
+        sorted(size for size, n in histogram.items() if size >= least and n > 0), np.float64
+    )
     counts = np.array([histogram[int(size)] for size in sizes], np.float64)
     num = counts.sum()
     if num < LEAST_CLUSTERS or len(sizes) < 2:
@@ -167,5 +186,9 @@ def _zeta(exponent: float, start: int) -> float:
     """Hurwitz' zeta Σ (start + i)^−exponent: twenty terms and the Euler–Maclaurin rest."""
     end = start + 20
     total = math.fsum(i**-exponent for i in range(start, end))
-    rest = end ** (1 - exponent) / (exponent - 1) + end**-exponent / 2 + exponent * end ** (-exponent - 1) / 12
+    rest = (
+        end ** (1 - exponent) / (exponent - 1)
+        + end**-exponent / 2
+        + exponent * end ** (-exponent - 1) / 12
+    )
     return total + rest - exponent * (exponent + 1) * (exponent + 2) * end ** (-exponent - 3) / 720

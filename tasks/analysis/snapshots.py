@@ -1,8 +1,9 @@
-"""One part of the corpus in each of its states: how much there is, how it is spread, and its share of the samples.
+"""One part of the corpus in each of its states: how much there is, how it is spread, and its share
+of the samples.
 
-The part half of `tasks.analysis.stage`. `measure_part` reads sidecars, and texts only of what is left in the end; `sample_part` reads
-the texts of the documents that are sampled and leaves their hashed units, case folded. A document's place is the first 16 bits
-of a keyed hash of its id.
+The part half of `tasks.analysis.stage`. `measure_part` reads sidecars, and texts only of what is
+left in the end; `sample_part` reads the texts of the documents that are sampled and leaves their
+hashed units, case folded. A document's place is the first 16 bits of a keyed hash of its id.
 """
 
 from __future__ import annotations
@@ -49,8 +50,14 @@ class Snapshot:
 
 def read_snapshot(part: Part, seed: int) -> Snapshot:
     documents = read_table(part.payload["documents"], ["id", "source", "url"])
-    language, quality = read_table(part.payload["language"], ["id", "language"]), read_table(part.payload["quality"])
-    dedup, final = read_table(part.payload["dedup"], ["id", "kept"]), read_table(part.payload["final"], ["id"])
+    language, quality = (
+        read_table(part.payload["language"], ["id", "language"]),
+        read_table(part.payload["quality"]),
+    )
+    dedup, final = (
+        read_table(part.payload["dedup"], ["id", "kept"]),
+        read_table(part.payload["final"], ["id"]),
+    )
     for name, table in (("language", language), ("quality", quality), ("dedup", dedup)):
         check_aligned(documents, table, name)
     passed = quality["kept"].to_numpy()
@@ -58,9 +65,13 @@ def read_snapshot(part: Part, seed: int) -> Snapshot:
         "ingest": np.arange(documents.num_rows),
         "quality": np.flatnonzero(passed),
         "dedup": np.flatnonzero(passed & dedup["kept"].to_numpy()),
-        "documents": pc.index_in(final["id"], value_set=documents["id"].combine_chunks()).to_numpy().astype(np.int64),
+        "documents": pc.index_in(final["id"], value_set=documents["id"].combine_chunks())
+        .to_numpy()
+        .astype(np.int64),
     }
-    return Snapshot(rows, hash_ids(id_matrix(documents["id"]), seed), documents, language["language"], quality)
+    return Snapshot(
+        rows, hash_ids(id_matrix(documents["id"]), seed), documents, language["language"], quality
+    )
 
 
 def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[str, Any]:
@@ -79,21 +90,34 @@ def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[st
     for i, (state, rows) in enumerate(snapshot.rows.items()):
         taken = pa.array(rows)
         unsegmented_words = words[state] * unsegmented[rows]
-        tokens = np.round((words[state] - unsegmented_words) * TOKENS_PER_WORD + unsegmented_words).astype(np.int64)
+        tokens = np.round(
+            (words[state] - unsegmented_words) * TOKENS_PER_WORD + unsegmented_words
+        ).astype(np.int64)
         amounts = {
             "documents": np.ones(len(rows), np.int64),
             "bytes": sizes[state],
             "words": words[state],
             "tokens_estimated": tokens,
         }
-        labels = {"source": snapshot.documents["source"].take(taken), "language": snapshot.languages.take(taken)}
+        labels = {
+            "source": snapshot.documents["source"].take(taken),
+            "language": snapshot.languages.take(taken),
+        }
         scale.append(_summed(state, labels, amounts))
         by_domain.append(
-            _summed(state, {"domain": domains.take(taken)}, {name: amounts[name] for name in ("documents", "bytes")})
+            _summed(
+                state,
+                {"domain": domains.take(taken)},
+                {name: amounts[name] for name in ("documents", "bytes")},
+            )
         )
         features.append(_histograms(state, quality, rows, languages))
         # Sums of whole numbers below 2^53 are exact in float64.
-        of_place = np.bincount((snapshot.hashes[rows] >> np.uint64(64 - PLACE_BITS)).astype(np.int64), words[state], NUM_PLACES)
+        of_place = np.bincount(
+            (snapshot.hashes[rows] >> np.uint64(64 - PLACE_BITS)).astype(np.int64),
+            words[state],
+            NUM_PLACES,
+        )
         places[i] = of_place.astype(np.int64)
     for name, tables in (("scale", scale), ("domains", by_domain), ("features", features)):
         write_table(pa.concat_tables(tables), directory / f"{name}.parquet")
@@ -110,19 +134,28 @@ def sample_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[str
     for state, rows in snapshot.rows.items():
         chosen = np.flatnonzero(place[rows] < part.payload["bounds"][state])
         if state == STATES[-1]:
-            final = read_table(part.payload["final"], ["text"])["text"] if len(chosen) else texts_of(0)
+            final = (
+                read_table(part.payload["final"], ["text"])["text"] if len(chosen) else texts_of(0)
+            )
             units, begins = hashed_units(final, chosen)
         else:
             if original is None and len(chosen):
                 original = read_table(part.payload["documents"], ["text"])["text"]
-            units, begins = hashed_units(original if original is not None else texts_of(0), rows[chosen])
+            units, begins = hashed_units(
+                original if original is not None else texts_of(0), rows[chosen]
+            )
         lists = pa.LargeListArray.from_arrays(pa.array(begins), pa.array(units))
         table = {
             "hash": pa.array(snapshot.hashes[rows[chosen]]),
             "id": snapshot.documents["id"].take(pa.array(rows[chosen])),
             "units": lists,
         }
-        pq.write_table(pa.table(table), directory / f"{state}.parquet", compression="none", use_dictionary=False)
+        pq.write_table(
+            pa.table(table),
+            directory / f"{state}.parquet",
+            compression="none",
+            use_dictionary=False,
+        )
         total += len(chosen)
     return {"sampled": total}
 
@@ -140,7 +173,9 @@ class Sample:
 
     @classmethod
     def load(cls, directories: Sequence[Path], state: str, num_units: int) -> Sample:
-        table = pa.concat_tables([read_table(directory / f"{state}.parquet") for directory in directories])
+        table = pa.concat_tables(
+            [read_table(directory / f"{state}.parquet") for directory in directories]
+        )
         table = table.sort_by([("hash", "ascending"), ("id", "ascending")]).combine_chunks()
         lists = table["units"].combine_chunks()
         lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
@@ -150,13 +185,19 @@ class Sample:
         return cls(units, np.minimum(begins[: num_documents + 1], num_units).astype(np.int64))
 
     def signatures(self, num_documents: int, num_perms: int, seed: int) -> np.ndarray:
-        """Min-hashes, uint32[num_documents, num_perms], of the sets of units of the first documents."""
+        """Min-hashes, uint32[num_documents, num_perms], of the sets of units of the first
+        documents."""
         from tasks.kernels.dedup.minhash import EMPTY, make_permutations, update_signature
 
         multipliers, increments = make_permutations(num_perms, seed % 2**32)
         signatures = np.full((num_documents, num_perms), EMPTY, np.uint32)
         for row in range(num_documents):
-            update_signature(self.units[self.begins[row] : self.begins[row + 1]], multipliers, increments, signatures[row])
+            update_signature(
+                self.units[self.begins[row] : self.begins[row + 1]],
+                multipliers,
+                increments,
+                signatures[row],
+            )
         return signatures
 
 
@@ -176,7 +217,8 @@ def hashed_units(texts: pa.ChunkedArray, rows: np.ndarray) -> tuple[np.ndarray, 
 
 
 def registrable_domains(urls: pa.ChunkedArray) -> list[str]:
-    """The domain under a public suffix of each URL; the host where the list knows none, `(none)` without a host."""
+    """The domain under a public suffix of each URL; the host where the list knows none, `(none)`
+    without a host."""
     from publicsuffixlist import PublicSuffixList
 
     suffixes = PublicSuffixList()
@@ -190,7 +232,9 @@ def registrable_domains(urls: pa.ChunkedArray) -> list[str]:
             host = ""
         if host not in known:
             known[host] = (
-                (suffixes.privatesuffix(host) or host) if host and not host.replace(".", "").isdigit() else host or NO_DOMAIN
+                (suffixes.privatesuffix(host) or host)
+                if host and not host.replace(".", "").isdigit()
+                else host or NO_DOMAIN
             )
         return known[host]
 
@@ -199,27 +243,51 @@ def registrable_domains(urls: pa.ChunkedArray) -> list[str]:
 
 
 def _summed(state: str, labels: Mapping[str, Any], amounts: Mapping[str, np.ndarray]) -> pa.Table:
-    table = pa.table({**labels, **{name: pa.array(values, pa.int64()) for name, values in amounts.items()}})
-    grouped = table.group_by(list(labels), use_threads=False).aggregate([(name, "sum") for name in amounts])
+    table = pa.table(
+        {**labels, **{name: pa.array(values, pa.int64()) for name, values in amounts.items()}}
+    )
+    grouped = table.group_by(list(labels), use_threads=False).aggregate(
+        [(name, "sum") for name in amounts]
+    )
     columns = {"state": pa.array([state] * grouped.num_rows, pa.string())}
-    return pa.table(columns | {n: grouped[n] for n in labels} | {n: grouped[f"{n}_sum"] for n in amounts})
+    return pa.table(
+        columns | {n: grouped[n] for n in labels} | {n: grouped[f"{n}_sum"] for n in amounts}
+    )
 
 
 def _histograms(state: str, quality: pa.Table, rows: np.ndarray, languages: np.ndarray) -> pa.Table:
     """Documents by language and bin of each feature; empty bins are left out."""
-    found: dict[str, list[Any]] = {"state": [], "language": [], "feature": [], "low": [], "high": [], "documents": []}
-    groups = {str(label): rows[languages[rows] == label] for label in sorted(set(languages[rows].tolist()))}
+    found: dict[str, list[Any]] = {
+        "state": [],
+        "language": [],
+        "feature": [],
+        "low": [],
+        "high": [],
+        "documents": [],
+    }
+    groups = {
+        str(label): rows[languages[rows] == label]
+        for label in sorted(set(languages[rows].tolist()))
+    }
     for field in quality.schema:
-        if field.name in NOT_FEATURES or not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+        if field.name in NOT_FEATURES or not (
+            pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        ):
             continue
         values = quality[field.name].to_numpy().astype(np.float64)
         edges = (
-            _fraction_edges if field.name.endswith("_frac") else _count_edges if pa.types.is_integer(field.type) else _ratio_edges
+            _fraction_edges
+            if field.name.endswith("_frac")
+            else _count_edges
+            if pa.types.is_integer(field.type)
+            else _ratio_edges
         )
         for language, places in groups.items():
             mine = values[places]
             for (low, high), count in edges(mine[np.isfinite(mine)]).items():
-                for name, value in zip(found, (state, language, field.name, low, high, count), strict=True):
+                for name, value in zip(
+                    found, (state, language, field.name, low, high, count), strict=True
+                ):
                     found[name].append(value)
     kinds = {"state": pa.string(), "language": pa.string(), "feature": pa.string()}
     kinds |= {"low": pa.float64(), "high": pa.float64(), "documents": pa.int64()}
@@ -230,7 +298,9 @@ Bins = dict[tuple[float, float], int]
 
 
 def _counted(bins: np.ndarray, edges: Callable[[int], tuple[float, float]]) -> Bins:
-    return {edges(int(b)): int(n) for b, n in zip(*np.unique(bins, return_counts=True), strict=True)}
+    return {
+        edges(int(b)): int(n) for b, n in zip(*np.unique(bins, return_counts=True), strict=True)
+    }
 
 
 def _fraction_edges(values: np.ndarray) -> Bins:
@@ -246,7 +316,10 @@ def _count_edges(values: np.ndarray) -> Bins:
 
 
 def _ratio_edges(values: np.ndarray) -> Bins:
-    """0, and from each power of the root of two to the next; exact, where a logarithm would round."""
+    """0, and from each power of the root of two to the next; exact, where a logarithm would
+    round."""
     mantissas, exponents = np.frexp(np.maximum(values, 0))
     bins = np.where(values > 0, 2 * exponents.astype(np.int64) + (mantissas >= 0.5**0.5), NO_BIN)
-    return _counted(bins, lambda b: (0.0, 0.0) if b == NO_BIN else (2 ** (b / 2 - 1), 2 ** (b / 2 - 0.5)))
+    return _counted(
+        bins, lambda b: (0.0, 0.0) if b == NO_BIN else (2 ** (b / 2 - 1), 2 ** (b / 2 - 0.5))
+    )

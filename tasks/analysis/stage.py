@@ -1,16 +1,20 @@
 """How much text is there, how good and how varied is it, before and after each data stage?
 
-The same measures of every *state* of the data: `ingest` (all that was read), `quality` and `dedup` (what they kept, texts as
-they were), `documents` (what is left in the end, texts as they are then). Scale: documents, bytes, words (units of
-`tasks.kernels.text.chars`) and estimated tokens by source and language. Quality: a histogram of each stored feature. Variety:
-`tasks.analysis.diversity`, over sources, languages and registrable domains (Public Suffix List) of all documents, and over a sample of
-units and documents. Samples are the documents with the smallest keyed hashes of their ids, cut to the same number of units in
-every state, so that a state is compared with itself filtered and never with a larger sample.
+The same measures of every *state* of the data: `ingest` (all that was read), `quality` and `dedup`
+(what they kept, texts as they were), `documents` (what is left in the end, texts as they are then).
+Scale: documents, bytes, words (units of `tasks.kernels.text.chars`) and estimated tokens by source
+and language. Quality: a histogram of each stored feature. Variety: `tasks.analysis.diversity`, over
+sources, languages and registrable domains (Public Suffix List) of all documents, and over a sample
+of units and documents. Samples are the documents with the smallest keyed hashes of their ids, cut
+to the same number of units in every state, so that a state is compared with itself filtered and
+never with a larger sample.
 
-In: all data sidecars, the texts of the sample and of `documents`. Out: `scale.parquet` (state, source, language, documents,
-bytes, words, tokens_estimated), `features.parquet` (state, language, feature, low, high, documents), `domains.parquet` (state,
-domain, documents, bytes), `growth.parquet` (state, units, types). Two passes, linear; memory of one part, the sample and a row
-per label. Estimated tokens: 4/3 per word, one per letter of scripts without spaces; the tokenizer counts the real ones.
+In: all data sidecars, the texts of the sample and of `documents`. Out: `scale.parquet` (state,
+source, language, documents, bytes, words, tokens_estimated), `features.parquet` (state, language,
+feature, low, high, documents), `domains.parquet` (state, domain, documents, bytes),
+`growth.parquet` (state, units, types). Two passes, linear; memory of one part, the sample and a row
+per label. Estimated tokens: 4/3 per word, one per letter of scripts without spaces; the tokenizer
+counts the real ones.
 """
 
 from __future__ import annotations
@@ -24,7 +28,14 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError
-from tasks.analysis.diversity import cluster_law, concentration, mean_of_groups, ngram_entropies, type_growth, vendi_score
+from tasks.analysis.diversity import (
+    cluster_law,
+    concentration,
+    mean_of_groups,
+    ngram_entropies,
+    type_growth,
+    vendi_score,
+)
 from tasks.analysis.snapshots import NUM_PLACES, STATES, Sample, measure_part, sample_part
 from tasks.corpus.documentset import document_parts, read_table, sum_counters, write_table
 from tasks.corpus.tally import largest
@@ -40,7 +51,8 @@ TABLES = {
 """The columns that name a row; all others are summed over parts."""
 NUM_PERMS = 128
 MIN_CHANGED_DOCUMENTS, NUM_CHANGED = 100, 3
-"""Documents that a language must have kept so that what changed in it is told, and features that are told."""
+"""Documents that a language must have kept so that what changed in it is told, and features that
+are told."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +70,13 @@ class AnalysisConfig:
 
     def __post_init__(self) -> None:
         if self.max_sample_units < 1000:
-            raise ConfigError(f"max_sample_units ({self.max_sample_units}) must be at least 1000; try {1 << 20}")
+            raise ConfigError(
+                f"max_sample_units ({self.max_sample_units}) must be at least 1000; try {1 << 20}"
+            )
         if self.vendi_documents < 2:
-            raise ConfigError(f"vendi_documents ({self.vendi_documents}) must be at least 2; try 256")
+            raise ConfigError(
+                f"vendi_documents ({self.vendi_documents}) must be at least 2; try 256"
+            )
         if not 2 <= self.vendi_groups <= 10:
             raise ConfigError(f"vendi_groups ({self.vendi_groups}) must be from 2 to 10; try 8")
         if not 0 <= self.seed < 2**63:
@@ -77,7 +93,8 @@ def analyse(
     config: AnalysisConfig,
     run_parts: RunParts = serial,
 ) -> Artifact:
-    """Measure every state of the data. Deterministic for equal artifacts, whatever the number of workers."""
+    """Measure every state of the data. Deterministic for equal artifacts, whatever the number of
+    workers."""
     parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, final=documents)
     measured = run_parts(measure_part, _for(parts, "measure", {}), config, out_dir)
     tables = {name: _merge(measured, name, keys) for name, keys in TABLES.items()}
@@ -86,25 +103,49 @@ def analyse(
     places = sum(np.load(result.path / "places.npy") for result in measured)
     num_units, bounds = _sample_bounds(np.asarray(places), config.max_sample_units)
     sampled = run_parts(sample_part, _for(parts, "sample", {"bounds": bounds}), config, out_dir)
-    samples = {state: Sample.load([result.path for result in sampled], state, num_units) for state in STATES}
+    samples = {
+        state: Sample.load([result.path for result in sampled], state, num_units)
+        for state in STATES
+    }
 
     states = {state: _scale(tables, state) for state in STATES}
     growth = {state: type_growth(sample.units) for state, sample in samples.items()}
     vendi_documents, vendi = _vendi(samples, config)
     for state, sample in samples.items():
         states[state] |= {
-            "growth": {"exponent": growth[state].exponent, "factor": growth[state].factor, "r_squared": growth[state].r_squared},
-            "entropy_bits": dict(zip(("1gram", "2gram", "3gram"), ngram_entropies(sample.units, sample.begins), strict=True)),
+            "growth": {
+                "exponent": growth[state].exponent,
+                "factor": growth[state].factor,
+                "r_squared": growth[state].r_squared,
+            },
+            "entropy_bits": dict(
+                zip(
+                    ("1gram", "2gram", "3gram"),
+                    ngram_entropies(sample.units, sample.begins),
+                    strict=True,
+                )
+            ),
             "vendi": vendi[state],
             "sample_documents": len(sample.begins) - 1,
         }
     curves = [(state, n, types) for state in STATES for n, types in growth[state].curve]
     columns = zip(*curves, strict=True) if curves else ([], [], [])
-    write_table(pa.table(dict(zip(("state", "units", "types"), map(list, columns), strict=True))), out_dir / "growth.parquet")
+    write_table(
+        pa.table(dict(zip(("state", "units", "types"), map(list, columns), strict=True))),
+        out_dir / "growth.parquet",
+    )
 
-    law = cluster_law({int(size): int(n) for size, n in dedup.metrics.get("cluster_size_histogram", {}).items()})
+    law = cluster_law(
+        {int(size): int(n) for size, n in dedup.metrics.get("cluster_size_histogram", {}).items()}
+    )
     read = sum_counters([result.counters for result in measured])["read"]
-    counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0, "sample_units": num_units}
+    counters = {
+        "read": read,
+        "kept": read,
+        "dropped": {},
+        "quarantined": 0,
+        "sample_units": num_units,
+    }
     check_accounting("analysis", counters)
     metrics = {
         "states": states,
@@ -113,7 +154,9 @@ def analyse(
         "domains": _domains(tables["domains"]),
         "histograms": _histograms(tables["features"]),
         "changed_by_language": _changed_by_language(tables["features"]),
-        "growth_curves": {state: [list(point) for point in growth[state].curve] for state in STATES},
+        "growth_curves": {
+            state: [list(point) for point in growth[state].curve] for state in STATES
+        },
         "cluster_law": asdict(law) if law else None,
         "vendi_documents": vendi_documents,
     }
@@ -123,14 +166,20 @@ def analyse(
 def _for(parts: Sequence[Part], purpose: str, payload: Mapping[str, Any]) -> list[Part]:
     """Parts of one pass."""
     told = digest({"pass": purpose, **payload})
-    return [Part(part.name, digest([part.digest, told]), {**part.payload, **payload}) for part in parts]
+    return [
+        Part(part.name, digest([part.digest, told]), {**part.payload, **payload}) for part in parts
+    ]
 
 
 def _merge(results: Sequence[PartResult], name: str, keys: Sequence[str]) -> pa.Table:
     """The tables of all parts as one, amounts of equal rows added up, in the order of the keys."""
-    table = pa.concat_tables([read_table(result.path / f"{name}.parquet") for result in results]).combine_chunks()
+    table = pa.concat_tables(
+        [read_table(result.path / f"{name}.parquet") for result in results]
+    ).combine_chunks()
     amounts = [column for column in table.column_names if column not in keys]
-    summed = table.group_by(list(keys), use_threads=False).aggregate([(column, "sum") for column in amounts])
+    summed = table.group_by(list(keys), use_threads=False).aggregate(
+        [(column, "sum") for column in amounts]
+    )
     return (
         summed.sort_by([(key, "ascending") for key in keys])
         .select([*keys, *(f"{a}_sum" for a in amounts)])
@@ -139,14 +188,17 @@ def _merge(results: Sequence[PartResult], name: str, keys: Sequence[str]) -> pa.
 
 
 def _sample_bounds(places: np.ndarray, max_units: int) -> tuple[int, dict[str, int]]:
-    """Units in every sample, and for each state the number of places (of NUM_PLACES, in order of hash) that hold as many.
+    """Units in every sample, and for each state the number of places (of NUM_PLACES, in order of
+    hash) that hold as many.
 
     places: int64[states, NUM_PLACES], the units of the documents whose hash falls there.
     """
     assert places.shape == (len(STATES), NUM_PLACES)
     so_far = places.cumsum(axis=1)
     num_units = int(min(max_units, so_far[:, -1].min()))
-    return num_units, {state: int(np.searchsorted(so_far[i], num_units)) + 1 for i, state in enumerate(STATES)}
+    return num_units, {
+        state: int(np.searchsorted(so_far[i], num_units)) + 1 for i, state in enumerate(STATES)
+    }
 
 
 def _rows(table: pa.Table, state: str) -> list[dict[str, Any]]:
@@ -157,7 +209,8 @@ def _scale(tables: Mapping[str, pa.Table], state: str) -> dict[str, Any]:
     """Totals of one state, and how they fall on sources, languages and domains."""
     rows, domains = _rows(tables["scale"], state), _rows(tables["domains"], state)
     result: dict[str, Any] = {
-        name: sum(row[name] for row in rows) for name in ("documents", "bytes", "words", "tokens_estimated")
+        name: sum(row[name] for row in rows)
+        for name in ("documents", "bytes", "words", "tokens_estimated")
     }
     for axis in ("source", "language"):
         by_label: dict[str, int] = {}
@@ -169,7 +222,8 @@ def _scale(tables: Mapping[str, pa.Table], state: str) -> dict[str, Any]:
 
 
 def _by_label(scale: pa.Table, axis: str) -> list[dict[str, Any]]:
-    """Rows of a label and, for each state, its documents, bytes, words and tokens; the largest labels by what was read."""
+    """Rows of a label and, for each state, its documents, bytes, words and tokens; the largest
+    labels by what was read."""
     tally: dict[str, dict[str, int]] = {}
     for row in scale.to_pylist():
         entry = tally.setdefault(row[axis], {"bytes": 0})
@@ -180,7 +234,11 @@ def _by_label(scale: pa.Table, axis: str) -> list[dict[str, Any]]:
     return [
         {axis: label}
         | {
-            state: {key.partition(" ")[2]: amount for key, amount in entry.items() if key.startswith(f"{state} ")}
+            state: {
+                key.partition(" ")[2]: amount
+                for key, amount in entry.items()
+                if key.startswith(f"{state} ")
+            }
             for state in STATES
             if f"{state} documents" in entry
         }
@@ -190,12 +248,16 @@ def _by_label(scale: pa.Table, axis: str) -> list[dict[str, Any]]:
 
 def _domains(domains: pa.Table) -> list[dict[str, Any]]:
     """Rows of the largest domains of the last state."""
-    tally = {row["domain"]: {"documents": row["documents"], "bytes": row["bytes"]} for row in _rows(domains, STATES[-1])}
+    tally = {
+        row["domain"]: {"documents": row["documents"], "bytes": row["bytes"]}
+        for row in _rows(domains, STATES[-1])
+    }
     return [{"domain": label, **entry} for label, entry in largest(tally).items()]
 
 
 def _histograms(features: pa.Table) -> dict[str, Any]:
-    """{feature: {low, high, states: {state: documents in each bin}}}, over the bins that any state uses."""
+    """{feature: {low, high, states: {state: documents in each bin}}}, over the bins that any state
+    uses."""
     found: dict[str, dict[tuple[float, float], dict[str, int]]] = {}
     for row in features.to_pylist():
         bins_of = found.setdefault(row["feature"], {}).setdefault((row["low"], row["high"]), {})
@@ -204,28 +266,39 @@ def _histograms(features: pa.Table) -> dict[str, Any]:
         feature: {
             "low": [low for low, _ in sorted(bins)],
             "high": [high for _, high in sorted(bins)],
-            "states": {state: [bins[edges].get(state, 0) for edges in sorted(bins)] for state in STATES},
+            "states": {
+                state: [bins[edges].get(state, 0) for edges in sorted(bins)] for state in STATES
+            },
         }
         for feature, bins in sorted(found.items())
     }
 
 
 def _changed_by_language(features: pa.Table) -> dict[str, dict[str, float]]:
-    """{language: {feature: share of its documents that would have to change their bin}} between the first and the last state.
+    """{language: {feature: share of its documents that would have to change their bin}} between the
+    first and the last state.
 
     The features that changed most, of languages with documents enough that a share is no chance.
     """
     counts: dict[tuple[str, str], dict[str, dict[float, int]]] = {}
     for row in features.to_pylist():
         if row["state"] in (STATES[0], STATES[-1]):
-            of_state = counts.setdefault((row["language"], row["feature"]), {}).setdefault(row["state"], {})
+            of_state = counts.setdefault((row["language"], row["feature"]), {}).setdefault(
+                row["state"], {}
+            )
             of_state[row["low"]] = of_state.get(row["low"], 0) + row["documents"]
     found: dict[str, dict[str, float]] = {}
     for (language, feature), of in counts.items():
         before, after = of.get(STATES[0], {}), of.get(STATES[-1], {})
         read, kept = sum(before.values()), sum(after.values())
         if kept >= MIN_CHANGED_DOCUMENTS:
-            moved = sum(abs(before.get(b, 0) / read - after.get(b, 0) / kept) for b in sorted({*before, *after})) / 2
+            moved = (
+                sum(
+                    abs(before.get(b, 0) / read - after.get(b, 0) / kept)
+                    for b in sorted({*before, *after})
+                )
+                / 2
+            )
             found.setdefault(language, {})[feature] = moved
     return {
         language: dict(sorted(moved.items(), key=lambda item: (-item[1], item[0]))[:NUM_CHANGED])
@@ -233,8 +306,11 @@ def _changed_by_language(features: pa.Table) -> dict[str, dict[str, float]]:
     }
 
 
-def _vendi(samples: Mapping[str, Sample], config: AnalysisConfig) -> tuple[int, dict[str, dict[str, float] | None]]:
-    """Documents in a group, and the score of each state over groups of that size; None where a state has too few documents."""
+def _vendi(
+    samples: Mapping[str, Sample], config: AnalysisConfig
+) -> tuple[int, dict[str, dict[str, float] | None]]:
+    """Documents in a group, and the score of each state over groups of that size; None where a
+    state has too few documents."""
     fewest = min(len(sample.begins) - 1 for sample in samples.values())
     size = min(config.vendi_documents, fewest // config.vendi_groups)
     if size < 2:
@@ -242,6 +318,8 @@ def _vendi(samples: Mapping[str, Sample], config: AnalysisConfig) -> tuple[int, 
     scores: dict[str, dict[str, float] | None] = {}
     for state, sample in samples.items():
         signatures = sample.signatures(size * config.vendi_groups, NUM_PERMS, config.seed)
-        spread = mean_of_groups([vendi_score(group) for group in np.split(signatures, config.vendi_groups)])
+        spread = mean_of_groups(
+            [vendi_score(group) for group in np.split(signatures, config.vendi_groups)]
+        )
         scores[state] = asdict(spread) if spread else None
     return size, scores

@@ -1,7 +1,8 @@
 """What does an evaluation item say, and what the document that holds it? Hits with both texts.
 
-In: `hits.jsonl`, `hit_items.parquet` and the documents. The texts are raw, for the terminal or the file of whoever has the data
-anyway; nothing here is logged or tracked. Cost: hits in their order, the ids of each part with a hit, and its texts.
+In: `hits.jsonl`, `hit_items.parquet` and the documents. The texts are raw, for the terminal or the
+file of whoever has the data anyway; nothing here is logged or tracked. Cost: hits in their order,
+the ids of each part with a hit, and its texts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tasks.runtime.artifact import Artifact, ArtifactMismatch
 
 
 def list_hits(ingest: Artifact, contamination: Artifact) -> Iterator[dict[str, Any]]:
-    """Every hit in the order of documents, with `source_id`, `question`, `answers`, and `texts` of the document at the spans.
+    """Every hit in the order of documents, with `source_id`, `question`, `answers`, and `texts` of
+    the document at the spans.
 
     Raises ArtifactMismatch where the artifacts do not belong together or are of an older version.
     """
@@ -29,8 +31,11 @@ def list_hits(ingest: Artifact, contamination: Artifact) -> Iterator[dict[str, A
     for file in ingest.files("documents/part-*.parquet"):
         if document is None:
             return
-        # Hits are in the order of parts and rows, so the next one is in this part or in a later one.
-        rows = {one.hex(): row for row, one in enumerate(read_table(file, ["id"])["id"].to_pylist())}
+        # Hits are in the order of parts and rows, so the next one is in this part or in a later
+        # one.
+        rows = {
+            one.hex(): row for row, one in enumerate(read_table(file, ["id"])["id"].to_pylist())
+        }
         if document not in rows:
             continue
         documents = read_table(file, ["text", "source_id"])
@@ -38,10 +43,15 @@ def list_hits(ingest: Artifact, contamination: Artifact) -> Iterator[dict[str, A
             row = rows[document]
             text = documents["text"][row].as_py()
             for hit in hits:
-                yield _with_texts(hit, items, text) | {"source_id": documents["source_id"][row].as_py()}
+                yield _with_texts(hit, items, text) | {
+                    "source_id": documents["source_id"][row].as_py()
+                }
             document, hits = next(by_document, (None, iter(())))
     if document is not None:
-        raise ArtifactMismatch(f"{HITS_FILE} names document {document}, which ingest does not have; rebuild contamination")
+        raise ArtifactMismatch(
+            f"{HITS_FILE} names document {document}, which ingest does not have; rebuild"
+            " contamination"
+        )
 
 
 def hits_of(contamination: Artifact, document: str, text: str) -> list[dict[str, Any]]:
@@ -62,7 +72,9 @@ def _items(contamination: Artifact) -> dict[tuple[str, int], dict[str, Any]]:
     return {(row["suite"], row["number"]): row for row in rows}
 
 
-def _with_texts(hit: dict[str, Any], items: dict[tuple[str, int], dict[str, Any]], text: str) -> dict[str, Any]:
+def _with_texts(
+    hit: dict[str, Any], items: dict[tuple[str, int], dict[str, Any]], text: str
+) -> dict[str, Any]:
     item, raw = items[hit["suite"], hit["number"]], text.encode("utf-8")
     texts = [raw[start:stop].decode("utf-8", "replace") for start, stop in hit["spans"]]
     return {**hit, "question": item["question"], "answers": item["answers"], "texts": texts}

@@ -1,17 +1,20 @@
-"""Which documents hold what the model will be asked? N-gram overlap of documents with evaluation suites.
+"""Which documents hold what the model will be asked? N-gram overlap of documents with evaluation
+suites.
 
-A document that shares an n-gram of 13 units (words; single letters in scripts without spaces) with an item of a suite is
-contaminated (Brown et al. 2020, "Language Models are Few-Shot Learners", appendix C), whatever the case, punctuation or white
-space. Items shorter than that are looked for as a whole (`tasks.contamination.suites`). An n-gram in more than `max_ngram_documents` documents
-is a phrase of the language, as there, unless the document holds the whole of a longer item. `min_item_frac` asks for a larger
-share of an item's n-grams than one of them.
+A document that shares an n-gram of 13 units (words; single letters in scripts without spaces) with
+an item of a suite is contaminated (Brown et al. 2020, "Language Models are Few-Shot Learners",
+appendix C), whatever the case, punctuation or white space. Items shorter than that are looked for
+as a whole (`tasks.contamination.suites`). An n-gram in more than `max_ngram_documents` documents is
+a phrase of the language, as there, unless the document holds the whole of a longer item.
+`min_item_frac` asks for a larger share of an item's n-grams than one of them.
 
-In: id, text; suites are input files. Out: a sidecar `id, kept, reason, num_hits`; `hits.jsonl`: suite, item and its number,
-document, byte offsets in the original text, and how much of the item is there; `hit_items.parquet`: the texts of items that were
-found, so that a hit can be shown when the suite's file is gone (`tasks.contamination.hits`). With `action: report` everything is
-kept. Without suites, the default, nothing is read and nothing found.
-Cost: one walk over the corpus, a look-up per unit and n-gram length; memory of one part plus the suites' n-grams.
-Left out: paraphrases, translations, and answers without their question.
+In: id, text; suites are input files. Out: a sidecar `id, kept, reason, num_hits`; `hits.jsonl`:
+suite, item and its number, document, byte offsets in the original text, and how much of the item is
+there; `hit_items.parquet`: the texts of items that were found, so that a hit can be shown when the
+suite's file is gone (`tasks.contamination.hits`). With `action: report` everything is kept. Without
+suites, the default, nothing is read and nothing found. Cost: one walk over the corpus, a look-up
+per unit and n-gram length; memory of one part plus the suites' n-grams. Left out: paraphrases,
+translations, and answers without their question.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ from tasks.runtime.parts import Part, PartResult, RunParts, scratch_dir, serial
 from tasks.runtime.stage import StageFailure
 
 CONTAMINATED = "CONTAMINATED"
-SCHEMA = pa.schema([("id", ID), ("kept", pa.bool_()), ("reason", pa.string()), ("num_hits", pa.int32())])
+SCHEMA = pa.schema(
+    [("id", ID), ("kept", pa.bool_()), ("reason", pa.string()), ("num_hits", pa.int32())]
+)
 HITS_FILE, HIT_ITEMS_FILE = "hits.jsonl", "hit_items.parquet"
 HIT_ITEMS_SCHEMA = pa.schema(
     [
@@ -77,21 +82,33 @@ class ContaminationConfig:
     ngram_units: int = 13
     """Units of an n-gram."""
     min_units: int = 8
-    """Items, with their answer, of fewer units are not looked for: they are in many texts by chance."""
+    """Items, with their answer, of fewer units are not looked for: they are in many texts by
+    chance."""
     max_ngram_documents: int | None = 10
-    """N-grams in more documents count only where the whole of a longer item is there; null: all count."""
+    """N-grams in more documents count only where the whole of a longer item is there; null: all
+    count."""
     min_item_frac: float = 0.0
     """Least share of an item's n-grams that a document must hold; 0: one of them is enough."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.ngram_units <= 100:
-            raise ConfigError(f"ngram_units ({self.ngram_units}) must be from 2 to 100; the usual value is 13")
+            raise ConfigError(
+                f"ngram_units ({self.ngram_units}) must be from 2 to 100; the usual value is 13"
+            )
         if not 1 <= self.min_units <= self.ngram_units:
-            raise ConfigError(f"min_units ({self.min_units}) must be from 1 to ngram_units ({self.ngram_units}); try 8")
+            raise ConfigError(
+                f"min_units ({self.min_units}) must be from 1 to ngram_units ({self.ngram_units});"
+                " try 8"
+            )
         if self.max_ngram_documents is not None and self.max_ngram_documents < 1:
-            raise ConfigError(f"max_ngram_documents ({self.max_ngram_documents}) must be at least 1; null counts every n-gram")
+            raise ConfigError(
+                f"max_ngram_documents ({self.max_ngram_documents}) must be at least 1; null counts"
+                " every n-gram"
+            )
         if not 0 <= self.min_item_frac <= 1:
-            raise ConfigError(f"min_item_frac ({self.min_item_frac}) must be from 0 to 1; 0 asks for one n-gram")
+            raise ConfigError(
+                f"min_item_frac ({self.min_item_frac}) must be from 0 to 1; 0 asks for one n-gram"
+            )
 
     def input_files(self) -> dict[str, Path]:
         """{suite: file}. Raises ConfigError where one is not there, or has no reader."""
@@ -100,25 +117,40 @@ class ContaminationConfig:
         return {name: suite.path for name, suite in self.suites.items()}
 
 
-def find_contamination(ingest: Artifact, out_dir: Path, config: ContaminationConfig, run_parts: RunParts = serial) -> Artifact:
-    """Find documents that hold items of the suites. Raises ConfigError for an unfit suite, StageFailure if nothing is left."""
+def find_contamination(
+    ingest: Artifact, out_dir: Path, config: ContaminationConfig, run_parts: RunParts = serial
+) -> Artifact:
+    """Find documents that hold items of the suites. Raises ConfigError for an unfit suite,
+    StageFailure if nothing is left."""
     parts = document_parts(ingest)
-    items = [item for name in sorted(config.suites) for item in read_items(name, config.suites[name])]
+    items = [
+        item for name in sorted(config.suites) for item in read_items(name, config.suites[name])
+    ]
     folder = scratch_dir(out_dir)
     index = index_items(items, config.ngram_units, config.min_units)
     index.save(folder)
     suites_digest = digest([digest_file(file) for file in sorted(folder.glob("*.npy"))])
     if not config.suites:
-        results = run_parts(clean_part, [_passed("clean", part, {}, {}) for part in parts], config, out_dir)
+        results = run_parts(
+            clean_part, [_passed("clean", part, {}, {}) for part in parts], config, out_dir
+        )
         link_sidecars(results, out_dir)
         (out_dir / HITS_FILE).touch()
         _write_items([], [], [], out_dir)
         return _artifact(
-            out_dir, config, results, {"suites": {}, "documents": 0, "ignored_ngrams": 0, "by_source": {}, "examples": []}
+            out_dir,
+            config,
+            results,
+            {"suites": {}, "documents": 0, "ignored_ngrams": 0, "by_source": {}, "examples": []},
         )
 
     paths = {"index": str(folder)}
-    found = run_parts(find_part, [_passed("find", part, {"suites": suites_digest}, paths) for part in parts], config, out_dir)
+    found = run_parts(
+        find_part,
+        [_passed("find", part, {"suites": suites_digest}, paths) for part in parts],
+        config,
+        out_dir,
+    )
     documents_of = np.zeros(len(index.hashes), np.int64)
     for result in found:
         table = read_table(result.path / FOUND_FILE, ["row", "ngram"])
@@ -156,7 +188,8 @@ def clean_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
 
 
 def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
-    """Every proved occurrence of a suite's n-gram in one file: `row, ngram, start, stop` (bytes of the document)."""
+    """Every proved occurrence of a suite's n-gram in one file: `row, ngram, start, stop` (bytes of
+    the document)."""
     from tasks.kernels.dedup.suite_ngrams import find_ngrams, prove_ngrams
     from tasks.kernels.text.chars import char_classes, fold_table
 
@@ -165,44 +198,62 @@ def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mappi
     tables = (char_classes(), fold_table())
     buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
     arrays = {
-        name: np.array(getattr(index, name)) for name in ("text", "hashes", "lengths", "text_starts", "text_stops", "starts")
+        name: np.array(getattr(index, name))
+        for name in ("text", "hashes", "lengths", "text_starts", "text_stops", "starts")
     }
     found = np.zeros((0, 3), np.int64)
     if len(arrays["hashes"]):
         lengths = np.unique(arrays["lengths"])
-        found = find_ngrams(buf, begins, lengths, arrays["hashes"], arrays["starts"], index.shift, *tables).reshape(-1, 3)
+        found = find_ngrams(
+            buf, begins, lengths, arrays["hashes"], arrays["starts"], index.shift, *tables
+        ).reshape(-1, 3)
     spans = np.full((len(found), 2), -1, np.int64)
     borders = np.flatnonzero(np.diff(found[:, 0], prepend=-1, append=-1))
     texts = (arrays["text"], arrays["text_starts"], arrays["text_stops"], arrays["lengths"])
     for first, last in itertools.pairwise(borders):
-        row, firsts, places = found[first, 0], found[first:last, 1].copy(), found[first:last, 2].copy()
+        row, firsts, places = (
+            found[first, 0],
+            found[first:last, 1].copy(),
+            found[first:last, 2].copy(),
+        )
         here = np.empty(2 * (last - first), np.int64)
         prove_ngrams(buf, begins[row], begins[row + 1], firsts, places, *texts, *tables, here)
         spans[first:last] = here.reshape(-1, 2)
     proved = spans[:, 0] >= 0
     columns = {"row": found[:, 0], "ngram": found[:, 2], "start": spans[:, 0], "stop": spans[:, 1]}
-    write_table(pa.table({name: values[proved] for name, values in columns.items()}), directory / FOUND_FILE)
+    write_table(
+        pa.table({name: values[proved] for name, values in columns.items()}), directory / FOUND_FILE
+    )
     return {"found": int(proved.sum()), "unproved": int((~proved).sum())}
 
 
 def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
-    """The sidecar of one file, its lines of `hits.jsonl`, and for metrics which items were found and excerpts of a few."""
+    """The sidecar of one file, its lines of `hits.jsonl`, and for metrics which items were found
+    and excerpts of a few."""
     folder = Path(part.payload["index"])
     index, frequent = SuiteIndex.load(folder), np.load(folder / "frequent.npy")
     names = json.loads((folder / "items.json").read_text("utf-8"))
     documents = read_table(part.payload["documents"], ["id", "text", "source"])
     found = read_table(part.payload["found"])
-    rows, ngrams, starts, stops = (found[name].to_numpy() for name in ("row", "ngram", "start", "stop"))
+    rows, ngrams, starts, stops = (
+        found[name].to_numpy() for name in ("row", "ngram", "start", "stop")
+    )
 
     # One entry per occurrence and item that has the n-gram.
     owners = np.diff(index.item_begins)[ngrams]
     occurrence = np.repeat(np.arange(len(rows)), owners)
-    place = np.arange(len(occurrence)) - np.repeat(np.cumsum(owners) - owners, owners) + index.item_begins[ngrams][occurrence]
+    place = (
+        np.arange(len(occurrence))
+        - np.repeat(np.cumsum(owners) - owners, owners)
+        + index.item_begins[ngrams][occurrence]
+    )
     item, answered = np.asarray(index.items)[place], np.asarray(index.reaches_answer)[place]
     sizes = item_sizes(index, len(names), config.ngram_units)
     order = np.lexsort((starts[occurrence], item, rows[occurrence]))
     pair = np.stack([rows[occurrence], item], axis=1)[order]
-    borders = np.flatnonzero(np.append(np.any(np.diff(pair, axis=0, prepend=-1) != 0, axis=1), True))
+    borders = np.flatnonzero(
+        np.append(np.any(np.diff(pair, axis=0, prepend=-1) != 0, axis=1), True)
+    )
     num_hits = np.zeros(documents.num_rows, np.int32)
     ids = documents["id"].to_pylist()
     hits, hit_items, hit_rows = [], [], []
@@ -230,9 +281,12 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
                 "with_answer": bool(answered[which].any()),
             }
         )
-    (directory / HITS_FILE).write_text("".join(printable(json.dumps(hit, ensure_ascii=False)) + "\n" for hit in hits), "utf-8")
+    (directory / HITS_FILE).write_text(
+        "".join(printable(json.dumps(hit, ensure_ascii=False)) + "\n" for hit in hits), "utf-8"
+    )
     write_table(
-        pa.table({"item": pa.array(hit_items, pa.int64()), "row": pa.array(hit_rows, pa.int64())}), directory / ITEMS_FILE
+        pa.table({"item": pa.array(hit_items, pa.int64()), "row": pa.array(hit_rows, pa.int64())}),
+        directory / ITEMS_FILE,
     )
     _write_sidecar(documents["id"], num_hits, config, directory)
     contaminated = num_hits > 0
@@ -264,12 +318,16 @@ def item_sizes(index: SuiteIndex, num_items: int, ngram_units: int) -> list[Item
     """The size of each item. Full: of `ngram_units` units, not the whole of a shorter text."""
     answered = np.asarray(index.reaches_answer)
     full = np.repeat(np.asarray(index.lengths) == ngram_units, np.diff(index.item_begins))
-    of = [np.bincount(np.asarray(index.items)[which], minlength=num_items) for which in (~answered, answered, full)]
+    of = [
+        np.bincount(np.asarray(index.items)[which], minlength=num_items)
+        for which in (~answered, answered, full)
+    ]
     return [ItemSize(int(q), int(a), bool(f)) for q, a, f in zip(*of, strict=True)]
 
 
 def item_share(ngrams: np.ndarray, answered: np.ndarray, size: ItemSize) -> float:
-    """Share of an item's n-grams among those found: of its question, or of its answered form where the question has none."""
+    """Share of an item's n-grams among those found: of its question, or of its answered form where
+    the question has none."""
     counted = np.unique(ngrams[~answered] if size.question else ngrams[answered])
     return len(counted) / (size.question or size.answered)
 
@@ -286,8 +344,12 @@ def merged_spans(starts: np.ndarray, stops: np.ndarray) -> list[list[int]]:
 
 
 def scrubbed_excerpt(text: bytes, start: int, stop: int) -> str:
-    """What stands around a span, personal data replaced. All of the text is searched, so that no cut hides half a span."""
-    low, high = max(0, start - EXCERPT_BYTES), min(len(text), min(stop, start + 2 * EXCERPT_BYTES) + EXCERPT_BYTES)
+    """What stands around a span, personal data replaced. All of the text is searched, so that no
+    cut hides half a span."""
+    low, high = (
+        max(0, start - EXCERPT_BYTES),
+        min(len(text), min(stop, start + 2 * EXCERPT_BYTES) + EXCERPT_BYTES),
+    )
     spans = find_spans(text, PiiConfig())
     low = max([low, *(e for s, e, _ in spans if s < low < e)])
     high = min([high, *(s for s, e, _ in spans if s < high < e)])
@@ -295,26 +357,41 @@ def scrubbed_excerpt(text: bytes, start: int, stop: int) -> str:
     return apply_spans(text[low:high], inside).decode("utf-8", "ignore")
 
 
-def _write_sidecar(ids: pa.ChunkedArray, num_hits: np.ndarray, config: ContaminationConfig, directory: Path) -> None:
+def _write_sidecar(
+    ids: pa.ChunkedArray, num_hits: np.ndarray, config: ContaminationConfig, directory: Path
+) -> None:
     drops = (num_hits > 0) & (config.action == "drop")
     reasons = pa.array([CONTAMINATED if drop else None for drop in drops], pa.string())
-    table = pa.table([ids, pa.array(~drops), reasons, pa.array(num_hits, pa.int32())], schema=SCHEMA)
+    table = pa.table(
+        [ids, pa.array(~drops), reasons, pa.array(num_hits, pa.int32())], schema=SCHEMA
+    )
     write_table(table, directory / SIDECAR_FILE)
 
 
 def _passed(purpose: str, part: Part, reads: Mapping[str, str], paths: Mapping[str, str]) -> Part:
     """A part for one of the passes, named by all it reads."""
-    return Part(part.name, digest({"pass": purpose, "part": part.digest, **reads}), {**part.payload, **paths})
+    return Part(
+        part.name,
+        digest({"pass": purpose, "part": part.digest, **reads}),
+        {**part.payload, **paths},
+    )
 
 
-def _examples(documents: pa.Table, hits: Sequence[Mapping[str, Any]], rows: Sequence[int]) -> list[dict[str, str]]:
+def _examples(
+    documents: pa.Table, hits: Sequence[Mapping[str, Any]], rows: Sequence[int]
+) -> list[dict[str, str]]:
     """Scrubbed excerpts of the first hit of a few documents."""
     found: dict[int, dict[str, str]] = {}
     for hit, row in zip(hits, rows, strict=True):
         if row not in found and len(found) < MAX_EXAMPLES:
             start, stop = hit["spans"][0]
             excerpt = scrubbed_excerpt(documents["text"][row].as_py().encode("utf-8"), start, stop)
-            found[row] = {"suite": hit["suite"], "item": hit["item"], "document": hit["document"], "excerpt": excerpt}
+            found[row] = {
+                "suite": hit["suite"],
+                "item": hit["item"],
+                "document": hit["document"],
+                "excerpt": excerpt,
+            }
     return list(found.values())
 
 
@@ -324,9 +401,17 @@ def _numbers(items: Sequence[Item]) -> list[int]:
     return [number for _, suite in suites for number, _ in enumerate(suite, start=1)]
 
 
-def _write_items(items: Sequence[Item], numbers: Sequence[int], results: Sequence[PartResult], out_dir: Path) -> None:
+def _write_items(
+    items: Sequence[Item], numbers: Sequence[int], results: Sequence[PartResult], out_dir: Path
+) -> None:
     """The texts of the items that were found."""
-    found = sorted({place for result in results for place in read_table(result.path / ITEMS_FILE)["item"].to_pylist()})
+    found = sorted(
+        {
+            place
+            for result in results
+            for place in read_table(result.path / ITEMS_FILE)["item"].to_pylist()
+        }
+    )
     rows = [
         {
             "suite": items[place].suite,
@@ -345,7 +430,9 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _metrics(items: Sequence[Item], index: SuiteIndex, frequent: np.ndarray, results: Sequence[PartResult]) -> dict[str, Any]:
+def _metrics(
+    items: Sequence[Item], index: SuiteIndex, frequent: np.ndarray, results: Sequence[PartResult]
+) -> dict[str, Any]:
     tables = [read_table(result.path / ITEMS_FILE) for result in results]
     found = np.concatenate([np.zeros(0, np.int64), *(table["item"].to_numpy() for table in tables)])
     part = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
@@ -362,7 +449,11 @@ def _metrics(items: Sequence[Item], index: SuiteIndex, frequent: np.ndarray, res
             "hit_items": len(np.unique(found[mine])),
             "hit_documents": len(set(zip(part[mine].tolist(), rows[mine].tolist(), strict=True))),
         }
-    examples = [e for result in results for e in json.loads((result.path / "examples.json").read_text("utf-8"))]
+    examples = [
+        e
+        for result in results
+        for e in json.loads((result.path / "examples.json").read_text("utf-8"))
+    ]
     by_source = sum_counters([result.counters["by_source"] for result in results])
     return {
         "suites": suites,
@@ -374,13 +465,18 @@ def _metrics(items: Sequence[Item], index: SuiteIndex, frequent: np.ndarray, res
     }
 
 
-def _artifact(out_dir: Path, config: ContaminationConfig, results: Sequence[PartResult], metrics: dict[str, Any]) -> Artifact:
+def _artifact(
+    out_dir: Path,
+    config: ContaminationConfig,
+    results: Sequence[PartResult],
+    metrics: dict[str, Any],
+) -> Artifact:
     names = ("read", "kept", "dropped", "quarantined")
     counters = sum_counters([{name: result.counters[name] for name in names} for result in results])
     check_accounting("contamination", counters)
     if counters["read"] and not counters["kept"]:
         raise StageFailure(
-            f"contamination dropped all {counters['read']} documents ({CONTAMINATED}); "
-            "check the suites, raise contamination.min_item_frac, or take contamination.action=report"
+            f"contamination dropped all {counters['read']} documents ({CONTAMINATED}); check the"
+            " suites, raise contamination.min_item_frac, or take contamination.action=report"
         )
     return Artifact(out_dir, "contamination", counters, metrics | {"action": config.action})

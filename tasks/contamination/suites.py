@@ -1,9 +1,11 @@
-"""What do evaluation suites ask? Their items as n-grams, sorted by hash, with the texts that prove a match.
+"""What do evaluation suites ask? Their items as n-grams, sorted by hash, with the texts that prove
+a match.
 
-A suite is a file of records (`tasks.readers`) with a question column and, perhaps, an answer column. An item's n-grams are
-those of its question, and those of question and answer together that reach into the answer. A text of fewer than
-`ngram_units` units is one n-gram, the whole of it; of fewer than `min_units`, none: "2 + 2 =" is in every book. Equal n-grams
-of several items are one, with a list of the items.
+A suite is a file of records (`tasks.readers`) with a question column and, perhaps, an answer
+column. An item's n-grams are those of its question, and those of question and answer together that
+reach into the answer. A text of fewer than `ngram_units` units is one n-gram, the whole of it; of
+fewer than `min_units`, none: "2 + 2 =" is in every book. Equal n-grams of several items are one,
+with a list of the items.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.corpus.selection import check_text_files, records_of_file
 from tasks.readers import Record
 
-ARRAYS = ("hashes", "lengths", "text_starts", "text_stops", "starts", "item_begins", "items", "reaches_answer")
+ARRAYS = (
+    "hashes",
+    "lengths",
+    "text_starts",
+    "text_stops",
+    "starts",
+    "item_begins",
+    "items",
+    "reaches_answer",
+)
 MAX_ID_CHARS = 100
 
 
@@ -32,7 +43,8 @@ class SuiteConfig:
     question: str = "question"
     """Column of what is asked, with all the context that goes into a prompt."""
     answer: str | None = None
-    """Column of the answer: text, a list of texts, or the number of a choice. Null: questions only."""
+    """Column of the answer: text, a list of texts, or the number of a choice. Null: questions
+    only."""
     choices: str | None = None
     """Column of the list of choices that a number in `answer` counts from 0."""
     id: str | None = "id"
@@ -40,7 +52,9 @@ class SuiteConfig:
 
     def __post_init__(self) -> None:
         if self.choices and not self.answer:
-            raise ConfigError(f"choices ({self.choices}) needs answer, the column of the number of the right one")
+            raise ConfigError(
+                f"choices ({self.choices}) needs answer, the column of the number of the right one"
+            )
 
 
 @dataclass(frozen=True)
@@ -58,8 +72,9 @@ class SuiteIndex:
     """N-grams of all items, sorted by hash.
 
     hashes, lengths (units), text_starts, text_stops (bytes of `text`): one entry per n-gram.
-    starts: where the hashes with given leading bits begin. shift: 64 minus the number of these bits.
-    items[item_begins[g]:item_begins[g + 1]]: the items of n-gram g; reaches_answer: it is only in the item's answered form.
+    starts: where the hashes with given leading bits begin. shift: 64 minus the number of these
+    bits. items[item_begins[g]:item_begins[g + 1]]: the items of n-gram g; reaches_answer: it is
+    only in the item's answered form.
     """
 
     text: np.ndarray
@@ -93,18 +108,24 @@ def read_items(name: str, config: SuiteConfig) -> Iterator[Item]:
     for record in records_of_file(config.path, config.question):
         number += 1
         if not isinstance(record, Record):
-            raise ConfigError(f"{where} ({config.path}): record {number} is not readable: {record.error}; fix the file")
+            raise ConfigError(
+                f"{where} ({config.path}): record {number} is not readable: {record.error}; fix the"
+                " file"
+            )
         question = record.values.get(config.question)
         if not isinstance(question, str):
             known = ", ".join(sorted(map(str, record.values)))
             raise ConfigError(
-                f"{where}.question ({config.question}) is no text in record {number} of {config.path}; its columns are {known}"
+                f"{where}.question ({config.question}) is no text in record {number} of"
+                f" {config.path}; its columns are {known}"
             )
         label = record.values.get(config.id) if config.id else None
         shown = str(number if label is None else label)[:MAX_ID_CHARS]
         yield Item(name, shown, question, _answers(record.values, config))
     if not number:
-        raise ConfigError(f"{where} ({config.path}) has no item; give a file with a record per item")
+        raise ConfigError(
+            f"{where} ({config.path}) has no item; give a file with a record per item"
+        )
 
 
 def index_items(items: list[Item], ngram_units: int, min_units: int) -> SuiteIndex:
@@ -119,8 +140,12 @@ def index_items(items: list[Item], ngram_units: int, min_units: int) -> SuiteInd
     for number, item in enumerate(items):
         question = item.question.encode("utf-8", "replace")
         for form, answer in enumerate((None, *item.answers)):
-            whole = question if answer is None else question + b"\n" + answer.encode("utf-8", "replace")
-            hashes, length, starts, stops = text_ngrams(np.frombuffer(whole, np.uint8), ngram_units, min_units, *tables)
+            whole = (
+                question if answer is None else question + b"\n" + answer.encode("utf-8", "replace")
+            )
+            hashes, length, starts, stops = text_ngrams(
+                np.frombuffer(whole, np.uint8), ngram_units, min_units, *tables
+            )
             new = stops > len(question) if form else np.ones(len(hashes), bool)
             if not new.any():
                 continue
@@ -138,9 +163,12 @@ def index_items(items: list[Item], ngram_units: int, min_units: int) -> SuiteInd
             )
             position += len(whole)
     empty = (np.zeros(0, np.uint64), *(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
-    hashes, lengths, starts, stops, owners, answered = (np.concatenate(c) for c in zip(empty, *columns, strict=True))
+    hashes, lengths, starts, stops, owners, answered = (
+        np.concatenate(c) for c in zip(empty, *columns, strict=True)
+    )
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    # One entry per n-gram and item; a question's n-gram is one of the question, whatever its answers repeat.
+    # One entry per n-gram and item; a question's n-gram is one of the question, whatever its
+    # answers repeat.
     order = np.lexsort((answered, owners, inverse))
     inverse, owners, answered = inverse[order], owners[order], answered[order]
     fresh = np.ones(len(inverse), bool)
@@ -165,7 +193,16 @@ def _answers(values: Mapping[str, Any], config: SuiteConfig) -> tuple[str, ...]:
         return ()
     answer = values.get(config.answer)
     choices = values.get(config.choices) if config.choices else None
-    if isinstance(choices, list) and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
+    if (
+        isinstance(choices, list)
+        and isinstance(answer, int)
+        and not isinstance(answer, bool)
+        and 0 <= answer < len(choices)
+    ):
         answer = choices[answer]
     found = answer if isinstance(answer, list) else [answer]
-    return tuple(dict.fromkeys(str(one) for one in found if isinstance(one, (str, int, float)) and str(one).strip()))
+    return tuple(
+        dict.fromkeys(
+            str(one) for one in found if isinstance(one, (str, int, float)) and str(one).strip()
+        )
+    )

@@ -1,1 +1,2 @@
-"""Document sets and what every stage shares about them: labels, tallies, URLs, score cuts, statistics."""
+"""Document sets and what every stage shares about them: labels, tallies, URLs, score cuts,
+statistics."""

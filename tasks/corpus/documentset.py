@@ -1,7 +1,7 @@
 """Documents and their sidecars on disk: schemas, aligned parts, and Arrow buffers for the kernels.
 
-Ingest writes `documents/part-00000.parquet` …; every per-document stage writes one sidecar of the same
-name with the same rows in the same order. Positions join them; `id` checks the join.
+Ingest writes `documents/part-00000.parquet` …; every per-document stage writes one sidecar of the
+same name with the same rows in the same order. Positions join them; `id` checks the join.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ DOCUMENT_SCHEMA = pa.schema(
 )
 CORPUS_SCHEMA = pa.schema(
     [
-        *(DOCUMENT_SCHEMA.field(name) for name in ("id", "text", "source", "source_id", "url", "language")),
+        *(
+            DOCUMENT_SCHEMA.field(name)
+            for name in ("id", "text", "source", "source_id", "url", "language")
+        ),
         pa.field("family_id", ID),
         pa.field("split", pa.string()),
         pa.field("repeats", pa.int32()),
@@ -48,25 +51,36 @@ SIDECAR_FILE = "part.parquet"
 def document_parts(ingest: Artifact, **sidecars: Artifact) -> list[Part]:
     """One part per file of documents, with the sidecars of the same rows.
 
-    The payload has `documents` and one path per keyword; the digest covers the content of all of them.
+    The payload has `documents` and one path per keyword; the digest covers the content of all of
+    them.
     """
     parts = []
     for file in ingest.files("documents/part-*.parquet"):
-        names = {"documents": (ingest, f"documents/{file.name}")} | {k: (a, file.name) for k, a in sidecars.items()}
+        names = {"documents": (ingest, f"documents/{file.name}")} | {
+            k: (a, file.name) for k, a in sidecars.items()
+        }
         payload = {k: str(a.file(name)) for k, (a, name) in names.items()}
-        parts.append(Part(file.name, digest({k: a.file_digest(name) for k, (a, name) in names.items()}), payload))
+        parts.append(
+            Part(
+                file.name,
+                digest({k: a.file_digest(name) for k, (a, name) in names.items()}),
+                payload,
+            )
+        )
     return parts
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A Parquet table with one chunk per column, so that kernels see one buffer. Raises ArtifactMismatch on a damaged file."""
+    """A Parquet table with one chunk per column, so that kernels see one buffer. Raises
+    ArtifactMismatch on a damaged file."""
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None, use_threads=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise  # the disk, not the file
         raise ArtifactMismatch(
-            f"{path} is damaged ({str(error).splitlines()[0]}); remove the folder it is in, and run again"
+            f"{path} is damaged ({str(error).splitlines()[0]}); remove the folder it is in, and run"
+            " again"
         ) from error
     return table.combine_chunks()
 
@@ -74,27 +88,40 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 def find_rows(file: Path, column: str, wanted: pa.Scalar) -> list[int]:
     """The rows of a file whose value in a column is the one that is wanted."""
     equal = pc.fill_null(pc.equal(read_table(file, [column])[column], wanted), False)
-    # A comparison of no rows gives a column without chunks, of which pyarrow 25 crashes to take the indices.
+    # A comparison of no rows gives a column without chunks, of which pyarrow 25 crashes to take the
+    # indices.
     return pc.indices_nonzero(equal).to_pylist() if len(equal) else []
 
 
 def read_row(file: Path, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """One row of a file; only its row group is read. Raises ArtifactMismatch where there is none."""
+    """One row of a file; only its row group is read. Raises ArtifactMismatch where there is
+    none."""
     with pq.ParquetFile(file) as parquet:
         for group in range(parquet.num_row_groups):
             num_rows = parquet.metadata.row_group(group).num_rows
             if row < num_rows:
-                table = parquet.read_row_group(group, columns=list(columns) if columns else None, use_threads=False)
+                table = parquet.read_row_group(
+                    group, columns=list(columns) if columns else None, use_threads=False
+                )
                 return table.slice(row, 1).to_pylist()[0]  # type: ignore[no-any-return]
             row -= num_rows
-    raise ArtifactMismatch(f"{file} is {row + 1} row(s) short; the store is damaged, rebuild it with force=[ingest]")
+    raise ArtifactMismatch(
+        f"{file} is {row + 1} row(s) short; the store is damaged, rebuild it with force=[ingest]"
+    )
 
 
 def write_table(table: pa.Table, path: Path, level: int = 3) -> None:
     """Parquet with settings that give the same bytes for the same table."""
     # Texts hardly repeat: looking for repeats in them costs a fifth of the time and gains nothing.
     repeating = [field.name for field in table.schema if field.type != pa.large_string()]
-    pq.write_table(table, path, compression="zstd", compression_level=level, use_dictionary=repeating, row_group_size=1 << 16)
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=level,
+        use_dictionary=repeating,
+        row_group_size=1 << 16,
+    )
 
 
 def check_aligned(documents: pa.Table, sidecar: pa.Table, what: str) -> None:
@@ -124,19 +151,29 @@ def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def id_matrix(ids: pa.ChunkedArray | pa.Array) -> np.ndarray:
     """A binary(16) column without nulls as uint8[rows, 16]."""
     chunks = ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]
-    arrays = [np.frombuffer(c.buffers()[1], np.uint8).reshape(-1, 16)[c.offset : c.offset + len(c)] for c in chunks if len(c)]
+    arrays = [
+        np.frombuffer(c.buffers()[1], np.uint8).reshape(-1, 16)[c.offset : c.offset + len(c)]
+        for c in chunks
+        if len(c)
+    ]
     return np.concatenate([np.zeros((0, 16), np.uint8), *arrays])
 
 
 def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array. Nothing is copied where it is one: `combine_chunks` of a column copies always."""
+    """A column as one array. Nothing is copied where it is one: `combine_chunks` of a column copies
+    always."""
     if not isinstance(column, pa.ChunkedArray):
         return column
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    return (
+        column.chunk(0)
+        if column.num_chunks == 1
+        else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    )
 
 
 def text_buffers(texts: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """UTF-8 bytes (uint8) and offsets (int64, one more than documents) of a large_string column without nulls."""
+    """UTF-8 bytes (uint8) and offsets (int64, one more than documents) of a large_string column
+    without nulls."""
     array = one_chunk(texts.cast(pa.large_string()))
     _, offsets, data = array.buffers()
     begins = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]

@@ -1,4 +1,5 @@
-"""What does a list file hold? One entry per line, UTF-8; empty lines and lines that begin with `#` are none."""
+"""What does a list file hold? One entry per line, UTF-8; empty lines and lines that begin with `#`
+are none."""
 
 from __future__ import annotations
 
@@ -8,16 +9,22 @@ from typing import Literal
 from llm_core.config import ConfigError
 
 
-def read_entries(path: Path, where: str, undecodable: Literal["strict", "surrogateescape"] = "strict") -> list[str]:
-    """The entries of a file, without white space at their ends. `where` is the setting that names it.
+def read_entries(
+    path: Path, where: str, undecodable: Literal["strict", "surrogateescape"] = "strict"
+) -> list[str]:
+    """The entries of a file, without white space at their ends. `where` is the setting that names
+    it.
 
-    Raises ConfigError where it is no file, or not UTF-8, unless such bytes are asked for as surrogates.
+    Raises ConfigError where it is no file, or not UTF-8, unless such bytes are asked for as
+    surrogates.
     """
     check_list_files(where, (path,))
     try:
         text = path.read_text("utf-8-sig", undecodable)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where} ({path}) is not UTF-8 at byte {error.start}; convert it with iconv") from error
+        raise ConfigError(
+            f"{where} ({path}) is not UTF-8 at byte {error.start}; convert it with iconv"
+        ) from error
     return [line for raw in text.split("\n") if (line := raw.strip()) and not line.startswith("#")]
 
 
@@ -25,4 +32,7 @@ def check_list_files(where: str, paths: tuple[Path, ...]) -> None:
     """Raise ConfigError where one of them is no file."""
     for path in paths:
         if not path.is_file():
-            raise ConfigError(f"{where} ({path}) is not a file; give the path of a text file with one entry per line")
+            raise ConfigError(
+                f"{where} ({path}) is not a file; give the path of a text file with one entry per"
+                " line"
+            )

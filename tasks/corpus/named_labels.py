@@ -1,9 +1,10 @@
 """Does every language and every source that a configuration names exist in its run?
 
-A rule for a label that no document carries is a filter that silently never applies. What the words of a field name stands in its
-metadata (`NAMES_LANGUAGES`, `NAMES_SOURCES`, `IS_CONDITION`), so a new field is checked where it is declared. Languages are held
-against the labels of the configured model, sources against the configured ones unless a column of the records names them; of
-conditions, what `language` and `source` are compared with.
+A rule for a label that no document carries is a filter that silently never applies. What the words
+of a field name stands in its metadata (`NAMES_LANGUAGES`, `NAMES_SOURCES`, `IS_CONDITION`), so a
+new field is checked where it is declared. Languages are held against the labels of the configured
+model, sources against the configured ones unless a column of the records names them; of conditions,
+what `language` and `source` are compared with.
 """
 
 from __future__ import annotations
@@ -24,17 +25,23 @@ IS_CONDITION: Mapping[str, Any] = {"names": "condition"}
 """Metadata of a field that holds a condition on documents (`tasks.corpus.selection`)."""
 
 
-def check_labels(config: Any, languages: Callable[[], Collection[str]], sources: Collection[str] | None) -> None:
+def check_labels(
+    config: Any, languages: Callable[[], Collection[str]], sources: Collection[str] | None
+) -> None:
     """Raise ConfigError for the first label of `config` that is none of these.
 
-    languages: called where a language is named, as a model may have to be read. sources: None where they are not known yet.
+    languages: called where a language is named, as a model may have to be read. sources: None where
+    they are not known yet.
     """
 
     def check(kind: str, where: str, label: str) -> None:
         if kind == "language":
             check_label(label, where, languages())
         elif sources is not None and label not in sources:
-            raise ConfigError(f"{where} names {label}, which is not a source of this run; {nearest(label, list(sources))}")
+            raise ConfigError(
+                f"{where} names {label}, which is not a source of this run;"
+                f" {nearest(label, list(sources))}"
+            )
 
     for kind, where, word in _named(config, ""):
         if kind != "condition":
@@ -58,14 +65,22 @@ def check_conditions(config: Any, place: str) -> None:
 
 
 def _named(config: Any, place: str) -> Iterator[tuple[str, str, str]]:
-    """(language, source or condition; place in the configuration; word) of every field that says what it names."""
+    """(language, source or condition; place in the configuration; word) of every field that says
+    what it names."""
     if isinstance(config, Mapping):
         for key, value in config.items():
             yield from _named(value, f"{place}.{key}")
     elif dataclasses.is_dataclass(config):
         for field in dataclasses.fields(config):
-            value, where = getattr(config, field.name), f"{place}.{field.name}" if place else field.name
+            value, where = (
+                getattr(config, field.name),
+                f"{place}.{field.name}" if place else field.name,
+            )
             if "names" in field.metadata and value is not None:
                 words = (value,) if isinstance(value, str) else value
-                yield from ((field.metadata["names"], where, word) for word in words if word != field.metadata.get("besides"))
+                yield from (
+                    (field.metadata["names"], where, word)
+                    for word in words
+                    if word != field.metadata.get("besides")
+                )
             yield from _named(value, where)

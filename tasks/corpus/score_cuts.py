@@ -1,7 +1,9 @@
-"""Where must one cut to keep a wanted share? Cut-offs of scores, over all documents or over each language for itself.
+"""Where must one cut to keep a wanted share? Cut-offs of scores, over all documents or over each
+language for itself.
 
-The cut that keeps a share f of n scored documents is the ceil(f n)-th best value, and whatever is as good as it passes: with ties
-a little more is kept, and never a choice made among equals. Documents without a score have no part in it.
+The cut that keeps a share f of n scored documents is the ceil(f n)-th best value, and whatever is
+as good as it passes: with ties a little more is kept, and never a choice made among equals.
+Documents without a score have no part in it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ BUCKETS, NO_BUCKET = ("head", "middle", "tail"), "(none)"
 
 
 def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | None:
-    """The value that keeps the best `keep_frac` (above 0, at most 1) of the values that are numbers; None where there is none."""
+    """The value that keeps the best `keep_frac` (above 0, at most 1) of the values that are
+    numbers; None where there is none."""
     scored = values[~np.isnan(values)]
     if len(scored) == 0:
         return None
@@ -33,20 +36,31 @@ def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | Non
     return float(np.partition(scored, place)[place])
 
 
-def cuts_keeping(values: np.ndarray, groups: np.ndarray | None, keep_frac: float, best: Best) -> dict[str, float]:
-    """{group: cut}, one for all documents (`WHOLE`) where no groups are given; groups without a score are left out."""
+def cuts_keeping(
+    values: np.ndarray, groups: np.ndarray | None, keep_frac: float, best: Best
+) -> dict[str, float]:
+    """{group: cut}, one for all documents (`WHOLE`) where no groups are given; groups without a
+    score are left out."""
     if groups is None:
         cut = cut_keeping(values, keep_frac, best)
         return {} if cut is None else {WHOLE: cut}
-    found = {str(group): cut_keeping(values[groups == group], keep_frac, best) for group in np.unique(groups.astype(str))}
+    found = {
+        str(group): cut_keeping(values[groups == group], keep_frac, best)
+        for group in np.unique(groups.astype(str))
+    }
     return {group: cut for group, cut in found.items() if cut is not None}
 
 
-def passing(values: np.ndarray, groups: np.ndarray | None, cuts: Mapping[str, float], best: Best) -> np.ndarray:
-    """Which values are at least as good as the cut of their group; those without a score or a cut are not judged and pass."""
+def passing(
+    values: np.ndarray, groups: np.ndarray | None, cuts: Mapping[str, float], best: Best
+) -> np.ndarray:
+    """Which values are at least as good as the cut of their group; those without a score or a cut
+    are not judged and pass."""
     if groups is None:
         limits = np.full(len(values), cuts.get(WHOLE, np.nan))
     else:
-        limits = np.array([cuts.get(str(group), np.nan) for group in groups], np.float64).reshape(len(values))
+        limits = np.array([cuts.get(str(group), np.nan) for group in groups], np.float64).reshape(
+            len(values)
+        )
     unjudged = np.isnan(values) | np.isnan(limits)
     return unjudged | (values >= limits if best == "high" else values <= limits)

@@ -1,7 +1,9 @@
-"""By what are documents told apart, where it matters whom a score disfavours? Language, source and register of each.
+"""By what are documents told apart, where it matters whom a score disfavours? Language, source and
+register of each.
 
-Columns `language` (as identified), `source`, `register` (text under a key of the metadata), `bytes` of text: one row per
-document, so that tables of what a cut removes need neither texts nor metadata again.
+Columns `language` (as identified), `source`, `register` (text under a key of the metadata), `bytes`
+of text: one row per document, so that tables of what a cut removes need neither texts nor metadata
+again.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ DIMENSIONS = ("language", "source", "register")
 NONE = "(none)"
 
 
-def label_table(documents: pa.Table, languages: pa.ChunkedArray, register_key: str | None) -> pa.Table:
+def label_table(
+    documents: pa.Table, languages: pa.ChunkedArray, register_key: str | None
+) -> pa.Table:
     """The labels of documents that have `text, source, metadata`."""
     # Documents of one source often have the same metadata.
     metadata = one_chunk(documents["metadata"]).dictionary_encode()
-    registers = pa.array([register_of(one, register_key) for one in metadata.dictionary.to_pylist()], pa.string())
+    registers = pa.array(
+        [register_of(one, register_key) for one in metadata.dictionary.to_pylist()], pa.string()
+    )
     return pa.table(
         {
             "language": languages,

@@ -1,8 +1,10 @@
-"""How sure is a number? Bootstrap intervals for ratios of sums over documents, and intervals for areas under ROC curves.
+"""How sure is a number? Bootstrap intervals for ratios of sums over documents, and intervals for
+areas under ROC curves.
 
-bits per byte is Σ bits / Σ bytes over documents, and tokens of one document are no independent witnesses, so whole
-documents are drawn with replacement (Efron, 1979; ratio estimator, percentile interval). The standard error is the
-standard deviation of the replicates, not that divided by the root of their number. Cost: samples × documents numbers.
+bits per byte is Σ bits / Σ bytes over documents, and tokens of one document are no independent
+witnesses, so whole documents are drawn with replacement (Efron, 1979; ratio estimator, percentile
+interval). The standard error is the standard deviation of the replicates, not that divided by the
+root of their number. Cost: samples × documents numbers.
 
 The percentile interval is too narrow for a handful of documents; callers say how many there are.
 """
@@ -19,7 +21,8 @@ CHUNK_NUMBERS = 1 << 22
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval and standard error; these are None where one observation allows none."""
+    """A value with its 95 % interval and standard error; these are None where one observation
+    allows none."""
 
     value: float
     low: float | None
@@ -29,16 +32,25 @@ class Interval:
 
 
 def ratio_bootstrap(
-    numerators: np.ndarray, denominators: np.ndarray, num_samples: int, seed: int, level: float = 0.95
+    numerators: np.ndarray,
+    denominators: np.ndarray,
+    num_samples: int,
+    seed: int,
+    level: float = 0.95,
 ) -> Interval:
     """Σ numerators / Σ denominators with its bootstrap interval over observations.
 
     Raises ValueError without observations or with a denominator that is not positive.
     """
-    numerators, denominators = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
+    numerators, denominators = (
+        np.asarray(numerators, np.float64),
+        np.asarray(denominators, np.float64),
+    )
     num = len(numerators)
     if num == 0 or denominators.min() <= 0:
-        raise ValueError(f"a ratio over {num} observations needs at least one, each with a positive denominator")
+        raise ValueError(
+            f"a ratio over {num} observations needs at least one, each with a positive denominator"
+        )
     value = float(numerators.sum() / denominators.sum())
     if num == 1:
         return Interval(value, None, None, None, 1)
@@ -47,20 +59,26 @@ def ratio_bootstrap(
     chunk = max(1, CHUNK_NUMBERS // num)
     for begin in range(0, num_samples, chunk):
         drawn = rng.integers(0, num, size=(min(chunk, num_samples - begin), num))
-        replicates[begin : begin + len(drawn)] = numerators[drawn].sum(1) / denominators[drawn].sum(1)
+        replicates[begin : begin + len(drawn)] = numerators[drawn].sum(1) / denominators[drawn].sum(
+            1
+        )
     low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high), float(replicates.std(ddof=1)), num)
 
 
 def roc_auc(positives: np.ndarray, negatives: np.ndarray) -> Interval:
-    """Probability that a positive scores higher than a negative, ties counting half, with its 95 % interval.
+    """Probability that a positive scores higher than a negative, ties counting half, with its 95 %
+    interval.
 
-    Variance by DeLong et al. 1988 (from mid-ranks, Sun and Xu 2014), interval on the logit scale, so that it stays inside 0 to 1.
-    Raises ValueError without positives or negatives. Interval and error are None where all pairs are alike: 0 and 1 allow none.
+    Variance by DeLong et al. 1988 (from mid-ranks, Sun and Xu 2014), interval on the logit scale,
+    so that it stays inside 0 to 1. Raises ValueError without positives or negatives. Interval and
+    error are None where all pairs are alike: 0 and 1 allow none.
     """
     m, n = len(positives), len(negatives)
     if m == 0 or n == 0:
-        raise ValueError(f"an area under a ROC curve needs both classes, got {m} positives and {n} negatives")
+        raise ValueError(
+            f"an area under a ROC curve needs both classes, got {m} positives and {n} negatives"
+        )
     both = np.concatenate([positives, negatives]).astype(np.float64)
     ranks = _midranks(both)
     # Share of the other class below each one, ties half.

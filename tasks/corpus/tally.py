@@ -1,4 +1,5 @@
-"""How many documents and bytes has each label? Small tables for metrics, bounded whatever the labels are."""
+"""How many documents and bytes has each label? Small tables for metrics, bounded whatever the
+labels are."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def count_document(tally: Tally, label: str, num_bytes: int) -> None:
 
 
 def add_to_tally(tally: Tally, labels: Sequence[str | None], sizes: Sequence[int]) -> None:
-    """Add many documents, none for None; runs of one label, which are the rule in a file, at the price of one."""
+    """Add many documents, none for None; runs of one label, which are the rule in a file, at the
+    price of one."""
     begin = 0
     for label, run in itertools.groupby(labels):
         end = begin + sum(1 for _ in run)
@@ -48,18 +50,30 @@ def tally_columns(labels: pa.ChunkedArray | pa.Array, sizes: pa.ChunkedArray | p
     """The same for Arrow columns, without a Python object per document."""
     grouped = pa.table({"label": labels, "bytes": sizes}).group_by("label", use_threads=False)
     table = grouped.aggregate([("bytes", "count"), ("bytes", "sum")]).sort_by("label")
-    rows = zip(*(table[name].to_pylist() for name in ("label", "bytes_count", "bytes_sum")), strict=True)
-    return {label: {"documents": documents, "bytes": num_bytes} for label, documents, num_bytes in rows}
+    rows = zip(
+        *(table[name].to_pylist() for name in ("label", "bytes_count", "bytes_sum")), strict=True
+    )
+    return {
+        label: {"documents": documents, "bytes": num_bytes} for label, documents, num_bytes in rows
+    }
 
 
 def largest(tally: Mapping[str, Mapping[str, int]]) -> Tally:
-    """The largest entries by bytes; the rest, and labels that are no names (long, or with an address), as `(other)`."""
+    """The largest entries by bytes; the rest, and labels that are no names (long, or with an
+    address), as `(other)`."""
     shown: Tally = {}
     other: list[Mapping[str, int]] = []
     for label, entry in sorted(tally.items(), key=lambda item: (-item[1]["bytes"], item[0])):
         # `npm:@scope/name` is a name, `someone@host` is not.
-        address = any("@" in word[1:] and word[word.index("@", 1) - 1].isalnum() for word in label.split())
-        if len(shown) < MAX_LABELS and len(label) <= MAX_LABEL_CHARS and label.isprintable() and not address:
+        address = any(
+            "@" in word[1:] and word[word.index("@", 1) - 1].isalnum() for word in label.split()
+        )
+        if (
+            len(shown) < MAX_LABELS
+            and len(label) <= MAX_LABEL_CHARS
+            and label.isprintable()
+            and not address
+        ):
             shown[label] = dict(entry)
         else:
             other.append(entry)

@@ -1,9 +1,10 @@
 """Do two URLs name one page? A normal form of URLs, and its 128-bit key.
 
-Of RFC 3986, section 6.2.2 and 6.2.3: scheme and host in lower case, the default port dropped, escapes in upper case and undone
-for unreserved characters, an empty path is `/`. Beyond it: the fragment goes (it never reaches a server), and so do
-parameters that are named as tracking ones; the others stay in their order, for a server may care. http and https stay apart, and
-so do `www.` and the bare host.
+Of RFC 3986, section 6.2.2 and 6.2.3: scheme and host in lower case, the default port dropped,
+escapes in upper case and undone for unreserved characters, an empty path is `/`. Beyond it: the
+fragment goes (it never reaches a server), and so do parameters that are named as tracking ones; the
+others stay in their order, for a server may care. http and https stay apart, and so do `www.` and
+the bare host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 def normalise_url(url: str, tracking_parameters: Sequence[str] = ()) -> str | None:
-    """The normal form, or None for what is no absolute URL. A tracking parameter may end in `*` for any ending."""
+    """The normal form, or None for what is no absolute URL. A tracking parameter may end in `*` for
+    any ending."""
     try:
         pieces = urlsplit(url.strip())
         port = pieces.port
@@ -33,22 +35,32 @@ def normalise_url(url: str, tracking_parameters: Sequence[str] = ()) -> str | No
         host = f"{host}:{port}"
     user = pieces.netloc.rpartition("@")[0]
     path = normal_escapes(pieces.path) or "/"
-    kept = [p for p in pieces.query.split("&") if p and not _is_tracking(p.partition("=")[0], tracking_parameters)]
+    kept = [
+        p
+        for p in pieces.query.split("&")
+        if p and not _is_tracking(p.partition("=")[0], tracking_parameters)
+    ]
     query = normal_escapes("&".join(kept))
     return f"{pieces.scheme}://{user}{'@' if user else ''}{host}{path}{'?' if query else ''}{query}"
 
 
-def url_keys(urls: Sequence[str | None], tracking_parameters: Sequence[str] = ()) -> list[bytes | None]:
+def url_keys(
+    urls: Sequence[str | None], tracking_parameters: Sequence[str] = ()
+) -> list[bytes | None]:
     """128 bits for each URL, None where there is none."""
     keys: list[bytes | None] = []
     for url in urls:
         normal = normalise_url(url, tracking_parameters) if url else None
-        keys.append(hashlib.blake2b(normal.encode("utf-8"), digest_size=16).digest() if normal else None)
+        keys.append(
+            hashlib.blake2b(normal.encode("utf-8"), digest_size=16).digest() if normal else None
+        )
     return keys
 
 
 def _is_tracking(name: str, tracking_parameters: Sequence[str]) -> bool:
-    return any(name.startswith(t[:-1]) if t.endswith("*") else name == t for t in tracking_parameters)
+    return any(
+        name.startswith(t[:-1]) if t.endswith("*") else name == t for t in tracking_parameters
+    )
 
 
 def normal_escapes(text: str) -> str:

@@ -1,8 +1,10 @@
-"""Which document does each one go to, and which family is it in? Every kind of likeness, one after another.
+"""Which document does each one go to, and which family is it in? Every kind of likeness, one after
+another.
 
-Rows are numbered: those of the index first, then this run's documents, each in order of preference. A document that shares its
-URL with a preferred one goes to it and is out, whatever its text. Of the others, a document goes to the first with an equal text,
-and that one to the survivor it is a verified near duplicate of (`tasks.dedup.near_duplicates`). So the survivor of a document is found
+Rows are numbered: those of the index first, then this run's documents, each in order of preference.
+A document that shares its URL with a preferred one goes to it and is out, whatever its text. Of the
+others, a document goes to the first with an equal text, and that one to the survivor it is a
+verified near duplicate of (`tasks.dedup.near_duplicates`). So the survivor of a document is found
 by three steps, each to a row that is not larger, and the first that moves it names the reason.
 """
 
@@ -19,7 +21,12 @@ import pyarrow as pa
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.index import Index
 from tasks.dedup.near_duplicates import GetSets, NearDuplicates, Sketches, find_near_duplicates
-from tasks.dedup.signatures import SignedDocuments, choose_bands, first_of_equal, gather_shingle_sets
+from tasks.dedup.signatures import (
+    SignedDocuments,
+    choose_bands,
+    first_of_equal,
+    gather_shingle_sets,
+)
 from tasks.runtime.parts import Part, RunParts, scratch_dir
 
 REASONS = (None, "SAME_URL", "EXACT_DUPLICATE", "NEAR_DUPLICATE", "NOTHING_LEFT")
@@ -29,9 +36,10 @@ REASONS = (None, "SAME_URL", "EXACT_DUPLICATE", "NEAR_DUPLICATE", "NOTHING_LEFT"
 class Clusters:
     """One entry per row in every array; the first `num_earlier` rows are those of the index.
 
-    by_url, by_text: where the first two steps take a row. survivor: where all three do. family: its smallest row. size: documents
-    of this and earlier runs that go to a row. members: rows that were compared by shingles. a, b, jaccard: pairs of rows whose
-    similarity is at least the family threshold, and whether b was removed because of a. metrics: what is told of the search.
+    by_url, by_text: where the first two steps take a row. survivor: where all three do. family: its
+    smallest row. size: documents of this and earlier runs that go to a row. members: rows that were
+    compared by shingles. a, b, jaccard: pairs of rows whose similarity is at least the family
+    threshold, and whether b was removed because of a. metrics: what is told of the search.
     """
 
     num_earlier: int
@@ -52,12 +60,21 @@ class Clusters:
     def reason(self) -> np.ndarray:
         """Numbers in REASONS, of this run's documents."""
         rows = np.arange(len(self.survivor))
-        codes = np.where(self.by_url != rows, 1, np.where(self.by_text != rows, 2, np.where(self.survivor != rows, 3, 0)))
+        codes = np.where(
+            self.by_url != rows,
+            1,
+            np.where(self.by_text != rows, 2, np.where(self.survivor != rows, 3, 0)),
+        )
         return codes[self.num_earlier :]
 
 
 def cluster_documents(
-    documents: SignedDocuments, index: Index, parts: Sequence[Part], config: DedupConfig, run_parts: RunParts, out_dir: Path
+    documents: SignedDocuments,
+    index: Index,
+    parts: Sequence[Part],
+    config: DedupConfig,
+    run_parts: RunParts,
+    out_dir: Path,
 ) -> tuple[Clusters, GetSets]:
     """The clusters, and access to the shingle sets of members."""
     from tasks.kernels.dedup.overlap import smallest_connected
@@ -71,7 +88,9 @@ def cluster_documents(
     num_shingles = np.concatenate([index.num_shingles, documents.num_shingles])
     members = np.flatnonzero((num_shingles > 0) & (by_text == rows) & ~lost)
 
-    near = NearDuplicates(np.arange(len(members)), *(np.zeros(0, np.int64),) * 2, np.zeros(0), (), 0)
+    near = NearDuplicates(
+        np.arange(len(members)), *(np.zeros(0, np.int64),) * 2, np.zeros(0), (), 0
+    )
     get_sets = _shingle_sets(documents, index, members, parts, config, run_parts, out_dir)
     metrics: dict[str, Any] = {"candidate_pairs": 0, "verified_pairs": 0}
     if config.method == "minhash":
@@ -90,12 +109,26 @@ def cluster_documents(
     survivor = chosen[by_text[by_url]]
     a, b = members[near.a], members[near.b]
     joined = [(rows[:num_earlier], index.family), (rows, by_url), (rows, by_text), (a, b)]
-    family = smallest_connected(num_rows, *(np.concatenate(side) for side in zip(*joined, strict=True)))
+    family = smallest_connected(
+        num_rows, *(np.concatenate(side) for side in zip(*joined, strict=True))
+    )
     size = np.bincount(survivor[num_earlier:], minlength=num_rows)
     size[:num_earlier] += index.cluster_size
     ids = pa.concat_arrays([index.ids, documents.ids])
     clusters = Clusters(
-        num_earlier, ids, by_url, by_text, survivor, family, size, members, a, b, near.jaccard, chosen[b] == a, metrics
+        num_earlier,
+        ids,
+        by_url,
+        by_text,
+        survivor,
+        family,
+        size,
+        members,
+        a,
+        b,
+        near.jaccard,
+        chosen[b] == a,
+        metrics,
     )
     return clusters, get_sets
 
@@ -103,13 +136,21 @@ def cluster_documents(
 def _by_url(documents: SignedDocuments, index: Index) -> np.ndarray:
     words = np.concatenate([index.url_key, documents.url_key])
     owners = np.concatenate([index.url_row, len(index) + np.arange(len(documents))])
-    first = first_of_equal(words, np.concatenate([np.ones(len(index.url_row), bool), documents.has_url]))
+    first = first_of_equal(
+        words, np.concatenate([np.ones(len(index.url_row), bool), documents.has_url])
+    )
     by_url = np.arange(len(index) + len(documents))
     by_url[len(index) :] = owners[first[len(index.url_row) :]]
     return by_url
 
 
-def _sketches(documents: SignedDocuments, index: Index, members: np.ndarray, config: DedupConfig, get_sets: GetSets) -> Sketches:
+def _sketches(
+    documents: SignedDocuments,
+    index: Index,
+    members: np.ndarray,
+    config: DedupConfig,
+    get_sets: GetSets,
+) -> Sketches:
     num_earlier = len(index.members)
     mine = members[num_earlier:] - len(index)
     places = documents.places_by_part(mine)
@@ -122,7 +163,9 @@ def _sketches(documents: SignedDocuments, index: Index, members: np.ndarray, con
         own = documents.signatures(mine[which[earlier:] - num_earlier], config.num_perms)
         return np.concatenate([index.signatures[which[:earlier]], own])
 
-    return Sketches(len(members), config.num_perms, choose_bands(config), band_keys, signatures, get_sets)
+    return Sketches(
+        len(members), config.num_perms, choose_bands(config), band_keys, signatures, get_sets
+    )
 
 
 def _shingle_sets(
@@ -134,14 +177,17 @@ def _shingle_sets(
     run_parts: RunParts,
     out_dir: Path,
 ) -> GetSets:
-    """Sets of members by their numbers, ascending. Where the index is kept all sets are made, once."""
+    """Sets of members by their numbers, ascending. Where the index is kept all sets are made,
+    once."""
     from tasks.kernels.dedup.overlap import take_sets
 
     num_earlier = len(index.members)
     mine = members[num_earlier:] - len(index)
     everything: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def take(shingles: np.ndarray, begins: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def take(
+        shingles: np.ndarray, begins: np.ndarray, which: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         sizes = (begins[1:] - begins[:-1])[which]
         taken = np.empty(int(sizes.sum()), np.uint32)
         take_sets(shingles, begins, which, taken)
@@ -151,18 +197,25 @@ def _shingle_sets(
         split = np.searchsorted(which, num_earlier)
         own = which[split:] - num_earlier
         if not config.keep_index:
-            shingles, begins = gather_shingle_sets(documents, mine[own], parts, config, run_parts, out_dir)
+            shingles, begins = gather_shingle_sets(
+                documents, mine[own], parts, config, run_parts, out_dir
+            )
             sizes = np.diff(begins)
         else:
             if not everything:
-                everything.append(gather_shingle_sets(documents, mine, parts, config, run_parts, out_dir))
+                everything.append(
+                    gather_shingle_sets(documents, mine, parts, config, run_parts, out_dir)
+                )
             if len(own) == len(mine):
                 shingles, sizes = everything[0][0], np.diff(everything[0][1])
             else:
                 shingles, sizes = take(*everything[0], own)
         if split:
             earlier, earlier_sizes = take(index.shingles, index.shingle_begins, which[:split])
-            shingles, sizes = _joined(earlier, shingles, out_dir), np.concatenate([earlier_sizes, sizes])
+            shingles, sizes = (
+                _joined(earlier, shingles, out_dir),
+                np.concatenate([earlier_sizes, sizes]),
+            )
         return shingles, np.concatenate([[0], np.cumsum(sizes)])
 
     return get_sets
@@ -192,7 +245,9 @@ def _search_metrics(near: NearDuplicates, config: DedupConfig) -> dict[str, Any]
             "num_family_bands": family_bands,
             "rows_per_family_band": family_rows,
             "family_threshold": config.family_threshold,
-            "recall_at_family_threshold": round(collision_probability(config.family_threshold, family_bands, family_rows), 4),
+            "recall_at_family_threshold": round(
+                collision_probability(config.family_threshold, family_bands, family_rows), 4
+            ),
         },
         "candidate_pairs": near.num_candidates[0],
         "family_candidate_pairs": near.num_candidates[1],

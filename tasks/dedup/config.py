@@ -1,4 +1,5 @@
-"""What counts as a copy, who of the copies survives, and what is cut out of those that stay: the settings of `tasks.dedup.stage`."""
+"""What counts as a copy, who of the copies survives, and what is cut out of those that stay: the
+settings of `tasks.dedup.stage`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ INDEX_FILES = (
 
 @dataclass(frozen=True)
 class CutsConfig:
-    """Text that is cut out of documents that stay, because an earlier document, or an earlier place, has it too."""
+    """Text that is cut out of documents that stay, because an earlier document, or an earlier
+    place, has it too."""
 
     pieces: Literal["none", "line", "paragraph"] = "none"
     """Pieces that are kept once in the whole corpus: lines, or runs of lines between blank ones."""
@@ -34,22 +36,29 @@ class CutsConfig:
     """Shorter pieces stay however often they occur: headings, salutations, list items."""
 
     piece_memory: Literal["exact", "bloom"] = "exact"
-    """`exact` sorts 128-bit hashes, 37 to 76 bytes a piece; `bloom` needs 4 at an error of 1e-6, and cuts a new piece with a
-    probability of `bloom_error`."""
+    """`exact` sorts 128-bit hashes, 37 to 76 bytes a piece; `bloom` needs 4 at an error of 1e-6,
+    and cuts a new piece with a probability of `bloom_error`."""
 
     bloom_error: float = 1e-6
     """Chance that a piece that never occurred before is taken for a repeat."""
 
     substring_units: int = 0
-    """Runs of at least so many units that occurred before are cut; 0 cuts none, 50 is usual (Lee et al. 2022)."""
+    """Runs of at least so many units that occurred before are cut; 0 cuts none, 50 is usual (Lee et
+    al. 2022)."""
 
     def __post_init__(self) -> None:
         if self.min_piece_units < 1:
-            raise ConfigError(f"min_piece_units ({self.min_piece_units}) must be at least 1; try 13")
+            raise ConfigError(
+                f"min_piece_units ({self.min_piece_units}) must be at least 1; try 13"
+            )
         if not 1e-12 <= self.bloom_error <= 0.01:
-            raise ConfigError(f"bloom_error ({self.bloom_error}) must be from 1e-12 to 0.01; try 1e-6")
+            raise ConfigError(
+                f"bloom_error ({self.bloom_error}) must be from 1e-12 to 0.01; try 1e-6"
+            )
         if self.substring_units and not 20 <= self.substring_units <= 10_000:
-            raise ConfigError(f"substring_units ({self.substring_units}) must be 0, or from 20 to 10000; try 50")
+            raise ConfigError(
+                f"substring_units ({self.substring_units}) must be 0, or from 20 to 10000; try 50"
+            )
 
 
 @dataclass(frozen=True)
@@ -57,16 +66,26 @@ class DedupConfig:
     """How duplicates are found and which of them stays."""
 
     method: Literal["exact", "minhash"] = "minhash"
-    """`exact` removes equal texts only; `minhash` removes near duplicates too and finds families."""
+    """`exact` removes equal texts only; `minhash` removes near duplicates too and finds
+    families."""
 
     same_url: bool = False
     """Documents of one URL are copies too, whatever their texts: versions of one page."""
 
-    tracking_parameters: tuple[str, ...] = ("utm_*", "gclid", "fbclid", "msclkid", "mc_cid", "mc_eid")
-    """Query parameters that do not tell pages apart; `*` at the end stands for any ending. Empty keeps every parameter."""
+    tracking_parameters: tuple[str, ...] = (
+        "utm_*",
+        "gclid",
+        "fbclid",
+        "msclkid",
+        "mc_cid",
+        "mc_eid",
+    )
+    """Query parameters that do not tell pages apart; `*` at the end stands for any ending. Empty
+    keeps every parameter."""
 
     shingle_units: int = 5
-    """Units in a shingle: words, characters in scripts written without spaces, signs that stand alone between blanks."""
+    """Units in a shingle: words, characters in scripts written without spaces, signs that stand
+    alone between blanks."""
 
     num_perms: int = 112
     """Min-hashes of a document."""
@@ -75,7 +94,8 @@ class DedupConfig:
     """Least Jaccard similarity to the survivor of a document that is removed."""
 
     num_bands: int | None = 14
-    """Bands of num_perms / num_bands min-hashes. Null lets datasketch choose bands and rows for `threshold`."""
+    """Bands of num_perms / num_bands min-hashes. Null lets datasketch choose bands and rows for
+    `threshold`."""
 
     family_threshold: float = 0.5
     """Least Jaccard similarity of neighbours in a family."""
@@ -84,14 +104,17 @@ class DedupConfig:
     """As `num_bands`, for `family_threshold`."""
 
     full_bucket_documents: int = 16
-    """The most preferred so many documents of a bucket give all their pairs, every other one a pair with the very first."""
+    """The most preferred so many documents of a bucket give all their pairs, every other one a pair
+    with the very first."""
 
     survivor: tuple[SurvivorRule, ...] = ("length", "id")
-    """What is preferred, first rule first: the earlier place in `source_priority`, the higher `quality_column`, more bytes of
-    text, the earlier `added_at` (compared as text, missing last), the smaller id."""
+    """What is preferred, first rule first: the earlier place in `source_priority`, the higher
+    `quality_column`, more bytes of text, the earlier `added_at` (compared as text, missing last),
+    the smaller id."""
 
     source_priority: tuple[str, ...] = field(default=(), metadata=NAMES_SOURCES)
-    """Sources from most to least preferred for the rule `source_priority`; a source that is not listed comes last."""
+    """Sources from most to least preferred for the rule `source_priority`; a source that is not
+    listed comes last."""
 
     quality_column: str | None = None
     """Column of the quality sidecar for the rule `quality`; higher is better, missing last."""
@@ -100,15 +123,16 @@ class DedupConfig:
     """Repeated text within documents that stay."""
 
     index: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """An earlier dedup artifact, as a folder or a key in the store, that kept its index: documents are compared with all of its
-    documents, which are preferred. Its content is part of the key."""
+    """An earlier dedup artifact, as a folder or a key in the store, that kept its index: documents
+    are compared with all of its documents, which are preferred. Its content is part of the key."""
 
     chain: str | None = field(default=None, metadata=NOT_IN_KEY)
-    """Runs of one store with the same name here are a chain: each goes on from the index of the one before it, the first from
-    `index`, if given."""
+    """Runs of one store with the same name here are a chain: each goes on from the index of the one
+    before it, the first from `index`, if given."""
 
     keep_index: bool = False
-    """Write what later runs need to compare with these documents; costs about 0.8 kB and 4 bytes per shingle a document."""
+    """Write what later runs need to compare with these documents; costs about 0.8 kB and 4 bytes
+    per shingle a document."""
 
     seed: int = 1
     """Of the min-hash permutations."""
@@ -118,26 +142,36 @@ class DedupConfig:
             raise ConfigError(f"shingle_units ({self.shingle_units}) must be at least 1; try 5")
         if not 2 <= self.num_perms <= 4096:
             raise ConfigError(f"num_perms ({self.num_perms}) must be from 2 to 4096; try 112")
-        for name, bands in (("num_bands", self.num_bands), ("num_family_bands", self.num_family_bands)):
+        for name, bands in (
+            ("num_bands", self.num_bands),
+            ("num_family_bands", self.num_family_bands),
+        ):
             if bands is not None and (bands < 1 or self.num_perms % bands):
                 good = max(d for d in range(1, max(bands, 1) + 1) if self.num_perms % d == 0)
-                raise ConfigError(f"num_perms ({self.num_perms}) must be a multiple of {name} ({bands}); try {name}={good}")
+                raise ConfigError(
+                    f"num_perms ({self.num_perms}) must be a multiple of {name} ({bands}); try"
+                    f" {name}={good}"
+                )
         if not 0 < self.family_threshold <= self.threshold <= 1:
             raise ConfigError(
-                f"family_threshold ({self.family_threshold}) and threshold ({self.threshold}) must satisfy "
-                "0 < family_threshold <= threshold <= 1; try 0.5 and 0.8"
+                f"family_threshold ({self.family_threshold}) and threshold ({self.threshold}) must"
+                " satisfy 0 < family_threshold <= threshold <= 1; try 0.5 and 0.8"
             )
         if self.full_bucket_documents < 2:
-            raise ConfigError(f"full_bucket_documents ({self.full_bucket_documents}) must be at least 2; try 16")
+            raise ConfigError(
+                f"full_bucket_documents ({self.full_bucket_documents}) must be at least 2; try 16"
+            )
         self._check_survivor()
         if any("*" in name[:-1] or not name for name in self.tracking_parameters):
             raise ConfigError(
-                f"tracking_parameters ({list(self.tracking_parameters)}) must be names with `*` at the end only; try 'utm_*'"
+                f"tracking_parameters ({list(self.tracking_parameters)}) must be names with `*` at"
+                " the end only; try 'utm_*'"
             )
         if (self.index or self.keep_index) and self.cuts.substring_units:
             raise ConfigError(
-                f"cuts.substring_units ({self.cuts.substring_units}) needs the texts of all documents, which an index has not; "
-                "set it to 0, or keep_index=false and index=null"
+                f"cuts.substring_units ({self.cuts.substring_units}) needs the texts of all"
+                " documents, which an index has not; set it to 0, or keep_index=false and"
+                " index=null"
             )
         if self.keep_index and self.cuts.pieces != "none" and self.cuts.piece_memory == "bloom":
             raise ConfigError(
@@ -146,17 +180,21 @@ class DedupConfig:
             )
         if self.chain is not None and not (self.keep_index and self.chain.strip()):
             raise ConfigError(
-                f"chain ({self.chain!r}) must be a name, and the next run of it needs keep_index=true; "
-                "try dedup=indexed dedup.chain=crawl"
+                f"chain ({self.chain!r}) must be a name, and the next run of it needs"
+                " keep_index=true; try dedup=indexed dedup.chain=crawl"
             )
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed ({self.seed}) must be in 0 .. 2^32 - 1; try 1")
 
     def _check_survivor(self) -> None:
-        if not self.survivor or self.survivor[-1] != "id" or len(set(self.survivor)) < len(self.survivor):
+        if (
+            not self.survivor
+            or self.survivor[-1] != "id"
+            or len(set(self.survivor)) < len(self.survivor)
+        ):
             raise ConfigError(
-                f"survivor ({list(self.survivor)}) must name each rule once and end with id, so that no two documents tie; "
-                "try survivor='[length,id]'"
+                f"survivor ({list(self.survivor)}) must name each rule once and end with id, so"
+                " that no two documents tie; try survivor='[length,id]'"
             )
         for rule, name, value, example in (
             ("source_priority", "source_priority", self.source_priority, "'[wiki,web]'"),
@@ -164,20 +202,23 @@ class DedupConfig:
         ):
             if (rule in self.survivor) != bool(value):
                 raise ConfigError(
-                    f"survivor ({list(self.survivor)}) has the rule {rule} if and only if {name} ({value}) is set; "
-                    f"try {name}={example}"
+                    f"survivor ({list(self.survivor)}) has the rule {rule} if and only if {name}"
+                    f" ({value}) is set; try {name}={example}"
                 )
 
     def input_files(self) -> dict[str, Path]:
-        """The files of the index, whose contents are part of the key. Raises ConfigError where there is none."""
+        """The files of the index, whose contents are part of the key. Raises ConfigError where
+        there is none."""
         if self.index is None:
             return {}
         folder = self.index / "index"
-        files = {f"index/{name}": folder / name for name in INDEX_FILES if (folder / name).is_file()}
+        files = {
+            f"index/{name}": folder / name for name in INDEX_FILES if (folder / name).is_file()
+        }
         if f"index/{INDEX_FILES[0]}" not in files:
             raise ConfigError(
-                f"dedup.index ({self.index}) is no dedup artifact with an index, nor the key of one in the store; "
-                "make one with dedup.keep_index=true"
+                f"dedup.index ({self.index}) is no dedup artifact with an index, nor the key of one"
+                " in the store; make one with dedup.keep_index=true"
             )
         return files
 

@@ -1,10 +1,12 @@
-"""What is cut out of the documents that stay? Ranges of text that occurred before, from two finders, merged.
+"""What is cut out of the documents that stay? Ranges of text that occurred before, from two
+finders, merged.
 
-A finder goes through the documents in order of preference and through each from its start; what it meets for the first time
-stays, wherever it is, and every later occurrence is cut. Lines or paragraphs: `tasks.dedup.repeated_pieces`. Runs of units:
-`tasks.dedup.repeated_runs`. Only documents that are no copies take part, so nothing is cut in favour of a document that goes. Ranges
-are UTF-8 byte offsets in the original text, ordered, and disjoint: of overlapping ones the pieces are whole and the runs give
-way. A document in which no unit is left is dropped as NOTHING_LEFT.
+A finder goes through the documents in order of preference and through each from its start; what it
+meets for the first time stays, wherever it is, and every later occurrence is cut. Lines or
+paragraphs: `tasks.dedup.repeated_pieces`. Runs of units: `tasks.dedup.repeated_runs`. Only
+documents that are no copies take part, so nothing is cut in favour of a document that goes. Ranges
+are UTF-8 byte offsets in the original text, ordered, and disjoint: of overlapping ones the pieces
+are whole and the runs give way. A document in which no unit is left is dropped as NOTHING_LEFT.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ CUTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason"
 
 @dataclass(frozen=True)
 class Cuts:
-    """document, start, end, reason: one entry per cut, in order of document and start; reasons are numbers in CUT_REASONS.
+    """document, start, end, reason: one entry per cut, in order of document and start; reasons are
+    numbers in CUT_REASONS.
 
-    nothing_left: documents without a unit outside of their cuts. piece_keys: sorted keys of the pieces of this and earlier runs,
-    where a later one is to have them. expected_false_cuts: of pieces that never occurred, by the error of a filter.
+    nothing_left: documents without a unit outside of their cuts. piece_keys: sorted keys of the
+    pieces of this and earlier runs, where a later one is to have them. expected_false_cuts: of
+    pieces that never occurred, by the error of a filter.
     """
 
     num_all: int
@@ -57,7 +61,9 @@ class Cuts:
         absent = document < 0
         sizes = np.where(absent, 0, np.diff(begins)[document])
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        which = mine[np.repeat(begins[:-1][document] - offsets[:-1], sizes) + np.arange(offsets[-1])]
+        which = mine[
+            np.repeat(begins[:-1][document] - offsets[:-1], sizes) + np.arange(offsets[-1])
+        ]
         structs = pa.StructArray.from_arrays(
             [
                 pa.array(self.start[which], pa.int64()),
@@ -67,7 +73,10 @@ class Cuts:
             fields=list(CUTS.value_type),
         )
         return pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), structs, type=CUTS, mask=pa.array(absent) if absent.any() else None
+            pa.array(offsets, pa.int32()),
+            structs,
+            type=CUTS,
+            mask=pa.array(absent) if absent.any() else None,
         )
 
     @property
@@ -102,7 +111,8 @@ def find_cuts(
     out_dir: Path,
     keep_keys: bool = False,
 ) -> Cuts:
-    """The cuts of documents `staying` (ascending). `earlier_pieces`: keys that count as having occurred."""
+    """The cuts of documents `staying` (ascending). `earlier_pieces`: keys that count as having
+    occurred."""
     none = np.zeros(0, np.int64)
     cut: tuple[np.ndarray, ...] = (none, none, none, none)
     keys, false_cuts = earlier_pieces, 0.0
@@ -111,12 +121,21 @@ def find_cuts(
     work, places = parts_with_rows(documents, staying, parts, "staying", out_dir)
     owners = [staying[here] for here in places]
     if config.pieces != "none":
-        found = find_repeated_pieces(work, owners, earlier_pieces, config, run_parts, out_dir, keep_keys)
+        found = find_repeated_pieces(
+            work, owners, earlier_pieces, config, run_parts, out_dir, keep_keys
+        )
         keys, false_cuts = found.keys, found.expected_false_cuts
-        cut = (found.document, found.start, found.end, np.full(len(found.document), 0 if config.pieces == "line" else 1))
+        cut = (
+            found.document,
+            found.start,
+            found.end,
+            np.full(len(found.document), 0 if config.pieces == "line" else 1),
+        )
     if config.substring_units:
         run = find_repeated_runs(work, owners, config, run_parts, out_dir)
-        both = [np.concatenate(pair) for pair in zip(cut, (*run, np.full(len(run[0]), 2)), strict=True)]
+        both = [
+            np.concatenate(pair) for pair in zip(cut, (*run, np.full(len(run[0]), 2)), strict=True)
+        ]
         cut = disjoint(*both)
     left = _without_rest(work, owners, cut, run_parts, config, out_dir)
     document, start, end, reason = cut
@@ -126,14 +145,17 @@ def find_cuts(
 def disjoint(
     document: np.ndarray, start: np.ndarray, end: np.ndarray, reason: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The same bytes in ordered, disjoint ranges: pieces are disjoint already and stay whole, runs fill the rest."""
+    """The same bytes in ordered, disjoint ranges: pieces are disjoint already and stay whole, runs
+    fill the rest."""
     from tasks.kernels.text.pieces import subtract
 
     ranges = np.stack([document, start, end, reason], axis=1)[np.lexsort((start, document))]
     is_run = ranges[:, 3] == CUT_REASONS.index("REPEATED_SUBSTRING")
     pieces = ranges[~is_run]
     runs = subtract(ranges[is_run, :3].copy(), pieces[:, :3].copy())
-    ranges = np.concatenate([pieces, np.insert(runs, 3, CUT_REASONS.index("REPEATED_SUBSTRING"), axis=1)])
+    ranges = np.concatenate(
+        [pieces, np.insert(runs, 3, CUT_REASONS.index("REPEATED_SUBSTRING"), axis=1)]
+    )
     document, start, end, reason = ranges[np.lexsort((ranges[:, 1], ranges[:, 0]))].T.copy()
     return document, start, end, reason
 
@@ -150,19 +172,26 @@ def _without_rest(
     document, start, end, _ = cut
     telling, numbers = [], []
     for part, mine in zip(work, owners, strict=True):
-        begins, ends = np.searchsorted(document, mine), np.searchsorted(document, mine, side="right")
+        begins, ends = (
+            np.searchsorted(document, mine),
+            np.searchsorted(document, mine, side="right"),
+        )
         touched = np.flatnonzero(ends > begins)
         if len(touched) == 0:
             continue
         which = np.concatenate([np.arange(begins[i], ends[i]) for i in touched])
         rows = np.load(part.payload["rows"])[touched]
         file = scratch_dir(out_dir) / f"cuts-{part.name}.npy"
-        np.save(file, np.stack([np.repeat(rows, (ends - begins)[touched]), start[which], end[which]]))
+        np.save(
+            file, np.stack([np.repeat(rows, (ends - begins)[touched]), start[which], end[which]])
+        )
         payload = {"documents": part.payload["documents"], "cuts": str(file)}
         telling.append(Part(part.name, digest(["rest", part.digest, digest_file(file)]), payload))
         numbers.append(mine[touched])
     made = run_parts(find_rest, telling, config, out_dir)
-    gone = [mine[~np.load(result.path / REST_FILE)] for mine, result in zip(numbers, made, strict=True)]
+    gone = [
+        mine[~np.load(result.path / REST_FILE)] for mine, result in zip(numbers, made, strict=True)
+    ]
     return np.sort(np.concatenate([np.zeros(0, np.int64), *gone]))
 
 

@@ -1,18 +1,21 @@
 """Keeps of documents what later ones are compared with, so that earlier runs are not read again.
 
-An index, the folder `index/` of a dedup artifact: one row for every distinct text seen so far, this run's after those of earlier
-runs, in order of preference.
+An index, the folder `index/` of a dedup artifact: one row for every distinct text seen so far, this
+run's after those of earlier runs, in order of preference.
 
 * `scheme.json`: what two runs must agree on, so that their keys and hashes mean the same.
 * `documents.parquet`: id, exact_key, num_shingles, survivor and family (row numbers), cluster_size.
-* `urls.parquet`: url_key, row. `pieces.arrow`: 128-bit keys of lines or paragraphs that were kept, sorted.
-* For rows with shingles: `signatures.arrow`, `bands.arrow` (one column per band), `shingles.arrow` (sorted 32-bit hashes: the
-  exact sets that verification compares, not a sketch of them).
+* `urls.parquet`: url_key, row. `pieces.arrow`: 128-bit keys of lines or paragraphs that were
+  kept, sorted.
+* For rows with shingles: `signatures.arrow`, `bands.arrow` (one column per band),
+  `shingles.arrow` (sorted 32-bit hashes: the exact sets that verification compares, not a sketch
+  of them).
 
-Arrow files are one record batch each, not compressed, and mapped: only what is looked at is read. Cost a document: 448 bytes of
-signature, 336 of bands and 4 for each distinct shingle, somewhat more than half the size of the text. Comparing a new corpus
-reads all bands once, and the sets of those earlier documents only that share a bucket with a new one. An index says nothing of
-the pairs among earlier documents, which were judged when they came.
+Arrow files are one record batch each, not compressed, and mapped: only what is looked at is read.
+Cost a document: 448 bytes of signature, 336 of bands and 4 for each distinct shingle, somewhat more
+than half the size of the text. Comparing a new corpus reads all bands once, and the sets of those
+earlier documents only that share a bucket with a new one. An index says nothing of the pairs among
+earlier documents, which were judged when they came.
 """
 
 from __future__ import annotations
@@ -34,12 +37,15 @@ from tasks.runtime.artifact import ArtifactMismatch, write_json
 VERSION = 2
 """Of what hashes mean: 1 had no lone signs in shingles."""
 
-SCHEME_FILE, DOCUMENTS_FILE, URLS_FILE, SIGNATURES_FILE, BANDS_FILE, SHINGLES_FILE, PIECES_FILE = INDEX_FILES
+SCHEME_FILE, DOCUMENTS_FILE, URLS_FILE, SIGNATURES_FILE, BANDS_FILE, SHINGLES_FILE, PIECES_FILE = (
+    INDEX_FILES
+)
 
 
 @dataclass(frozen=True)
 class Index:
-    """One entry per row; `members` are the rows with shingles, and sketches have one entry per member."""
+    """One entry per row; `members` are the rows with shingles, and sketches have one entry per
+    member."""
 
     ids: pa.Array
     exact_key: np.ndarray
@@ -89,7 +95,8 @@ def empty_index(config: DedupConfig) -> Index:
 def open_index(config: DedupConfig) -> Index:
     """The index that the config names, or an empty one.
 
-    Raises ConfigError where it was made in another way, ArtifactMismatch where its files are damaged or do not belong together.
+    Raises ConfigError where it was made in another way, ArtifactMismatch where its files are
+    damaged or do not belong together.
     """
     if config.index is None:
         return empty_index(config)
@@ -100,13 +107,18 @@ def open_index(config: DedupConfig) -> Index:
     except ArtifactMismatch:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
-        raise ArtifactMismatch(f"{folder} is damaged ({type(error).__name__}); make the index again") from error
+        raise ArtifactMismatch(
+            f"{folder} is damaged ({type(error).__name__}); make the index again"
+        ) from error
     _check_rows(index, empty_index(config), folder)
     return index
 
 
 def _read_index(folder: Path) -> Index:
-    documents, urls = read_table(_present(folder / DOCUMENTS_FILE)), read_table(_present(folder / URLS_FILE))
+    documents, urls = (
+        read_table(_present(folder / DOCUMENTS_FILE)),
+        read_table(_present(folder / URLS_FILE)),
+    )
     signatures = _map(folder / SIGNATURES_FILE).column(0)
     sets = _map(folder / SHINGLES_FILE).column(0)
     pieces = _map(folder / PIECES_FILE)
@@ -129,20 +141,30 @@ def _read_index(folder: Path) -> Index:
 
 
 def _check_rows(index: Index, empty: Index, folder: Path) -> None:
-    """Raise ArtifactMismatch unless rows name rows and sketches are those of members: compiled loops look up without asking."""
+    """Raise ArtifactMismatch unless rows name rows and sketches are those of members: compiled
+    loops look up without asking."""
     arrays = [name for name, value in vars(empty).items() if isinstance(value, np.ndarray)]
-    alike = [(getattr(index, name), getattr(empty, name)) for name in arrays] + list(zip(index.bands, empty.bands, strict=False))
+    alike = [(getattr(index, name), getattr(empty, name)) for name in arrays] + list(
+        zip(index.bands, empty.bands, strict=False)
+    )
     rows, members = len(index), len(index.members)
     sketches = {len(index.signatures), len(index.shingle_begins) - 1, *map(len, index.bands)}
     named = (index.survivor, index.family, index.url_row)
     fits = (
-        all(found.dtype == wanted.dtype and found.shape[1:] == wanted.shape[1:] for found, wanted in alike)
+        all(
+            found.dtype == wanted.dtype and found.shape[1:] == wanted.shape[1:]
+            for found, wanted in alike
+        )
         and len(index.bands) == len(empty.bands)
         and sketches == {members}
         and len(index.url_key) == len(index.url_row)
     )
-    if not fits or any(len(names) and not 0 <= names.min() <= names.max() < rows for names in named):
-        raise ArtifactMismatch(f"{folder} is damaged (its files are not of the same documents); make the index again")
+    if not fits or any(
+        len(names) and not 0 <= names.min() <= names.max() < rows for names in named
+    ):
+        raise ArtifactMismatch(
+            f"{folder} is damaged (its files are not of the same documents); make the index again"
+        )
 
 
 def write_index(folder: Path, index: Index, config: DedupConfig) -> None:
@@ -161,12 +183,23 @@ def write_index(folder: Path, index: Index, config: DedupConfig) -> None:
     urls = {"url_key": binary_ids(index.url_key), "row": pa.array(index.url_row, pa.int64())}
     write_table(pa.table(urls), folder / URLS_FILE)
     flat = pa.array(index.signatures.reshape(-1), pa.uint32())
-    _write(folder / SIGNATURES_FILE, {"signature": pa.FixedSizeListArray.from_arrays(flat, config.num_perms)})
-    _write(folder / BANDS_FILE, {f"band-{i:03}": pa.array(keys, pa.uint64()) for i, keys in enumerate(index.bands)})
-    sets = pa.LargeListArray.from_arrays(pa.array(index.shingle_begins, pa.int64()), pa.array(index.shingles, pa.uint32()))
+    _write(
+        folder / SIGNATURES_FILE,
+        {"signature": pa.FixedSizeListArray.from_arrays(flat, config.num_perms)},
+    )
+    _write(
+        folder / BANDS_FILE,
+        {f"band-{i:03}": pa.array(keys, pa.uint64()) for i, keys in enumerate(index.bands)},
+    )
+    sets = pa.LargeListArray.from_arrays(
+        pa.array(index.shingle_begins, pa.int64()), pa.array(index.shingles, pa.uint32())
+    )
     _write(folder / SHINGLES_FILE, {"shingles": sets})
     words = np.ascontiguousarray(index.piece_keys.T)
-    _write(folder / PIECES_FILE, {"high": pa.array(words[0], pa.uint64()), "low": pa.array(words[1], pa.uint64())})
+    _write(
+        folder / PIECES_FILE,
+        {"high": pa.array(words[0], pa.uint64()), "low": pa.array(words[1], pa.uint64())},
+    )
 
 
 def binary_ids(words: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
@@ -188,7 +221,9 @@ def _scheme(config: DedupConfig) -> dict[str, Any]:
         "same_url": config.same_url,
         "tracking_parameters": list(config.tracking_parameters) if config.same_url else None,
         "cuts.pieces": config.cuts.pieces,
-        "cuts.min_piece_units": config.cuts.min_piece_units if config.cuts.pieces != "none" else None,
+        "cuts.min_piece_units": (
+            config.cuts.min_piece_units if config.cuts.pieces != "none" else None
+        ),
     }
 
 
@@ -207,14 +242,16 @@ def _check_scheme(file: Path, config: DedupConfig) -> None:
     for name, ours in _scheme(config).items():
         if theirs.get(name) != ours:
             raise ConfigError(
-                f"dedup.index ({config.index}) was made with {name}={theirs.get(name)}, this run has {ours}; "
-                f"set dedup.{name} as it was, or make the index again"
+                f"dedup.index ({config.index}) was made with {name}={theirs.get(name)}, this run"
+                f" has {ours}; set dedup.{name} as it was, or make the index again"
             )
 
 
 def _present(file: Path) -> Path:
     if not file.is_file():
-        raise ArtifactMismatch(f"{file} is missing; make the index again with dedup.keep_index=true")
+        raise ArtifactMismatch(
+            f"{file} is missing; make the index again with dedup.keep_index=true"
+        )
     return file
 
 

@@ -1,14 +1,17 @@
-"""Which documents are near duplicates of which, who survives, and who is family? The global half of `tasks.dedup.stage`.
+"""Which documents are near duplicates of which, who survives, and who is family? The global half of
+`tasks.dedup.stage`.
 
-Documents are numbered by preference (0 is the survivor of any cluster it is in) and known by their sketches: band keys,
-signatures, shingle sets. Steps: candidates by banding, a signature estimate that spares hopeless pairs the
-exact comparison, exact Jaccard similarity of the rest, then survivors. The first documents may be decided already, by an earlier
-run: they are compared with later ones, never among themselves.
+Documents are numbered by preference (0 is the survivor of any cluster it is in) and known by their
+sketches: band keys, signatures, shingle sets. Steps: candidates by banding, a signature estimate
+that spares hopeless pairs the exact comparison, exact Jaccard similarity of the rest, then
+survivors. The first documents may be decided already, by an earlier run: they are compared with
+later ones, never among themselves.
 
 Cost: a band of keys at a time; memory for that, the candidate pairs and, on disk, the shingle sets
-of documents in candidate pairs. LSH finds pairs with the probability that `collision_probability` gives; what it finds is
-exact. Left out: pairs whose estimate lies three standard errors below `family_threshold` (about one true pair in 700 at that
-threshold, none near `threshold`), and containment (a short text inside a long one has a low Jaccard similarity).
+of documents in candidate pairs. LSH finds pairs with the probability that `collision_probability`
+gives; what it finds is exact. Left out: pairs whose estimate lies three standard errors below
+`family_threshold` (about one true pair in 700 at that threshold, none near `threshold`), and
+containment (a short text inside a long one has a low Jaccard similarity).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 GetSets = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Rows → (sorted, distinct uint32 shingle hashes of each row one after another, offsets, one more than rows)."""
+"""Rows → (sorted, distinct uint32 shingle hashes of each row one after another, offsets, one more
+than rows)."""
 
 Banding = tuple[int, int]
 """Number of bands, rows per band."""
@@ -47,9 +51,10 @@ class Sketches:
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """survivor: for each row, the row it is a verified near duplicate of, or itself.
-    a, b, jaccard: pairs of rows, a < b, whose exact similarity is at least `family_threshold`, sorted.
-    num_candidates: distinct pairs of each banding. num_compared: pairs whose exact similarity was computed for all of them.
+    """survivor: for each row, the row it is a verified near duplicate of, or itself. a, b, jaccard:
+    pairs of rows, a < b, whose exact similarity is at least `family_threshold`, sorted.
+    num_candidates: distinct pairs of each banding. num_compared: pairs whose exact similarity was
+    computed for all of them.
     """
 
     survivor: np.ndarray
@@ -61,16 +66,23 @@ class NearDuplicates:
 
 
 def find_near_duplicates(
-    sketches: Sketches, threshold: float, family_threshold: float, full_bucket: int, decided: np.ndarray | None = None
+    sketches: Sketches,
+    threshold: float,
+    family_threshold: float,
+    full_bucket: int,
+    decided: np.ndarray | None = None,
 ) -> NearDuplicates:
-    """Verified pairs and survivors. `decided`: the survivors of so many first documents, if an earlier run chose them."""
+    """Verified pairs and survivors. `decided`: the survivors of so many first documents, if an
+    earlier run chose them."""
     decided = np.zeros(0, np.int64) if decided is None else decided
     pairs, num_candidates = propose_pairs(sketches, full_bucket, len(decided))
     pairs = likely_pairs(pairs, sketches, family_threshold)
     return verify_pairs(pairs, sketches, threshold, family_threshold, decided, num_candidates)
 
 
-def propose_pairs(sketches: Sketches, full_bucket: int, num_earlier: int) -> tuple[np.ndarray, tuple[int, ...]]:
+def propose_pairs(
+    sketches: Sketches, full_bucket: int, num_earlier: int
+) -> tuple[np.ndarray, tuple[int, ...]]:
     """Distinct candidates of all bandings, packed, and how many each banding gave."""
     from tasks.kernels.dedup.banding import candidate_pairs
 
@@ -83,15 +95,20 @@ def propose_pairs(sketches: Sketches, full_bucket: int, num_earlier: int) -> tup
 
 
 def likely_pairs(pairs: np.ndarray, sketches: Sketches, family_threshold: float) -> np.ndarray:
-    """The pairs whose signatures do not rule out, by three standard errors, that they are family."""
+    """The pairs whose signatures do not rule out, by three standard errors, that they are
+    family."""
     from tasks.kernels.dedup.minhash import count_equal
 
-    hopeless = family_threshold - 3 * math.sqrt(family_threshold * (1 - family_threshold) / sketches.num_perms)
+    hopeless = family_threshold - 3 * math.sqrt(
+        family_threshold * (1 - family_threshold) / sketches.num_perms
+    )
     likely = np.empty(len(pairs), bool)
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         a, b = _unpack(pairs[start : start + _PAIRS_AT_ONCE])
         rows = np.unique(np.concatenate([a, b]))
-        equal = count_equal(sketches.signatures(rows), np.searchsorted(rows, a), np.searchsorted(rows, b))
+        equal = count_equal(
+            sketches.signatures(rows), np.searchsorted(rows, a), np.searchsorted(rows, b)
+        )
         likely[start : start + len(a)] = equal >= hopeless * sketches.num_perms
     return pairs[likely]
 
@@ -108,7 +125,8 @@ def verify_pairs(
     from tasks.kernels.dedup.overlap import choose_survivors, jaccard_of_pairs
 
     a, b = _unpack(pairs)
-    # From here on documents are numbered among those in candidate pairs; the order of preference stays.
+    # From here on documents are numbered among those in candidate pairs; the order of preference
+    # stays.
     rows = np.unique(np.concatenate([a, b]))
     rows = np.union1d(rows, decided[rows[rows < len(decided)]])
     a, b = np.searchsorted(rows, a), np.searchsorted(rows, b)
@@ -120,7 +138,9 @@ def verify_pairs(
     before = np.arange(len(rows))
     earlier = rows < len(decided)
     before[earlier] = np.searchsorted(rows, decided[rows[earlier]])
-    chosen, similarity = choose_survivors(shingles, begins, a[by_member], b[by_member], jaccard[by_member], threshold, before)
+    chosen, similarity = choose_survivors(
+        shingles, begins, a[by_member], b[by_member], jaccard[by_member], threshold, before
+    )
 
     # A removal found through a neighbour is evidence too, though banding had not proposed the pair.
     removed = np.flatnonzero((chosen != np.arange(chosen.size)) & ~earlier)
@@ -131,7 +151,9 @@ def verify_pairs(
     survivor = np.arange(sketches.num_documents)
     survivor[: len(decided)] = decided
     survivor[rows] = rows[chosen]
-    return NearDuplicates(survivor, rows[a[first]], rows[b[first]], jaccard[first], num_candidates, len(pairs))
+    return NearDuplicates(
+        survivor, rows[a[first]], rows[b[first]], jaccard[first], num_candidates, len(pairs)
+    )
 
 
 def _pack(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -139,4 +161,6 @@ def _pack(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _unpack(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    return (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(0xFFFFFFFF)).astype(
+        np.int64
+    )

@@ -1,10 +1,13 @@
-"""Which lines or paragraphs occurred before, in this corpus or an earlier one? One finder of `tasks.dedup.cuts`.
+"""Which lines or paragraphs occurred before, in this corpus or an earlier one? One finder of
+`tasks.dedup.cuts`.
 
-Pieces are equal when their case-folded texts with white space collapsed are (`tasks.kernels.dedup.exact`, 128 bits). `exact` holds the
-keys of all pieces in order of preference and sorts those that may occur twice: 37 bytes a piece where all differ, 76 where most
-occur twice. `bloom` keeps 1.6 log2(1 / error) bits a piece (Bloom 1970) and takes a new piece for a repeat with at most that
-probability, never a repeat for a new one; beside it only cuts, 48 bytes each, and 24 bytes a document grow with the corpus.
-Keys of what stays are returned where a later run is to compare with them: 58 bytes a piece to sort them. Texts are read once.
+Pieces are equal when their case-folded texts with white space collapsed are
+(`tasks.kernels.dedup.exact`, 128 bits). `exact` holds the keys of all pieces in order of preference
+and sorts those that may occur twice: 37 bytes a piece where all differ, 76 where most occur twice.
+`bloom` keeps 1.6 log2(1 / error) bits a piece (Bloom 1970) and takes a new piece for a repeat with
+at most that probability, never a repeat for a new one; beside it only cuts, 48 bytes each, and 24
+bytes a document grow with the corpus. Keys of what stays are returned where a later run is to
+compare with them: 58 bytes a piece to sort them. Texts are read once.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ _PIECES_AT_ONCE = 1 << 19
 
 @dataclass(frozen=True)
 class RepeatedPieces:
-    """Cuts in order; `keys`: sorted, of all pieces that stay here and of earlier runs; empty where they were not asked for.
+    """Cuts in order; `keys`: sorted, of all pieces that stay here and of earlier runs; empty where
+    they were not asked for.
 
-    expected_false_cuts: cuts of pieces that never occurred before, as many as the filter is to be expected to make.
+    expected_false_cuts: cuts of pieces that never occurred before, as many as the filter is to be
+    expected to make.
     """
 
     document: np.ndarray
@@ -52,13 +57,16 @@ def find_repeated_pieces(
 ) -> RepeatedPieces:
     """What occurred before, in these texts or among the keys `earlier`.
 
-    owners: the numbers of the documents of each part of `work`, ascending; the smaller is preferred.
+    owners: the numbers of the documents of each part of `work`, ascending; the smaller is
+    preferred.
     """
     naming = [Part(part.name, digest(["pieces", part.digest]), part.payload) for part in work]
     made = run_parts(key_pieces, naming, config, out_dir)
     num_pieces = sum(int(result.counters["pieces"]) for result in made)
     documents, starts, ends, new_keys = [], [], [], [earlier]
-    bloom = _Filter(earlier, num_pieces, config.bloom_error) if config.piece_memory == "bloom" else None
+    bloom = (
+        _Filter(earlier, num_pieces, config.bloom_error) if config.piece_memory == "bloom" else None
+    )
     judge = bloom or _Sorted(earlier, num_pieces, (keys for _, _, keys in _in_order(made, owners)))
     for document, span, keys in _in_order(made, owners):
         repeated = judge(keys)
@@ -75,7 +83,8 @@ def find_repeated_pieces(
 
 
 def key_pieces(part: Part, directory: Path, config: CutsConfig) -> Mapping[str, Any]:
-    """Keys (two uint64 words) and (place in rows, start, reach) of the pieces of a part, and the first piece of each row."""
+    """Keys (two uint64 words) and (place in rows, start, reach) of the pieces of a part, and the
+    first piece of each row."""
     from tasks.kernels.dedup.exact import exact_keys
     from tasks.kernels.text.chars import char_classes, fold_table
     from tasks.kernels.text.pieces import find_pieces
@@ -83,17 +92,25 @@ def key_pieces(part: Part, directory: Path, config: CutsConfig) -> Mapping[str, 
     buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
     rows = np.load(part.payload["rows"])
     by_line, tables = config.pieces == "line", (char_classes(), fold_table())
-    place, start, stop, reach = find_pieces(buf, begins, rows, by_line, config.min_piece_units, *tables)
+    place, start, stop, reach = find_pieces(
+        buf, begins, rows, by_line, config.min_piece_units, *tables
+    )
     spans = np.stack([start, stop], axis=1).reshape(-1)
     np.save(directory / KEYS_FILE, id_words_of(exact_keys(buf, spans, np.arange(0, len(spans), 2))))
     base = begins[rows][place]
-    np.save(directory / SPANS_FILE, np.stack([place, start - base, reach - base], axis=1).astype(np.int64))
+    np.save(
+        directory / SPANS_FILE,
+        np.stack([place, start - base, reach - base], axis=1).astype(np.int64),
+    )
     np.save(directory / FIRSTS_FILE, np.searchsorted(place, np.arange(len(rows) + 1)))
     return {"pieces": len(place)}
 
 
-def _in_order(made: Sequence[PartResult], owners: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(document, (start, end), key) of pieces in order of preference, then of the text, some whole documents at a time."""
+def _in_order(
+    made: Sequence[PartResult], owners: Sequence[np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(document, (start, end), key) of pieces in order of preference, then of the text, some whole
+    documents at a time."""
     numbers = np.sort(np.concatenate([np.zeros(0, np.int64), *owners]))
     sizes = np.zeros(len(numbers), np.int64)
     for result, mine in zip(made, owners, strict=True):
@@ -102,7 +119,10 @@ def _in_order(made: Sequence[PartResult], owners: Sequence[np.ndarray]) -> Itera
     for some in np.split(numbers, np.flatnonzero(np.diff(block)) + 1) if len(numbers) else ():
         documents, spans, keys = [], [], []
         for result, mine in zip(made, owners, strict=True):
-            first, last = np.searchsorted(mine, some[0]), np.searchsorted(mine, some[-1], side="right")
+            first, last = (
+                np.searchsorted(mine, some[0]),
+                np.searchsorted(mine, some[-1], side="right"),
+            )
             begin, end = np.load(result.path / FIRSTS_FILE, mmap_mode="r")[[first, last]]
             here = np.asarray(np.load(result.path / SPANS_FILE, mmap_mode="r")[begin:end])
             documents.append(mine[here[:, 0]])
@@ -114,7 +134,8 @@ def _in_order(made: Sequence[PartResult], owners: Sequence[np.ndarray]) -> Itera
 
 
 class _Sorted:
-    """Keys in order → which of them occurred before, in this call or an earlier one; all keys have been seen beforehand."""
+    """Keys in order → which of them occurred before, in this call or an earlier one; all keys have
+    been seen beforehand."""
 
     def __init__(self, earlier: np.ndarray, num_pieces: int, keys: Iterable[np.ndarray]) -> None:
         words = np.empty((len(earlier) + num_pieces, 2), np.uint64)

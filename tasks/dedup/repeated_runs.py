@@ -1,12 +1,15 @@
-"""Which runs of units occurred before? One finder of `tasks.dedup.cuts`: exact substring deduplication (Lee et al. 2022).
+"""Which runs of units occurred before? One finder of `tasks.dedup.cuts`: exact substring
+deduplication (Lee et al. 2022).
 
-A window of `substring_units` units that equals an earlier one is cut; overlapping windows make longer cuts. Earlier means in a
-preferred document, or at least a whole window before in the same one. Units and so equality are those of shingles: case and
-punctuation do not count. The result is the one of a suffix array over all texts, up to 128-bit hashes, without the array: anchors
+A window of `substring_units` units that equals an earlier one is cut; overlapping windows make
+longer cuts. Earlier means in a preferred document, or at least a whole window before in the same
+one. Units and so equality are those of shingles: case and punctuation do not count. The result is
+the one of a suffix array over all texts, up to 128-bit hashes, without the array: anchors
 (`tasks.kernels.text.windows`) that occur twice in the corpus tell which windows are worth a key.
 
-Two walks over the text, each in parts. Memory in the main process: 8 bytes per anchor (one for about 18 units of 50), and
-about 100 per window on repeated anchors (one per unit of repeated text). A text has less than 4 GiB.
+Two walks over the text, each in parts. Memory in the main process: 8 bytes per anchor (one for
+about 18 units of 50), and about 100 per window on repeated anchors (one per unit of repeated text).
+A text has less than 4 GiB.
 """
 
 from __future__ import annotations
@@ -28,15 +31,22 @@ ANCHORS_FILE, KEYS_FILE, WINDOWS_FILE = "anchors.npy", "keys.npy", "windows.npy"
 
 
 def find_repeated_runs(
-    work: Sequence[Part], owners: Sequence[np.ndarray], config: CutsConfig, run_parts: RunParts, out_dir: Path
+    work: Sequence[Part],
+    owners: Sequence[np.ndarray],
+    config: CutsConfig,
+    run_parts: RunParts,
+    out_dir: Path,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(document, start, end) of the cuts, in order and disjoint.
 
-    owners: the numbers of the documents of each part of `work`, ascending; the smaller is preferred.
+    owners: the numbers of the documents of each part of `work`, ascending; the smaller is
+    preferred.
     """
     anchoring = [Part(part.name, digest(["anchors", part.digest]), part.payload) for part in work]
     anchors = run_parts(anchor_part, anchoring, config, out_dir)
-    every = np.concatenate([np.zeros(0, np.uint64), *(np.load(result.path / ANCHORS_FILE) for result in anchors)])
+    every = np.concatenate(
+        [np.zeros(0, np.uint64), *(np.load(result.path / ANCHORS_FILE) for result in anchors)]
+    )
     every.sort()
     repeated = np.unique(every[1:][every[1:] == every[:-1]])
     del every
@@ -44,7 +54,12 @@ def find_repeated_runs(
     np.save(file, repeated)
     file_digest = digest_file(file)
     windowing = [
-        Part(part.name, digest(["windows", part.digest, file_digest]), {**part.payload, "anchors": str(file)}) for part in work
+        Part(
+            part.name,
+            digest(["windows", part.digest, file_digest]),
+            {**part.payload, "anchors": str(file)},
+        )
+        for part in work
     ]
     made = run_parts(window_part, windowing, config, out_dir)
 
@@ -53,20 +68,26 @@ def find_repeated_runs(
         where = np.load(result.path / WINDOWS_FILE)
         where[:, 0] = mine[where[:, 0]]
         windows.append(where)
-    keys = np.concatenate([np.zeros((0, 2), np.uint64), *(np.load(result.path / KEYS_FILE) for result in made)])
+    keys = np.concatenate(
+        [np.zeros((0, 2), np.uint64), *(np.load(result.path / KEYS_FILE) for result in made)]
+    )
     where = np.concatenate(windows)
     order = np.lexsort((where[:, 1], where[:, 0]))
     keys, where = keys[order], where[order]
     first = first_of_equal(keys, np.ones(len(keys), bool))
     elsewhere = where[first, 0] != where[:, 0]
-    # Within a document the first comes first, so the difference of unsigned numbers is right where it matters.
+    # Within a document the first comes first, so the difference of unsigned numbers is right where
+    # it matters.
     later = elsewhere | (where[:, 1] - where[first, 1] >= config.substring_units)
     document, _, start, end = where[later].astype(np.int64).T
     return _united(document, start, end)
 
 
-def _united(document: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Overlapping ranges of a document as one. Ranges come in order, and the end of a later one is never before."""
+def _united(
+    document: np.ndarray, start: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Overlapping ranges of a document as one. Ranges come in order, and the end of a later one is
+    never before."""
     begins = np.ones(len(document), bool)
     begins[1:] = (document[1:] != document[:-1]) | (start[1:] > end[:-1])
     heads = np.flatnonzero(begins)
@@ -95,7 +116,9 @@ def window_part(part: Part, directory: Path, config: CutsConfig) -> Mapping[str,
     buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
     rows, chosen = np.load(part.payload["rows"]), np.load(part.payload["anchors"])
     tables = (char_classes(), fold_table())
-    keys, where = find_windows(buf, begins, rows, config.substring_units, chosen, tables, make_scratch(begins))
+    keys, where = find_windows(
+        buf, begins, rows, config.substring_units, chosen, tables, make_scratch(begins)
+    )
     np.save(directory / KEYS_FILE, keys)
     np.save(directory / WINDOWS_FILE, where.astype(np.uint32))
     return {"windows": len(keys)}

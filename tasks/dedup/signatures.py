@@ -1,10 +1,12 @@
-"""Keys, signatures and shingle sets of documents: made per part, gathered in order of preference. The I/O half of `tasks.dedup.stage`.
+"""Keys, signatures and shingle sets of documents: made per part, gathered in order of preference.
+The I/O half of `tasks.dedup.stage`.
 
-A signature part holds `documents.parquet` (row in the part, id, exact_key or null for a blank text, url_key, num_bytes,
-num_shingles, source, added_at, quality; the documents that quality kept), `signatures.npy` (uint32, a row per document) and
-`bands.npy` (uint64, a row per band). A shingle part holds the sorted, distinct 32-bit shingle hashes of the rows it was asked
-for: the half of the hash that is signed. Two sets of n such hashes are taken to share n^2 / 2^32 too many: one in ten million
-for a page of text. Memory of the gathering functions is address space: files are mapped.
+A signature part holds `documents.parquet` (row in the part, id, exact_key or null for a blank text,
+url_key, num_bytes, num_shingles, source, added_at, quality; the documents that quality kept),
+`signatures.npy` (uint32, a row per document) and `bands.npy` (uint64, a row per band). A shingle
+part holds the sorted, distinct 32-bit shingle hashes of the rows it was asked for: the half of the
+hash that is signed. Two sets of n such hashes are taken to share n^2 / 2^32 too many: one in ten
+million for a page of text. Memory of the gathering functions is address space: files are mapped.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_core.config import ConfigError, nearest
-from tasks.corpus.documentset import ID, check_aligned, one_chunk, read_table, text_buffers, write_table
+from tasks.corpus.documentset import (
+    ID,
+    check_aligned,
+    one_chunk,
+    read_table,
+    text_buffers,
+    write_table,
+)
 from tasks.corpus.urls import url_keys
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.near_duplicates import Banding
@@ -32,7 +41,8 @@ SHINGLES_FILE, SIZES_FILE = "shingles.npy", "sizes.npy"
 
 
 def choose_bands(config: DedupConfig) -> tuple[Banding, Banding]:
-    """(bands, rows per band) for near duplicates and for families. Raises ConfigError if datasketch is to choose and cannot."""
+    """(bands, rows per band) for near duplicates and for families. Raises ConfigError if datasketch
+    is to choose and cannot."""
     return (
         _bands(config.num_bands, config.threshold, config.num_perms),
         _bands(config.num_family_bands, config.family_threshold, config.num_perms),
@@ -49,8 +59,8 @@ def _bands(num_bands: int | None, threshold: float, num_perms: int) -> Banding:
         chosen = MinHashLSH(threshold=threshold, num_perm=num_perms, weights=(0.1, 0.9))
     except ValueError as error:
         raise ConfigError(
-            f"datasketch chooses no bands of num_perms ({num_perms}) for a similarity of {threshold} ({error}); "
-            "set num_bands and num_family_bands, as 14 and 28 of 112"
+            f"datasketch chooses no bands of num_perms ({num_perms}) for a similarity of"
+            f" {threshold} ({error}); set num_bands and num_family_bands, as 14 and 28 of 112"
         ) from error
     return chosen.b, chosen.r
 
@@ -65,21 +75,37 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
 
     documents = read_table(part.payload["documents"], ["id", "text", "source", "added_at", "url"])
     # All of its measures only where one of them is to decide who survives.
-    verdicts = read_table(part.payload["quality"], ["id", "kept"] if config.quality_column is None else None)
+    verdicts = read_table(
+        part.payload["quality"], ["id", "kept"] if config.quality_column is None else None
+    )
     check_aligned(documents, verdicts, f"quality sidecar {part.name}")
     rows = np.flatnonzero(verdicts["kept"].to_numpy())
     buf, begins = text_buffers(documents["text"])
     num_shingles = np.zeros(len(rows), np.int64)
-    signatures = np.full((len(rows), config.num_perms if config.method == "minhash" else 0), EMPTY, np.uint32)
+    signatures = np.full(
+        (len(rows), config.num_perms if config.method == "minhash" else 0), EMPTY, np.uint32
+    )
     bands = np.zeros((0, len(rows)), np.uint64)
     if config.method == "minhash":
-        tables, permutations = (char_classes(), fold_table()), make_permutations(config.num_perms, config.seed)
+        tables, permutations = (
+            (char_classes(), fold_table()),
+            make_permutations(config.num_perms, config.seed),
+        )
         num_shingles = sign_documents(
-            buf, begins, rows, config.shingle_units, tables, permutations, make_scratch(begins), signatures
+            buf,
+            begins,
+            rows,
+            config.shingle_units,
+            tables,
+            permutations,
+            make_scratch(begins),
+            signatures,
         )
         bands = band_table(signatures, choose_bands(config))
     kept = documents.select(["id", "source", "added_at"]).take(pa.array(rows))
-    urls = documents["url"].take(pa.array(rows)).to_pylist() if config.same_url else [None] * len(rows)
+    urls = (
+        documents["url"].take(pa.array(rows)).to_pylist() if config.same_url else [None] * len(rows)
+    )
     columns = {
         "row": pa.array(rows, pa.int64()),
         "exact_key": pa.array(exact_keys(buf, begins, rows), ID),
@@ -88,7 +114,10 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
         "num_shingles": pa.array(num_shingles),
         "quality": _quality(verdicts, config).take(pa.array(rows)),
     }
-    write_table(pa.table(columns | {name: kept[name] for name in kept.column_names}), directory / DOCUMENTS_FILE)
+    write_table(
+        pa.table(columns | {name: kept[name] for name in kept.column_names}),
+        directory / DOCUMENTS_FILE,
+    )
     np.save(directory / SIGNATURES_FILE, signatures)
     np.save(directory / BANDS_FILE, bands)
     return {"documents": len(rows), "documents_in_part": documents.num_rows}
@@ -98,9 +127,16 @@ def _quality(verdicts: pa.Table, config: DedupConfig) -> pa.ChunkedArray | pa.Ar
     name = config.quality_column
     if name is None:
         return pa.nulls(verdicts.num_rows, pa.float64())
-    numbers = [field.name for field in verdicts.schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)]
+    numbers = [
+        field.name
+        for field in verdicts.schema
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    ]
     if name not in numbers:
-        raise ArtifactMismatch(f"dedup.quality_column ({name}) is no number in the quality sidecar; {nearest(name, numbers)}")
+        raise ArtifactMismatch(
+            f"dedup.quality_column ({name}) is no number in the quality sidecar;"
+            f" {nearest(name, numbers)}"
+        )
     return verdicts[name].cast(pa.float64())
 
 
@@ -112,7 +148,9 @@ def shingle_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[st
     buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
     rows = np.load(part.payload["rows"])
     tables = (char_classes(), fold_table())
-    shingles, sizes = shingle_sets((buf, begins), rows, config.shingle_units, tables, make_scratch(begins))
+    shingles, sizes = shingle_sets(
+        (buf, begins), rows, config.shingle_units, tables, make_scratch(begins)
+    )
     np.save(directory / SHINGLES_FILE, shingles)
     np.save(directory / SIZES_FILE, sizes)
     return {"documents": len(rows)}
@@ -120,7 +158,8 @@ def shingle_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[st
 
 @dataclass(frozen=True)
 class SignedDocuments:
-    """The documents that take part, in order of preference: every array has one entry per document."""
+    """The documents that take part, in order of preference: every array has one entry per
+    document."""
 
     part: np.ndarray
     row: np.ndarray
@@ -141,7 +180,18 @@ class SignedDocuments:
         tables = [read_table(result.path / DOCUMENTS_FILE) for result in signed]
         none, no_keys = np.zeros(0, np.int64), np.zeros((0, 2), np.uint64)
         if not sum(t.num_rows for t in tables):
-            return cls(none, none, pa.array([], ID), no_keys, none > 0, no_keys, none > 0, none, signed, none)
+            return cls(
+                none,
+                none,
+                pa.array([], ID),
+                no_keys,
+                none > 0,
+                no_keys,
+                none > 0,
+                none,
+                signed,
+                none,
+            )
         table = pa.concat_tables(tables).combine_chunks()
         order = _order_of_preference(table, config)
         part = np.repeat(np.arange(len(tables)), [t.num_rows for t in tables])
@@ -172,14 +222,19 @@ class SignedDocuments:
         """The signatures of documents `which`, in that order."""
         result = np.empty((len(which), num_perms), np.uint32)
         for signed, places in zip(self.signed, self.places_by_part(which), strict=True):
-            result[places] = np.load(signed.path / SIGNATURES_FILE, mmap_mode="r")[self.position[which[places]]]
+            result[places] = np.load(signed.path / SIGNATURES_FILE, mmap_mode="r")[
+                self.position[which[places]]
+            ]
         return result
 
     def band_keys(self, which: np.ndarray, places: Sequence[np.ndarray], band: int) -> np.ndarray:
-        """The keys of one band of documents `which`, in that order; `places` are its `places_by_part`."""
+        """The keys of one band of documents `which`, in that order; `places` are its
+        `places_by_part`."""
         result = np.empty(len(which), np.uint64)
         for signed, here in zip(self.signed, places, strict=True):
-            result[here] = np.load(signed.path / BANDS_FILE, mmap_mode="r")[band][self.position[which[here]]]
+            result[here] = np.load(signed.path / BANDS_FILE, mmap_mode="r")[band][
+                self.position[which[here]]
+            ]
         return result
 
 
@@ -187,7 +242,9 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
     keys: list[np.ndarray] = []
     for rule in config.survivor:
         if rule == "source_priority":
-            place = pc.index_in(table["source"], value_set=pa.array(config.source_priority, pa.string()))
+            place = pc.index_in(
+                table["source"], value_set=pa.array(config.source_priority, pa.string())
+            )
             keys.append(pc.fill_null(place, len(config.source_priority)).to_numpy())
         elif rule == "quality":
             # NaN sorts last, and so does what is missing.
@@ -195,7 +252,14 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
         elif rule == "length":
             keys.append(-table["num_bytes"].to_numpy())
         elif rule == "date":
-            keys.append(pc.rank(table["added_at"], sort_keys="ascending", null_placement="at_end", tiebreaker="dense").to_numpy())
+            keys.append(
+                pc.rank(
+                    table["added_at"],
+                    sort_keys="ascending",
+                    null_placement="at_end",
+                    tiebreaker="dense",
+                ).to_numpy()
+            )
         else:
             keys.extend(id_words(table["id"]).T)
     return np.lexsort(keys[::-1])
@@ -206,23 +270,32 @@ def id_words(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if len(column) == 0:
         return np.zeros((0, 2), np.uint64)
     array = one_chunk(column)
-    values = np.frombuffer(array.buffers()[1], ">u8").reshape(-1, 2)[array.offset : array.offset + len(array)]
+    values = np.frombuffer(array.buffers()[1], ">u8").reshape(-1, 2)[
+        array.offset : array.offset + len(array)
+    ]
     return values.astype(np.uint64)
 
 
 def id_words_of(keys: Sequence[bytes | None]) -> np.ndarray:
     """The same of keys that are not in a column yet; zeros where there is none."""
-    return np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8").reshape(-1, 2).astype(np.uint64)
+    return (
+        np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8")
+        .reshape(-1, 2)
+        .astype(np.uint64)
+    )
 
 
 def first_of_equal(words: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """For each row of two words, the first row with the same; rows that are not valid are like themselves only."""
+    """For each row of two words, the first row with the same; rows that are not valid are like
+    themselves only."""
     from tasks.kernels.dedup.banding import rows_that_may_share
 
     first = np.arange(len(words))
     rows = rows_that_may_share(np.ascontiguousarray(words[:, 0]))
     rows = rows[valid[rows]]
-    order = rows[np.lexsort((words[rows, 1], words[rows, 0]))]  # stable: the earlier row first among equals
+    order = rows[
+        np.lexsort((words[rows, 1], words[rows, 0]))
+    ]  # stable: the earlier row first among equals
     new = np.ones(len(order), bool)
     new[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
     first[order] = order[new][np.cumsum(new) - 1]
@@ -230,9 +303,14 @@ def first_of_equal(words: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 
 def parts_with_rows(
-    documents: SignedDocuments, which: np.ndarray, parts: Sequence[Part], purpose: str, out_dir: Path
+    documents: SignedDocuments,
+    which: np.ndarray,
+    parts: Sequence[Part],
+    purpose: str,
+    out_dir: Path,
 ) -> tuple[list[Part], list[np.ndarray]]:
-    """Parts that hold documents `which`, with their rows in a file `rows`, and the places in `which` of these rows."""
+    """Parts that hold documents `which`, with their rows in a file `rows`, and the places in
+    `which` of these rows."""
     work, places = [], []
     for part, here in zip(parts, documents.places_by_part(which), strict=True):
         if len(here) == 0:
@@ -240,15 +318,23 @@ def parts_with_rows(
         rows_file = scratch_dir(out_dir) / f"rows-{purpose}-{part.name}.npy"
         np.save(rows_file, documents.row[which[here]])
         key = digest([purpose, part.digest, digest_file(rows_file)])
-        work.append(Part(part.name, key, {"documents": part.payload["documents"], "rows": str(rows_file)}))
+        work.append(
+            Part(part.name, key, {"documents": part.payload["documents"], "rows": str(rows_file)})
+        )
         places.append(here)
     return work, places
 
 
 def gather_shingle_sets(
-    documents: SignedDocuments, which: np.ndarray, parts: Sequence[Part], config: DedupConfig, run_parts: RunParts, out_dir: Path
+    documents: SignedDocuments,
+    which: np.ndarray,
+    parts: Sequence[Part],
+    config: DedupConfig,
+    run_parts: RunParts,
+    out_dir: Path,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shingle sets of documents `which`, in that order: made per part, then gathered in one file that is mapped, not read."""
+    """Shingle sets of documents `which`, in that order: made per part, then gathered in one file
+    that is mapped, not read."""
     from tasks.kernels.dedup.overlap import place_sets
 
     work, places = parts_with_rows(documents, which, parts, "shingles", out_dir)
@@ -260,7 +346,11 @@ def gather_shingle_sets(
     begins = np.concatenate([[0], np.cumsum(sizes)])
     if begins[-1] == 0:
         return np.zeros(0, np.uint32), begins
-    shingles = np.lib.format.open_memmap(scratch_dir(out_dir) / "shingle-sets.npy", "w+", np.uint32, (int(begins[-1]),))
+    shingles = np.lib.format.open_memmap(
+        scratch_dir(out_dir) / "shingle-sets.npy", "w+", np.uint32, (int(begins[-1]),)
+    )
     for here, result in zip(places, made, strict=True):
-        place_sets(np.load(result.path / SHINGLES_FILE, mmap_mode="r"), sizes[here], begins[here], shingles)
+        place_sets(
+            np.load(result.path / SHINGLES_FILE, mmap_mode="r"), sizes[here], begins[here], shingles
+        )
     return np.asarray(shingles), begins

@@ -1,26 +1,32 @@
-"""Finds copies and near duplicates, keeps one survivor of each, groups families, and cuts repeated text.
+"""Finds copies and near duplicates, keeps one survivor of each, groups families, and cuts repeated
+text.
 
-Same URL (opt-in): equal normal forms (`tasks.corpus.urls`). Exact: a 128-bit key of the case-folded text with white space collapsed
-(`tasks.kernels.dedup.exact`). Near: MinHash with LSH banding over n-grams of units (Broder 1997; Leskovec, Rajaraman, Ullman, Mining
-of Massive Datasets, ch. 3), every candidate verified by the exact Jaccard similarity of its shingle sets. A document goes only
-if it equals its survivor or is verified against it, so chains of likeness do not melt a corpus into one document. A looser
-banding of the same signatures finds *families*, connected by verified similarity of at least
-`family_threshold`: what must stay on one side of a train/validation split. Cuts (opt-in): text of documents that stay which
-occurred before, as lines, paragraphs or runs of units (`tasks.dedup.cuts`).
+Same URL (opt-in): equal normal forms (`tasks.corpus.urls`). Exact: a 128-bit key of the case-folded
+text with white space collapsed (`tasks.kernels.dedup.exact`). Near: MinHash with LSH banding over
+n-grams of units (Broder 1997; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, ch. 3),
+every candidate verified by the exact Jaccard similarity of its shingle sets. A document goes only
+if it equals its survivor or is verified against it, so chains of likeness do not melt a corpus into
+one document. A looser banding of the same signatures finds *families*, connected by verified
+similarity of at least `family_threshold`: what must stay on one side of a train/validation split.
+Cuts (opt-in): text of documents that stay which occurred before, as lines, paragraphs or runs of
+units (`tasks.dedup.cuts`).
 
-With an index (`tasks.dedup.index`) documents are compared with those of earlier runs too, which are preferred: the outcome is the
-one of a run over all, and no earlier text is read. A source that holds earlier input again gives its new documents only:
-`earlier_duplicates` and `read_again` count the others.
+With an index (`tasks.dedup.index`) documents are compared with those of earlier runs too, which are
+preferred: the outcome is the one of a run over all, and no earlier text is read. A source that
+holds earlier input again gives its new documents only: `earlier_duplicates` and `read_again` count
+the others.
 
-Reads id, text, source, added_at, url and the sidecar of quality; only documents that quality kept take part. Writes per
-part id, cluster_id (the id of the survivor), family_id (the id of the family's most preferred document),
-cluster_size (copies of all runs, so that survivors can be weighted), kept, reason, cuts. Writes `pairs.parquet`: pairs of
-similar documents a, b with their exact similarity, sorted, a preferred to b, `removed` where b went because of a. Copies are one
-document to everything near, so only the most preferred copy is in the pairs: the cluster_id of the others says all.
+Reads id, text, source, added_at, url and the sidecar of quality; only documents that quality kept
+take part. Writes per part id, cluster_id (the id of the survivor), family_id (the id of the
+family's most preferred document), cluster_size (copies of all runs, so that survivors can be
+weighted), kept, reason, cuts. Writes `pairs.parquet`: pairs of similar documents a, b with their
+exact similarity, sorted, a preferred to b, `removed` where b went because of a. Copies are one
+document to everything near, so only the most preferred copy is in the pairs: the cluster_id of the
+others says all.
 
-Who survives is a total order of documents, so the result is the same for any number of workers, parts or order of
-files. Cost: a walk over the text and its min-hashes per part; in the main process sorting and about 0.3 kB of memory
-per document. Left out: containment, likeness of meaning.
+Who survives is a total order of documents, so the result is the same for any number of workers,
+parts or order of files. Cost: a walk over the text and its min-hashes per part; in the main process
+sorting and about 0.3 kB of memory per document. Left out: containment, likeness of meaning.
 """
 
 from __future__ import annotations
@@ -62,12 +68,17 @@ SIDECAR_SCHEMA = pa.schema(
 
 
 def deduplicate(
-    ingest: Artifact, quality: Artifact, out_dir: Path, config: DedupConfig, run_parts: RunParts = serial
+    ingest: Artifact,
+    quality: Artifact,
+    out_dir: Path,
+    config: DedupConfig,
+    run_parts: RunParts = serial,
 ) -> Artifact:
-    """Keep one document of every set of equal or nearly equal ones; see the module for columns and reasons.
+    """Keep one document of every set of equal or nearly equal ones; see the module for columns and
+    reasons.
 
-    Raises ArtifactMismatch if `quality` judged other documents, StageFailure if it kept none or the index has them all,
-    ConfigError if the index was made in another way.
+    Raises ArtifactMismatch if `quality` judged other documents, StageFailure if it kept none or the
+    index has them all, ConfigError if the index was made in another way.
     """
     index = open_index(config)
     parts = document_parts(ingest, quality=quality)
@@ -75,36 +86,65 @@ def deduplicate(
     signed = run_parts(sign_part, signing, config, out_dir)
     documents = SignedDocuments.load(signed, config)
     if len(documents) == 0:
-        raise StageFailure("dedup has no documents: quality kept none; see its funnel, and loosen its rules")
+        raise StageFailure(
+            "dedup has no documents: quality kept none; see its funnel, and loosen its rules"
+        )
 
     clusters, get_sets = cluster_documents(documents, index, parts, config, run_parts, out_dir)
     reason = clusters.reason
     staying = np.flatnonzero(reason == 0)
-    cuts = find_cuts(documents, staying, parts, index.piece_keys, config.cuts, run_parts, out_dir, config.keep_index)
+    cuts = find_cuts(
+        documents,
+        staying,
+        parts,
+        index.piece_keys,
+        config.cuts,
+        run_parts,
+        out_dir,
+        config.keep_index,
+    )
     reason[cuts.nothing_left] = REASONS.index("NOTHING_LEFT")
 
     _write_sidecars(documents, parts, clusters, reason, cuts, out_dir)
     _write_pairs(clusters, out_dir, earlier=config.index is not None)
     if config.keep_index:
-        write_index(out_dir / "index", _grown(index, documents, clusters, get_sets, cuts, config), config)
+        write_index(
+            out_dir / "index", _grown(index, documents, clusters, get_sets, cuts, config), config
+        )
     counters = _count(reason, cuts)
     if config.index is not None:
         counters |= _count_earlier(clusters, reason)
     check_accounting("dedup", counters)
     if not counters["kept"]:
         took = ", ".join(
-            f"{name} {n}" for name, n in sorted(counters["dropped"].items(), key=lambda item: (-item[1], item[0]))[:3]
+            f"{name} {n}"
+            for name, n in sorted(
+                counters["dropped"].items(), key=lambda item: (-item[1], item[0])
+            )[:3]
         )
         raise StageFailure(
-            f"dedup keeps none of {len(reason)} documents ({took}): all is in the index; add documents that are new"
+            f"dedup keeps none of {len(reason)} documents ({took}): all is in the index; add"
+            " documents that are new"
         )
-    metrics = _cluster_metrics(clusters) | clusters.metrics | {"cuts": cuts.counts(), "earlier_documents": len(index)}
+    metrics = (
+        _cluster_metrics(clusters)
+        | clusters.metrics
+        | {
+            "cuts": cuts.counts(),
+            "earlier_documents": len(index),
+        }
+    )
     metrics["expected_false_cuts"] = cuts.expected_false_cuts
     return Artifact(out_dir, "dedup", counters, metrics)
 
 
 def _write_sidecars(
-    documents: SignedDocuments, parts: Sequence[Part], clusters: Clusters, reason: np.ndarray, cuts: Cuts, out_dir: Path
+    documents: SignedDocuments,
+    parts: Sequence[Part],
+    clusters: Clusters,
+    reason: np.ndarray,
+    cuts: Cuts,
+    out_dir: Path,
 ) -> None:
     first = clusters.num_earlier
     everyone = np.arange(len(documents))
@@ -116,7 +156,8 @@ def _write_sidecars(
         absent = document < 0
 
         def column(values: np.ndarray, type: pa.DataType = pa.int64()) -> pa.Array:  # noqa: B008
-            return pa.array(values[document], type, mask=absent)  # noqa: B023 (called in this turn of the loop)
+            # Called in this turn of the loop only.
+            return pa.array(values[document], type, mask=absent)  # noqa: B023
 
         columns = [
             ids,
@@ -134,7 +175,9 @@ def _write_pairs(clusters: Clusters, out_dir: Path, earlier: bool) -> None:
     words = id_words(clusters.ids)
     order = np.lexsort((*words[clusters.b].T[::-1], *words[clusters.a].T[::-1]))
     across = clusters.a[order] < clusters.num_earlier
-    files = {"pairs.parquet": order[~across]} | ({"earlier_pairs.parquet": order[across]} if earlier else {})
+    files = {"pairs.parquet": order[~across]} | (
+        {"earlier_pairs.parquet": order[across]} if earlier else {}
+    )
     for name, some in files.items():
         columns = {
             "a": clusters.ids.take(pa.array(clusters.a[some])),
@@ -146,9 +189,15 @@ def _write_pairs(clusters: Clusters, out_dir: Path, earlier: bool) -> None:
 
 
 def _grown(
-    index: Index, documents: SignedDocuments, clusters: Clusters, get_sets: GetSets, cuts: Cuts, config: DedupConfig
+    index: Index,
+    documents: SignedDocuments,
+    clusters: Clusters,
+    get_sets: GetSets,
+    cuts: Cuts,
+    config: DedupConfig,
 ) -> Index:
-    """The index with this run's distinct texts added. Copies and losers by URL are left out: their survivors stand for them."""
+    """The index with this run's distinct texts added. Copies and losers by URL are left out: their
+    survivors stand for them."""
     first = len(index)
     rows = np.arange(len(clusters.survivor))
     stays = (clusters.by_url == rows) & (clusters.by_text == rows)
@@ -179,8 +228,13 @@ def _grown(
     shingles, begins = get_sets(np.arange(len(clusters.members)))
     return replace(
         exact,
-        signatures=np.concatenate([index.signatures, documents.signatures(own_members, config.num_perms)]),
-        bands=[np.concatenate([keys, documents.band_keys(own_members, places, i)]) for i, keys in enumerate(index.bands)],
+        signatures=np.concatenate(
+            [index.signatures, documents.signatures(own_members, config.num_perms)]
+        ),
+        bands=[
+            np.concatenate([keys, documents.band_keys(own_members, places, i)])
+            for i, keys in enumerate(index.bands)
+        ],
         shingles=shingles,
         shingle_begins=begins,
     )
@@ -194,17 +248,21 @@ def _count(reason: np.ndarray, cuts: Cuts) -> dict[str, Any]:
 
 
 def _count_earlier(clusters: Clusters, reason: np.ndarray) -> dict[str, int]:
-    """Documents that went because earlier runs have the like, and those of them which are the very documents that were read then:
-    an id says where a document is from."""
+    """Documents that went because earlier runs have the like, and those of them which are the very
+    documents that were read then: an id says where a document is from."""
     first = clusters.num_earlier
     lost = np.flatnonzero((reason > 0) & (clusters.survivor[first:] < first))
-    read_again = pc.is_in(clusters.ids.slice(0, first), value_set=clusters.ids.take(pa.array(first + lost)))
+    read_again = pc.is_in(
+        clusters.ids.slice(0, first), value_set=clusters.ids.take(pa.array(first + lost))
+    )
     return {"earlier_duplicates": len(lost), "read_again": pc.sum(read_again).as_py() or 0}
 
 
 def _cluster_metrics(clusters: Clusters) -> dict[str, Any]:
     """Of the clusters and families that have documents of this run."""
-    survivor, family = (rows[clusters.num_earlier :] for rows in (clusters.survivor, clusters.family))
+    survivor, family = (
+        rows[clusters.num_earlier :] for rows in (clusters.survivor, clusters.family)
+    )
     heads = np.unique(survivor)
     sizes = clusters.size[heads]
     values, counts = np.unique(sizes, return_counts=True)

@@ -1,4 +1,5 @@
-"""What does C4 take out? The numbers, phrases and names of reasons that the kernel and the cuts of lines agree on.
+"""What does C4 take out? The numbers, phrases and names of reasons that the kernel and the cuts of
+lines agree on.
 
 Raffel et al. 2020, section 2.2; `tasks.kernels.quality.c4` says what the readings are.
 """
@@ -17,7 +18,14 @@ LONG_WORD, NO_END_MARK, TOO_FEW_WORDS, JAVASCRIPT, POLICY = (
 LONG_WORD_CHARS = 1000
 MIN_LINE_WORDS = {"c4_paper": 3, "c4_code": 5, "c4_fineweb": 3}
 SCRIPT_PHRASE = "javascript"
-POLICY_PHRASES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+POLICY_PHRASES = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
 CITATION_MARKS = ("[edit]", "[citation needed]")
 MAX_CITATION_DIGITS = 63
 """Digits of the longest `[12]` that is a citation mark."""

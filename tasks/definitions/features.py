@@ -1,6 +1,7 @@
 """What is measured of every document: the names of the features, in the order of their columns.
 
-The names alone, so that a configuration can be checked without compiling a kernel; tasks.kernels.quality.features says what they mean.
+The names alone, so that a configuration can be checked without compiling a kernel;
+tasks.kernels.quality.features says what they mean.
 """
 
 from __future__ import annotations
@@ -43,4 +44,5 @@ FRACTIONS = (
     *(f"dup_{n}gram_char_frac" for n in range(5, 11)),
 )
 FEATURES = COUNTS + FRACTIONS
-"""Columns of a feature row, in order. `mean_word_chars` is over words only, and 0 where all units are unsegmented letters."""
+"""Columns of a feature row, in order. `mean_word_chars` is over words only, and 0 where all units
+are unsegmented letters."""

@@ -1,7 +1,8 @@
 """What kinds of candidates are there? The numbers that kernels and checks agree on.
 
-A row of the kernel has a kind and a value. Kinds up to `NAME` are final. Those in `BY_VALUE` are decided by their value alone
-(digits as one number, see there), those in `BY_TEXT` by the bytes of the span.
+A row of the kernel has a kind and a value. Kinds up to `NAME` are final. Those in `BY_VALUE` are
+decided by their value alone (digits as one number, see there), those in `BY_TEXT` by the bytes of
+the span.
 """
 
 from __future__ import annotations
@@ -12,11 +13,27 @@ PRIVATE_KEY, NAME = 6, 7
 PHONE, LOCAL_PHONE = 8, 9
 """Value: all digits; for LOCAL_PHONE times MAX_PHONE_SHAPES plus the number of the shape."""
 IP6, BASE58_ADDRESS, BECH32_ADDRESS, ETHER_ADDRESS, IT_CF = range(16, 21)
-CN_RIC, US_SSN, DE_IDNR, FR_NIR, ES_DNI, ES_NIE, IN_AADHAAR, BR_CPF, KR_RRN, PL_PESEL, NL_BSN = range(32, 43)
-"""Value: all digits. CN_RIC: 17 digits times 16 plus the last one or 10 for X. ES_DNI: digits times 32 plus the letter (A is 1).
-ES_NIE: the same, the digits led by 0, 1, 2 for X, Y, Z."""
+CN_RIC, US_SSN, DE_IDNR, FR_NIR, ES_DNI, ES_NIE, IN_AADHAAR, BR_CPF, KR_RRN, PL_PESEL, NL_BSN = (
+    range(32, 43)
+)
+"""Value: all digits. CN_RIC: 17 digits times 16 plus the last one or 10 for X. ES_DNI: digits times
+32 plus the letter (A is 1). ES_NIE: the same, the digits led by 0, 1, 2 for X, Y, Z."""
 
-BY_VALUE = (PHONE, LOCAL_PHONE, CN_RIC, US_SSN, DE_IDNR, FR_NIR, ES_DNI, ES_NIE, IN_AADHAAR, BR_CPF, KR_RRN, PL_PESEL, NL_BSN)
+BY_VALUE = (
+    PHONE,
+    LOCAL_PHONE,
+    CN_RIC,
+    US_SSN,
+    DE_IDNR,
+    FR_NIR,
+    ES_DNI,
+    ES_NIE,
+    IN_AADHAAR,
+    BR_CPF,
+    KR_RRN,
+    PL_PESEL,
+    NL_BSN,
+)
 BY_TEXT = (IP6, BASE58_ADDRESS, BECH32_ADDRESS, ETHER_ADDRESS, IT_CF)
 
 NATIONAL_IDS = {
@@ -54,4 +71,5 @@ TYPE_NAMES = tuple(TYPES)
 TYPE_OF_KIND = {kind: number for number, members in enumerate(TYPES.values()) for kind in members}
 NUM_KINDS = 64
 LABELLED = {"EMAIL": (250, 250), "IP": (34, 35), "NAME": (249, 250), "PHONE": (4, 4)}
-"""{type: (right, judged)} of the labels in the sample, for those who have not the sample at hand; a test measures them."""
+"""{type: (right, judged)} of the labels in the sample, for those who have not the sample at hand; a
+test measures them."""

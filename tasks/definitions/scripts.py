@@ -1,14 +1,17 @@
-"""Which scripts is each language written in? Names, ranges of code points, and the labels of lid.176 by script.
+"""Which scripts is each language written in? Names, ranges of code points, and the labels of
+lid.176 by script.
 
-Ranges are Unicode blocks, coarsely: letters of living scripts. Languages written in several scripts list them all; what is not
-listed is Latin. `HAN` alone is Chinese; Japanese mixes it with `KANA`, Korean with `HANGUL`.
+Ranges are Unicode blocks, coarsely: letters of living scripts. Languages written in several scripts
+list them all; what is not listed is Latin. `HAN` alone is Chinese; Japanese mixes it with `KANA`,
+Korean with `HANGUL`.
 """
 
 from __future__ import annotations
 
 _SCRIPTS = (
-    "OTHER LATIN GREEK CYRILLIC ARMENIAN HEBREW ARABIC THAANA DEVANAGARI BENGALI GURMUKHI GUJARATI ORIYA TAMIL TELUGU KANNADA "
-    "MALAYALAM SINHALA THAI LAO TIBETAN MYANMAR GEORGIAN HANGUL ETHIOPIC KHMER MONGOLIAN KANA HAN"
+    "OTHER LATIN GREEK CYRILLIC ARMENIAN HEBREW ARABIC THAANA DEVANAGARI BENGALI GURMUKHI GUJARATI"
+    " ORIYA TAMIL TELUGU KANNADA MALAYALAM SINHALA THAI LAO TIBETAN MYANMAR GEORGIAN HANGUL"
+    " ETHIOPIC KHMER MONGOLIAN KANA HAN"
 )
 SCRIPTS = _SCRIPTS.split()
 """OTHER stands for characters that are letters of none of them."""
@@ -59,11 +62,15 @@ RANGES: tuple[tuple[int, int, str], ...] = (
     (0xF900, 0xFAFF, "HAN"),
     (0x20000, 0x323AF, "HAN"),
 )
-"""(first, last, script); signs between the letters of a block count with them, and code points outside are no letters of any."""
+"""(first, last, script); signs between the letters of a block count with them, and code points
+outside are no letters of any."""
 
 _LANGUAGES = {
     "GREEK": "el",
-    "CYRILLIC": "av az ba be bg bxr ce cv kk krc kv ky lez mhr mk mn mrj myv os ro ru rue sah sh sr tg tk tt tyv uk uz xal",
+    "CYRILLIC": (
+        "av az ba be bg bxr ce cv kk krc kv ky lez mhr mk mn mrj myv os ro ru rue sah sh sr tg tk"
+        " tt tyv uk uz xal"
+    ),
     "ARMENIAN": "hy",
     "HEBREW": "he yi",
     "ARABIC": "ar arz az azb ckb fa kk ku ky lrc ms mzn pnb ps sd tg tk ug ur uz",
@@ -110,7 +117,8 @@ def scripts_of(label: str) -> frozenset[str]:
 
 
 def only_language_of(script: str) -> str | None:
-    """The one language of lid.176 written in a script, or None where there are several; Chinese for Han, Japanese for Kana."""
+    """The one language of lid.176 written in a script, or None where there are several; Chinese for
+    Han, Japanese for Kana."""
     if script == "HAN":
         return "zh"
     labels = _LANGUAGES.get(script, "").split()

@@ -1,4 +1,5 @@
-"""What does a duplicate look like? A few removed pairs with the beginnings of both texts, scrubbed."""
+"""What does a duplicate look like? A few removed pairs with the beginnings of both texts,
+scrubbed."""
 
 from __future__ import annotations
 
@@ -22,21 +23,29 @@ EXCERPT_CHARS = 300
 def example_pairs(dedup: Artifact) -> list[tuple[str, str]]:
     """Up to three removed pairs as hex ids: the least alike, the median and the most alike."""
     pairs = read_table(dedup.file("pairs.parquet"))
-    pairs = pairs.filter(pairs["removed"]).sort_by([("jaccard", "ascending"), ("a", "ascending"), ("b", "ascending")])
+    pairs = pairs.filter(pairs["removed"]).sort_by(
+        [("jaccard", "ascending"), ("a", "ascending"), ("b", "ascending")]
+    )
     if not pairs.num_rows:
         return []
     places = sorted({0, pairs.num_rows // 2, pairs.num_rows - 1})[:MAX_EXAMPLES]
     return [(pairs["a"][i].as_py().hex(), pairs["b"][i].as_py().hex()) for i in places]
 
 
-def write_excerpts(file: Path, documents: pa.Table, survives: pa.ChunkedArray, wanted: Sequence[str]) -> None:
-    """{id: {kept, excerpt}} of wanted documents. Whole texts are scrubbed, for all types, so no cut hides a part of a span."""
+def write_excerpts(
+    file: Path, documents: pa.Table, survives: pa.ChunkedArray, wanted: Sequence[str]
+) -> None:
+    """{id: {kept, excerpt}} of wanted documents. Whole texts are scrubbed, for all types, so no cut
+    hides a part of a span."""
     mask = pc.is_in(documents["id"], value_set=pa.array([bytes.fromhex(one) for one in wanted], ID))
     rows = documents.filter(mask)
     found = {
         document_id.hex(): {"kept": kept, "excerpt": scrub(text)[:EXCERPT_CHARS]}
         for document_id, kept, text in zip(
-            rows["id"].to_pylist(), survives.filter(mask).to_pylist(), rows["text"].to_pylist(), strict=True
+            rows["id"].to_pylist(),
+            survives.filter(mask).to_pylist(),
+            rows["text"].to_pylist(),
+            strict=True,
         )
     }
     file.write_text(json.dumps(found, ensure_ascii=False, sort_keys=True), "utf-8")

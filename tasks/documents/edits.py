@@ -1,8 +1,10 @@
-"""What is left of each text once everybody's edits are made? Cuts, masks and spans of personal data, merged and applied.
+"""What is left of each text once everybody's edits are made? Cuts, masks and spans of personal
+data, merged and applied.
 
-Edits are lists of byte ranges in the original text: `cuts` of dedup and of quality (removed), `spans` of pii (replaced by their
-`replacement`) and `masks` of quality (replaced by `<TYPE>`). Cuts win, spans win over masks; `tasks.kernels.text.edits` says how
-ranges that overlap are merged. Deterministic, whatever the order of edits. Cost: a sort of the edits and a copy of the text.
+Edits are lists of byte ranges in the original text: `cuts` of dedup and of quality (removed),
+`spans` of pii (replaced by their `replacement`) and `masks` of quality (replaced by `<TYPE>`). Cuts
+win, spans win over masks; `tasks.kernels.text.edits` says how ranges that overlap are merged.
+Deterministic, whatever the order of edits. Cost: a sort of the edits and a copy of the text.
 """
 
 from __future__ import annotations
@@ -34,11 +36,15 @@ class Edits:
 
 
 def collect_edits(
-    cuts: pa.ChunkedArray, spans: pa.ChunkedArray, masks: pa.ChunkedArray, line_cuts: pa.ChunkedArray | None = None
+    cuts: pa.ChunkedArray,
+    spans: pa.ChunkedArray,
+    masks: pa.ChunkedArray,
+    line_cuts: pa.ChunkedArray | None = None,
 ) -> Edits:
     """The edits of documents, from columns of list<struct<start, end, …>>; null is no edit.
 
-    Cuts need no more fields, masks have `type`, spans have `type` and `replacement` (null: the type in angle brackets).
+    Cuts need no more fields, masks have `type`, spans have `type` and `replacement` (null: the type
+    in angle brackets).
     """
     names: list[str] = []
     documents, rows = [], []
@@ -55,10 +61,14 @@ def collect_edits(
             encoded = texts.dictionary_encode()
             chosen = encoded.indices.to_numpy().astype(np.int64) + len(names)
             names += encoded.dictionary.to_pylist()
-        rows.append(np.stack([start, end, np.full(len(flat), kind), chosen], axis=1).astype(np.int64))
+        rows.append(
+            np.stack([start, end, np.full(len(flat), kind), chosen], axis=1).astype(np.int64)
+        )
     document, edits = np.concatenate(documents).astype(np.int64), np.concatenate(rows)
     order = np.lexsort((edits[:, 1], edits[:, 2], edits[:, 0], document))
-    begins = np.concatenate([[0], np.cumsum(np.bincount(document, minlength=len(cuts)))]).astype(np.int64)
+    begins = np.concatenate([[0], np.cumsum(np.bincount(document, minlength=len(cuts)))]).astype(
+        np.int64
+    )
     return Edits(begins, edits[order], names)
 
 
@@ -68,9 +78,11 @@ def edited_sizes(sizes: np.ndarray, edits: Edits, what: str) -> np.ndarray:
 
 
 def edit_texts(texts: pa.ChunkedArray, edits: Edits, what: str) -> tuple[pa.Array, np.ndarray]:
-    """The edited texts (large_string), and whether cuts left nothing that shows of a document (bool).
+    """The edited texts (large_string), and whether cuts left nothing that shows of a document
+    (bool).
 
-    Raises ArtifactMismatch for an edit outside of its text or inside a character: `what` was made for other texts.
+    Raises ArtifactMismatch for an edit outside of its text or inside a character: `what` was made
+    for other texts.
     """
     values, begins = text_buffers(texts)
     emptied = np.zeros(len(texts), bool)
@@ -81,12 +93,23 @@ def edit_texts(texts: pa.ChunkedArray, edits: Edits, what: str) -> tuple[pa.Arra
     merged = _merge(np.diff(begins), edits, what)
     out_begins = np.concatenate([[0], np.cumsum(np.diff(begins) + merged.growth)]).astype(np.int64)
     out = np.empty(int(out_begins[-1]), np.uint8)
-    bad = apply_edits(values, begins, merged.begins, merged.rows, merged.replacements, merged.replacement_begins, out, out_begins)
+    bad = apply_edits(
+        values,
+        begins,
+        merged.begins,
+        merged.rows,
+        merged.replacements,
+        merged.replacement_begins,
+        out,
+        out_begins,
+    )
     if bad >= 0:
         raise ArtifactMismatch(_misplaced(bad, what))
     buffers = [None, pa.py_buffer(out_begins), pa.py_buffer(out)]
     edited = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
-    cut = np.unique(np.repeat(np.arange(len(texts)), np.diff(edits.begins))[edits.rows[:, 2] == CUTS])
+    cut = np.unique(
+        np.repeat(np.arange(len(texts)), np.diff(edits.begins))[edits.rows[:, 2] == CUTS]
+    )
     for row in cut[~shows_ascii(out, out_begins, cut)]:
         emptied[row] = not shows(edited[int(row)].as_py())
     return edited, emptied
@@ -122,4 +145,7 @@ def _merge(sizes: np.ndarray, edits: Edits, what: str) -> _Merged:
 
 
 def _misplaced(document: int, what: str) -> str:
-    return f"{what} edits a place that document {document} of the part does not have; rebuild the sidecars of this run"
+    return (
+        f"{what} edits a place that document {document} of the part does not have; rebuild the"
+        " sidecars of this run"
+    )

@@ -1,16 +1,20 @@
-"""How often should a document be read in one epoch? Shares of sources and languages, temperature, caps, up-sampling.
+"""How often should a document be read in one epoch? Shares of sources and languages, temperature,
+caps, up-sampling.
 
-The training text is divided into groups of one source and one language. A document counts `copies` times: once, or as often as
-`cluster_repeats` says for the size of its cluster of duplicates (FineWeb 2, Penedo et al. 2025, "rehydration"), times what
-`bucket_repeats` says for the bucket that a score puts it in (`tasks.quality.buckets`). Shares of
-sources and of languages that are asked for are met together by iterative proportional fitting (Deming and Stephan 1940): within
-what they ask, groups keep the proportions of the corpus. `temperature` T gives labels without a share their part of what is left
-in proportion to n^(1/T) (Devlin et al. 2018; Conneau et al. 2020). The groups are then scaled to `target_bytes`; what a group
-cannot give within `max_repeats` the others give in proportion, as in UniMax (Chung et al. 2023).
+The training text is divided into groups of one source and one language. A document counts `copies`
+times: once, or as often as `cluster_repeats` says for the size of its cluster of duplicates
+(FineWeb 2, Penedo et al. 2025, "rehydration"), times what `bucket_repeats` says for the bucket that
+a score puts it in (`tasks.quality.buckets`). Shares of sources and of languages that are asked for
+are met together by iterative proportional fitting (Deming and Stephan 1940): within what they ask,
+groups keep the proportions of the corpus. `temperature` T gives labels without a share their part
+of what is left in proportion to n^(1/T) (Devlin et al. 2018; Conneau et al. 2020). The groups are
+then scaled to `target_bytes`; what a group cannot give within `max_repeats` the others give in
+proportion, as in UniMax (Chung et al. 2023).
 
-A group gets a rate, a document copies · rate repeats. The whole part is certain, the fraction is given or not by a keyed hash of
-the document's id: the same for any order and number of workers, and a larger rate only adds. Validation documents are read once.
-Cost: the number of groups; nothing here sees a document's text.
+A group gets a rate, a document copies · rate repeats. The whole part is certain, the fraction is
+given or not by a keyed hash of the document's id: the same for any order and number of workers, and
+a larger rate only adds. Validation documents are read once. Cost: the number of groups; nothing
+here sees a document's text.
 """
 
 from __future__ import annotations
@@ -34,15 +38,18 @@ FITTED = 1e-9
 TOLERATED = 1e-3
 """Relative distance that is left only where two shares contradict each other."""
 EXACT_DIGITS = 9
-"""Repeats are rounded to this many decimals: a rate of 1 must not lose a document by the last bit of a division."""
+"""Repeats are rounded to this many decimals: a rate of 1 must not lose a document by the last bit
+of a division."""
 
 
 @dataclass(frozen=True)
 class MixtureConfig:
-    """What share of an epoch each source and language has. The default reads every document once."""
+    """What share of an epoch each source and language has. The default reads every document
+    once."""
 
     source_frac: dict[str, float] = field(default_factory=dict, metadata=NAMES_SOURCES)
-    """{source: share of the training bytes}; other sources divide the rest as they are. 0 leaves a source out."""
+    """{source: share of the training bytes}; other sources divide the rest as they are. 0 leaves a
+    source out."""
     language_frac: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """{identified language: share of the training bytes}; other languages divide the rest."""
     temperature: float = 1.0
@@ -50,51 +57,76 @@ class MixtureConfig:
     temperature_over: Literal["language", "source"] = "language"
     """What the temperature flattens."""
     cluster_repeats: dict[str, int] = field(default_factory=dict)
-    """{least size of a cluster of duplicates: copies of its survivor}; sizes below the least count once."""
+    """{least size of a cluster of duplicates: copies of its survivor}; sizes below the least count
+    once."""
     bucket_repeats: dict[str, int] = field(default_factory=dict)
-    """{head, middle or tail of `quality.buckets`: copies of a document in it}, times those of its cluster; others count once."""
+    """{head, middle or tail of `quality.buckets`: copies of a document in it}, times those of its
+    cluster; others count once."""
     max_repeats: float = 8.0
     """No document is read more often in one epoch."""
     target_bytes: int | None = None
-    """Training bytes of one epoch; null: as many as there are, copies included, of what is not left out."""
+    """Training bytes of one epoch; null: as many as there are, copies included, of what is not left
+    out."""
     seed: int = 0
     """Another seed repeats other documents where repeats are fractions."""
 
     def __post_init__(self) -> None:
-        for name, shares in (("source_frac", self.source_frac), ("language_frac", self.language_frac)):
+        for name, shares in (
+            ("source_frac", self.source_frac),
+            ("language_frac", self.language_frac),
+        ):
             for label, frac in shares.items():
                 if not 0 <= frac <= 1:
-                    raise ConfigError(f"mixture.{name}.{label} ({frac}) must be a share from 0 to 1; try 0.5")
+                    raise ConfigError(
+                        f"mixture.{name}.{label} ({frac}) must be a share from 0 to 1; try 0.5"
+                    )
             if sum(shares.values()) > 1 + 1e-9:
-                raise ConfigError(f"mixture.{name} adds up to {sum(shares.values()):g}; shares of one epoch must not pass 1")
+                raise ConfigError(
+                    f"mixture.{name} adds up to {sum(shares.values()):g}; shares of one epoch must"
+                    " not pass 1"
+                )
         if self.temperature < 1:
-            raise ConfigError(f"mixture.temperature ({self.temperature}) must be at least 1; 1 changes nothing, try 3.33")
+            raise ConfigError(
+                f"mixture.temperature ({self.temperature}) must be at least 1; 1 changes nothing,"
+                " try 3.33"
+            )
         for size, copies in self.cluster_repeats.items():
             if not size.isdecimal() or int(size) < 1 or copies < 0:
                 raise ConfigError(
-                    f"mixture.cluster_repeats ({size}: {copies}) must be a size from 1 and copies from 0; try {{2: 2, 5: 3}}"
+                    f"mixture.cluster_repeats ({size}: {copies}) must be a size from 1 and copies"
+                    " from 0; try {2: 2, 5: 3}"
                 )
         for bucket, copies in self.bucket_repeats.items():
             if bucket not in BUCKETS or copies < 0:
                 raise ConfigError(
-                    f"mixture.bucket_repeats ({bucket}: {copies}) must be a bucket ({', '.join(BUCKETS)}) and copies from 0; "
-                    "try {head: 2, tail: 0}"
+                    f"mixture.bucket_repeats ({bucket}: {copies}) must be a bucket"
+                    f" ({', '.join(BUCKETS)}) and copies from 0; try {{head: 2, tail: 0}}"
                 )
         if self.max_repeats < 1:
             raise ConfigError(f"mixture.max_repeats ({self.max_repeats}) must be at least 1; try 4")
         if self.target_bytes is not None and self.target_bytes < 1:
-            raise ConfigError(f"mixture.target_bytes ({self.target_bytes}) must be positive; leave it out for all there is")
+            raise ConfigError(
+                f"mixture.target_bytes ({self.target_bytes}) must be positive; leave it out for all"
+                " there is"
+            )
         if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"mixture.seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0")
+            raise ConfigError(
+                f"mixture.seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0"
+            )
 
-    def copies_of(self, cluster_sizes: np.ndarray, buckets: Sequence[str | None] | None = None) -> np.ndarray:
-        """int64: how often a document of a cluster of this size, and of this bucket, counts, before any rate."""
+    def copies_of(
+        self, cluster_sizes: np.ndarray, buckets: Sequence[str | None] | None = None
+    ) -> np.ndarray:
+        """int64: how often a document of a cluster of this size, and of this bucket, counts, before
+        any rate."""
         table = sorted((int(size), copies) for size, copies in self.cluster_repeats.items())
         least, copies = np.array([0, *(s for s, _ in table)]), np.array([1, *(c for _, c in table)])
         found = copies[np.searchsorted(least, cluster_sizes, "right") - 1].astype(np.int64)
         if buckets is None or not self.bucket_repeats:
             return found
-        return found * np.array([self.bucket_repeats.get(bucket or "", 1) for bucket in buckets], np.int64)
+        return found * np.array(
+            [self.bucket_repeats.get(bucket or "", 1) for bucket in buckets], np.int64
+        )
 
 
 @dataclass(frozen=True)
@@ -121,47 +153,73 @@ class Mixture:
 def plan_mixture(cells: Sequence[Cell], config: MixtureConfig) -> Mixture:
     """The rate of each group, so that an epoch has the wanted shares and size.
 
-    Raises StageFailure where a named source or language is not in the corpus, or shares contradict each other.
+    Raises StageFailure where a named source or language is not in the corpus, or shares contradict
+    each other.
     """
     sources, languages = sorted({c.source for c in cells}), sorted({c.language for c in cells})
-    for name, shares, labels in (("source", config.source_frac, sources), ("language", config.language_frac, languages)):
+    for name, shares, labels in (
+        ("source", config.source_frac, sources),
+        ("language", config.language_frac, languages),
+    ):
         for label in sorted(shares):
             if label not in labels:
                 known = ", ".join(labels[:10]) + ("…" if len(labels) > 10 else "")
                 raise StageFailure(
-                    f"documents.mixture.{name}_frac names {label}, which no training document has; there are: {known}"
+                    f"documents.mixture.{name}_frac names {label}, which no training document has;"
+                    f" there are: {known}"
                 )
     mass = np.zeros((len(sources), len(languages)))
     groups: dict[tuple[str, str], dict[int, int]] = {}
     for cell in cells:
-        mass[sources.index(cell.source), languages.index(cell.language)] += cell.copies * cell.num_bytes
+        mass[sources.index(cell.source), languages.index(cell.language)] += (
+            cell.copies * cell.num_bytes
+        )
         by_copies = groups.setdefault((cell.source, cell.language), {})
         by_copies[cell.copies] = by_copies.get(cell.copies, 0) + cell.num_bytes
-    wanted = _fit(mass, _marginal(mass.sum(1), sources, config, "source"), _marginal(mass.sum(0), languages, config, "language"))
+    wanted = _fit(
+        mass,
+        _marginal(mass.sum(1), sources, config, "source"),
+        _marginal(mass.sum(0), languages, config, "language"),
+    )
     capacity = {
-        group: config.max_repeats * sum(num_bytes for copies, num_bytes in by_copies.items() if copies)
+        group: (
+            config.max_repeats * sum(num_bytes for copies, num_bytes in by_copies.items() if copies)
+        )
         for group, by_copies in groups.items()
     }
     cell_shares = {
-        (s, lang): wanted[i, j] for i, s in enumerate(sources) for j, lang in enumerate(languages) if (s, lang) in groups
+        (s, lang): wanted[i, j]
+        for i, s in enumerate(sources)
+        for j, lang in enumerate(languages)
+        if (s, lang) in groups
     }
     total = float(config.target_bytes or mass[wanted > 0].sum())
     planned = _fill(cell_shares, capacity, total)
-    rates = {group: _rate(groups[group], planned[group], config.max_repeats) for group in sorted(groups)}
+    rates = {
+        group: _rate(groups[group], planned[group], config.max_repeats) for group in sorted(groups)
+    }
     return Mixture(rates, planned)
 
 
-def repeats_of(ids: np.ndarray, copies: np.ndarray, rates: np.ndarray, config: MixtureConfig) -> np.ndarray:
+def repeats_of(
+    ids: np.ndarray, copies: np.ndarray, rates: np.ndarray, config: MixtureConfig
+) -> np.ndarray:
     """int32: how often each document is read in one epoch. ids: uint8[documents, 16]."""
     often = np.round(np.minimum(copies * rates, config.max_repeats), EXACT_DIGITS)
     whole = np.floor(often)
-    # Mixed once more: the order of the shards uses the same hash, and repeats must not come at one end of it.
-    place = mix(hash_ids(ids, config.seed) ^ np.uint64(0x9E3779B97F4A7C15)).astype(np.float64) / 2.0**64
+    # Mixed once more: the order of the shards uses the same hash, and repeats must not come at one
+    # end of it.
+    place = (
+        mix(hash_ids(ids, config.seed) ^ np.uint64(0x9E3779B97F4A7C15)).astype(np.float64) / 2.0**64
+    )
     return (whole + (place < often - whole)).astype(np.int32)
 
 
 def _marginal(
-    mass: np.ndarray, labels: Sequence[str], config: MixtureConfig, axis: Literal["source", "language"]
+    mass: np.ndarray,
+    labels: Sequence[str],
+    config: MixtureConfig,
+    axis: Literal["source", "language"],
 ) -> np.ndarray | None:
     """Wanted shares of one axis, or None where nothing is asked of it."""
     shares = config.source_frac if axis == "source" else config.language_frac
@@ -199,8 +257,9 @@ def _fit(mass: np.ndarray, by_row: np.ndarray | None, by_column: np.ndarray | No
             break
     if error > TOLERATED:
         raise StageFailure(
-            "documents.mixture: source_frac and language_frac contradict each other in this corpus "
-            f"(they cannot be met by less than {error:.1%} of the bytes); leave one of them out, or lower it"
+            "documents.mixture: source_frac and language_frac contradict each other in this corpus"
+            f" (they cannot be met by less than {error:.1%} of the bytes); leave one of them out,"
+            " or lower it"
         )
     return shares
 
@@ -208,7 +267,8 @@ def _fit(mass: np.ndarray, by_row: np.ndarray | None, by_column: np.ndarray | No
 def _fill(
     shares: Mapping[tuple[str, str], float], capacity: Mapping[tuple[str, str], float], total: float
 ) -> dict[tuple[str, str], float]:
-    """Bytes of each group: in proportion to its share, at most its capacity, `total` in all where capacities allow."""
+    """Bytes of each group: in proportion to its share, at most its capacity, `total` in all where
+    capacities allow."""
     filled = dict.fromkeys(sorted(shares), 0.0)
     open_groups = [group for group in filled if shares[group] > 0 and capacity[group] > 0]
     left = total
@@ -225,10 +285,16 @@ def _fill(
 
 
 def _rate(by_copies: Mapping[int, int], wanted_bytes: float, max_repeats: float) -> float:
-    """The rate at which documents of several `copies`, none read more than `max_repeats` times, add up to the wanted bytes."""
-    left, weights = wanted_bytes, {copies: num_bytes for copies, num_bytes in by_copies.items() if copies and num_bytes}
+    """The rate at which documents of several `copies`, none read more than `max_repeats` times, add
+    up to the wanted bytes."""
+    left, weights = (
+        wanted_bytes,
+        {copies: num_bytes for copies, num_bytes in by_copies.items() if copies and num_bytes},
+    )
     while weights:
-        rate = max(left, 0.0) / math.fsum(copies * num_bytes for copies, num_bytes in weights.items())
+        rate = max(left, 0.0) / math.fsum(
+            copies * num_bytes for copies, num_bytes in weights.items()
+        )
         largest = max(weights)
         if round(rate * largest, EXACT_DIGITS) <= max_repeats:
             return rate

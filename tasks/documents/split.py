@@ -1,9 +1,11 @@
-"""Which documents validate? A rule over families of near duplicates, so that no text is on both sides.
+"""Which documents validate? A rule over families of near duplicates, so that no text is on both
+sides.
 
-Families are ordered by a keyed hash of their id and taken until they hold the wanted fraction of all bytes. A family
-larger than the whole validation set is passed over: one book must not become the validation set of a
-library. The rule depends on ids and sizes alone, never on the order of documents, and is exact for small corpora.
-It is carried as a threshold and the few families passed over (fewer than 1 / fraction), so it fits any corpus.
+Families are ordered by a keyed hash of their id and taken until they hold the wanted fraction of
+all bytes. A family larger than the whole validation set is passed over: one book must not become
+the validation set of a library. The rule depends on ids and sizes alone, never on the order of
+documents, and is exact for small corpora. It is carried as a threshold and the few families passed
+over (fewer than 1 / fraction), so it fits any corpus.
 """
 
 from __future__ import annotations
@@ -28,15 +30,24 @@ class SplitRule:
     passed_over: frozenset[bytes]
 
     def split_of(self, family_id: bytes) -> str:
-        chosen = family_hash(family_id, self.seed) <= self.threshold and family_id not in self.passed_over
+        chosen = (
+            family_hash(family_id, self.seed) <= self.threshold
+            and family_id not in self.passed_over
+        )
         return "validation" if chosen else "train"
 
     def holds_out(self, family_ids: pa.ChunkedArray | pa.Array) -> np.ndarray:
         """Whether each family validates (bool)."""
-        return np.array([self.split_of(family) == "validation" for family in family_ids.to_pylist()], bool)
+        return np.array(
+            [self.split_of(family) == "validation" for family in family_ids.to_pylist()], bool
+        )
 
     def to_payload(self) -> dict[str, Any]:
-        return {"seed": self.seed, "threshold": self.threshold.hex(), "passed_over": sorted(f.hex() for f in self.passed_over)}
+        return {
+            "seed": self.seed,
+            "threshold": self.threshold.hex(),
+            "passed_over": sorted(f.hex() for f in self.passed_over),
+        }
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> SplitRule:
@@ -50,19 +61,23 @@ def family_hash(family_id: bytes, seed: int) -> bytes:
 
 
 def choose_split(family_bytes: Mapping[bytes, int], validation_frac: float, seed: int) -> SplitRule:
-    """The rule for these families. Raises StageFailure where there are not two families to divide."""
+    """The rule for these families. Raises StageFailure where there are not two families to
+    divide."""
     if len(family_bytes) < 2:
         raise StageFailure(
-            f"{len(family_bytes)} family of near duplicates is left, and train and validation need one each; "
-            "add other documents or loosen the quality rules"
+            f"{len(family_bytes)} family of near duplicates is left, and train and validation need"
+            " one each; add other documents or loosen the quality rules"
         )
     wanted = validation_frac * sum(family_bytes.values())
     order = sorted((family_hash(family, seed), family) for family in family_bytes)
     if all(size > wanted for size in family_bytes.values()):
         # Every family alone is more than wanted: the smallest is the nearest to it.
         smallest = min(order, key=lambda item: (family_bytes[item[1]], item[0]))
-        return SplitRule(seed, smallest[0], frozenset(family for place, family in order if place < smallest[0]))
-    # At most half is wanted, so that the last family is never reached: something is left to train on.
+        return SplitRule(
+            seed, smallest[0], frozenset(family for place, family in order if place < smallest[0])
+        )
+    # At most half is wanted, so that the last family is never reached: something is left to train
+    # on.
     threshold, taken, passed_over = b"", 0, set()
     for place, family in order:
         if family_bytes[family] > wanted:
@@ -71,4 +86,6 @@ def choose_split(family_bytes: Mapping[bytes, int], validation_frac: float, seed
         if taken >= wanted:
             break
         threshold, taken = place, taken + family_bytes[family]
-    return SplitRule(seed, threshold, frozenset(f for f in passed_over if family_hash(f, seed) <= threshold))
+    return SplitRule(
+        seed, threshold, frozenset(f for f in passed_over if family_hash(f, seed) <= threshold)
+    )

@@ -1,11 +1,14 @@
-"""What is the corpus? Documents that every judge kept, edited, divided into train and validation, and mixed.
+"""What is the corpus? Documents that every judge kept, edited, divided into train and validation,
+and mixed.
 
-Joins the sidecars of ingest by position (and checks the join by id), keeps what quality, dedup, contamination and pii kept
-(`tasks.documents.verdicts`), makes everybody's edits of the text (`tasks.documents.edits`), assigns `split` by family (`tasks.documents.split`) and says how
-often a document is read in an epoch (`tasks.documents.mixture`). Columns out: `id, text, source, source_id, url, language` (identified),
-`family_id, split, repeats`, one file per ingest part. Two passes: sizes of families and groups, then texts. Drops, beside what
-the judges dropped: EMPTIED (cuts left nothing that shows), MIXTURE (the mixture has no room for it). Cost: reads and edits every
-text once, and once more where something is cut; memory of one part plus one row per family and group.
+Joins the sidecars of ingest by position (and checks the join by id), keeps what quality, dedup,
+contamination and pii kept (`tasks.documents.verdicts`), makes everybody's edits of the text
+(`tasks.documents.edits`), assigns `split` by family (`tasks.documents.split`) and says how often a
+document is read in an epoch (`tasks.documents.mixture`). Columns out: `id, text, source, source_id,
+url, language` (identified), `family_id, split, repeats`, one file per ingest part. Two passes:
+sizes of families and groups, then texts. Drops, beside what the judges dropped: EMPTIED (cuts left
+nothing that shows), MIXTURE (the mixture has no room for it). Cost: reads and edits every text
+once, and once more where something is cut; memory of one part plus one row per family and group.
 """
 
 from __future__ import annotations
@@ -33,7 +36,12 @@ from tasks.corpus.documentset import (
     write_table,
 )
 from tasks.corpus.tally import Tally, largest, tally_columns
-from tasks.documents.duplicate_examples import EXAMPLES_FILE, example_pairs, read_examples, write_excerpts
+from tasks.documents.duplicate_examples import (
+    EXAMPLES_FILE,
+    example_pairs,
+    read_examples,
+    write_excerpts,
+)
 from tasks.documents.edits import collect_edits, edit_texts, edited_sizes
 from tasks.documents.mixture import Cell, Mixture, MixtureConfig, plan_mixture, repeats_of
 from tasks.documents.split import SplitRule, choose_split
@@ -61,7 +69,10 @@ class DocumentsConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_frac <= 0.5:
-            raise ConfigError(f"validation_frac ({self.validation_frac}) must be above 0 and at most 0.5; the default is 0.05")
+            raise ConfigError(
+                f"validation_frac ({self.validation_frac}) must be above 0 and at most 0.5; the"
+                " default is 0.05"
+            )
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0")
 
@@ -79,21 +90,36 @@ def write_documents(
 ) -> Artifact:
     """Write the text that models learn from.
 
-    Raises StageFailure where nothing is kept, or too little to hold something out; ArtifactMismatch where a sidecar
-    belongs to other documents. Deterministic for equal parents, whatever the number of workers.
+    Raises StageFailure where nothing is kept, or too little to hold something out; ArtifactMismatch
+    where a sidecar belongs to other documents. Deterministic for equal parents, whatever the number
+    of workers.
     """
     if config.mixture.bucket_repeats and "buckets" not in quality.metrics:
-        raise ConfigError("documents.mixture.bucket_repeats needs buckets; set quality.buckets.score to a score, e.g. perplexity")
+        raise ConfigError(
+            "documents.mixture.bucket_repeats needs buckets; set quality.buckets.score to a score,"
+            " e.g. perplexity"
+        )
     rules = [str(rule["name"]) for rule in quality.metrics["rules"]]
-    parts = document_parts(ingest, language=language, quality=quality, dedup=dedup, pii=pii, contamination=contamination)
+    parts = document_parts(
+        ingest,
+        language=language,
+        quality=quality,
+        dedup=dedup,
+        pii=pii,
+        contamination=contamination,
+    )
     measured = run_parts(measure_part, _told(parts, "measure", {"rules": rules}), config, out_dir)
-    groups = pa.concat_tables([read_table(result.path / SIDECAR_FILE) for result in measured]).combine_chunks()
+    groups = pa.concat_tables(
+        [read_table(result.path / SIDECAR_FILE) for result in measured]
+    ).combine_chunks()
     families = groups.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")])
     if not families.num_rows:
         raise StageFailure(_nothing_kept(ingest, quality, dedup, contamination))
     names = families["family_id"].combine_chunks()
     rule = choose_split(
-        dict(zip(names.to_pylist(), families["bytes_sum"].to_pylist(), strict=True)), config.validation_frac, config.seed
+        dict(zip(names.to_pylist(), families["bytes_sum"].to_pylist(), strict=True)),
+        config.validation_frac,
+        config.seed,
     )
     held_out = rule.holds_out(names)
     training = pc.is_in(groups["family_id"], value_set=names.filter(pa.array(~held_out)))
@@ -112,14 +138,17 @@ def write_documents(
 
     counters = sum_counters([result.counters for result in results])
     tables = {
-        name: counters.pop(name) for name in ("by_language", "by_source", "split", "dropped_by_stage", "epoch", "kept_until")
+        name: counters.pop(name)
+        for name in ("by_language", "by_source", "split", "dropped_by_stage", "epoch", "kept_until")
     }
     tables["split"]["train"]["families"] = int((~held_out).sum())
     tables["split"]["validation"]["families"] = int(held_out.sum())
     counters["kept_by_quality"] = tables["kept_until"]["quality"]
     check_accounting("documents", counters)
     if not tables["split"]["train"]["documents"]:
-        raise StageFailure("documents.mixture leaves no training document; raise target_bytes or the shares")
+        raise StageFailure(
+            "documents.mixture leaves no training document; raise target_bytes or the shares"
+        )
     metrics = {
         "funnel": [
             {"stage": "read", "documents": ingest.counters["read"]},
@@ -131,12 +160,16 @@ def write_documents(
             ),
             {"stage": "documents", "documents": counters["kept"]},
         ],
-        "dropped": {"ingest": dict(ingest.counters.get("dropped", {}))} | tables["dropped_by_stage"],
+        "dropped": (
+            {"ingest": dict(ingest.counters.get("dropped", {}))} | tables["dropped_by_stage"]
+        ),
         "by_language": tables["by_language"],
         "by_source": largest(tables["by_source"]),
         "split": tables["split"],
         "mixture": _mixture_metrics(cells, mixture, tables["epoch"], config.mixture),
-        "duplicate_examples": read_examples([result.path / EXAMPLES_FILE for result in results], pairs),
+        "duplicate_examples": read_examples(
+            [result.path / EXAMPLES_FILE for result in results], pairs
+        ),
     }
     return Artifact(out_dir, "documents", counters, metrics)
 
@@ -144,15 +177,20 @@ def write_documents(
 def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
     """Bytes of the edited texts of one part, by family, source, language and copies."""
     judged = read_judged(part, ("id", "source"))
-    # Sizes follow from the edits alone, but whether cuts left anything that shows is seen in the text only.
+    # Sizes follow from the edits alone, but whether cuts left anything that shows is seen in the
+    # text only.
     cuts = [judged.sidecars["dedup"]["cuts"], edits_column(judged.sidecars["quality"], "cuts")]
     if any(pc.any(pc.greater(pc.list_value_length(column), 0)).as_py() for column in cuts):
         judged = read_judged(part, TEXT_COLUMNS)
     documents = _edited(judged, part, config)
     if documents["family_id"].null_count:
-        raise ArtifactMismatch("dedup keeps a document without a family_id; rebuild it with force=[dedup]")
+        raise ArtifactMismatch(
+            "dedup keeps a document without a family_id; rebuild it with force=[dedup]"
+        )
     grouped = documents.group_by(list(GROUP), use_threads=False).aggregate([("bytes", "sum")])
-    table = grouped.sort_by([(name, "ascending") for name in GROUP]).rename_columns([*GROUP, "bytes"])
+    table = grouped.sort_by([(name, "ascending") for name in GROUP]).rename_columns(
+        [*GROUP, "bytes"]
+    )
     write_table(table, directory / SIDECAR_FILE)
     return {"groups": table.num_rows}
 
@@ -160,20 +198,32 @@ def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[s
 def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
     """The kept, edited documents of one part, and excerpts of the wanted duplicates."""
     judged = read_judged(part, TEXT_COLUMNS)
-    write_excerpts(directory / EXAMPLES_FILE, judged.documents, judged.sidecars["dedup"]["kept"], part.payload["examples"])
+    write_excerpts(
+        directory / EXAMPLES_FILE,
+        judged.documents,
+        judged.sidecars["dedup"]["kept"],
+        part.payload["examples"],
+    )
     documents = _edited(judged, part, config)
     rule = SplitRule.from_payload(part.payload["rule"])
     held_out = rule.holds_out(documents["family_id"])
-    repeats = np.where(held_out, 1, _repeats(documents, part.payload["rates"], config.mixture)).astype(np.int32)
+    repeats = np.where(
+        held_out, 1, _repeats(documents, part.payload["rates"], config.mixture)
+    ).astype(np.int32)
     split = pa.array(["train", "validation"]).take(pa.array(held_out.astype(np.int8)))
     documents = documents.append_column("split", split).append_column("repeats", pa.array(repeats))
     num_edited = documents.num_rows
     documents = documents.filter(pa.array(repeats > 0))
     # Level 1 writes twice as fast as level 3 and needs a fifth more room.
-    write_table(documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA), directory / SIDECAR_FILE, level=1)
+    write_table(
+        documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA), directory / SIDECAR_FILE, level=1
+    )
 
     dropped = judged.dropped()
-    own = {EMPTIED: int((judged.verdict == 0).sum()) - num_edited, MIXTURE: num_edited - documents.num_rows}
+    own = {
+        EMPTIED: int((judged.verdict == 0).sum()) - num_edited,
+        MIXTURE: num_edited - documents.num_rows,
+    }
     dropped["documents"] = {reason: count for reason, count in own.items() if count}
     read_bytes = pc.multiply(documents["bytes"], documents["repeats"].cast(pa.int64()))
     train = pc.equal(documents["split"], "train")
@@ -181,7 +231,9 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
     return {
         "read": judged.documents.num_rows,
         "kept": documents.num_rows,
-        "dropped": sum_counters([{reason: count} for stage in dropped.values() for reason, count in stage.items()]),
+        "dropped": sum_counters(
+            [{reason: count} for stage in dropped.values() for reason, count in stage.items()]
+        ),
         "quarantined": 0,
         "bytes": pc.sum(documents["bytes"]).as_py() or 0,
         "repeats": pc.sum(documents["repeats"]).as_py() or 0,
@@ -189,18 +241,24 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
         "dropped_by_stage": dropped,
         "by_language": tally_columns(documents["language"], documents["bytes"]),
         "by_source": tally_columns(documents["source"], documents["bytes"]),
-        "split": {"train": {"documents": 0, "bytes": 0}, "validation": {"documents": 0, "bytes": 0}}
-        | tally_columns(documents["split"], documents["bytes"]),
+        "split": (
+            {"train": {"documents": 0, "bytes": 0}, "validation": {"documents": 0, "bytes": 0}}
+            | tally_columns(documents["split"], documents["bytes"])
+        ),
         "epoch": tally_columns(label.filter(train), read_bytes.filter(train)),
     }
 
 
 def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
-    """The documents that all judges kept and edits did not empty: new text where it was read, its bytes, and what mixes them."""
+    """The documents that all judges kept and edits did not empty: new text where it was read, its
+    bytes, and what mixes them."""
     language = read_table(part.payload["language"], ["id", "language"])
     check_aligned(judged.documents, language, "language")
     kept = judged.kept
-    rows, dedup, quality = judged.documents.filter(kept), *(judged.sidecars[name].filter(kept) for name in ("dedup", "quality"))
+    rows, dedup, quality = (
+        judged.documents.filter(kept),
+        *(judged.sidecars[name].filter(kept) for name in ("dedup", "quality")),
+    )
     edits = collect_edits(
         edits_column(dedup, "cuts"),
         edits_column(judged.sidecars["pii"].filter(kept), "spans"),
@@ -230,25 +288,39 @@ def _cells(training: pa.Table) -> list[Cell]:
     names = list(GROUP[1:])
     grouped = training.group_by(names, use_threads=False).aggregate([("bytes", "sum")])
     table = grouped.sort_by([(name, "ascending") for name in names])
-    return [Cell(row["source"], row["language"], row["copies"], row["bytes_sum"]) for row in table.to_pylist()]
+    return [
+        Cell(row["source"], row["language"], row["copies"], row["bytes_sum"])
+        for row in table.to_pylist()
+    ]
 
 
-def _repeats(documents: pa.Table, rates: Sequence[Sequence[Any]], config: MixtureConfig) -> np.ndarray:
+def _repeats(
+    documents: pa.Table, rates: Sequence[Sequence[Any]], config: MixtureConfig
+) -> np.ndarray:
     known = pa.array([f"{source}\t{language}" for source, language, _ in rates], pa.string())
     label = pc.binary_join_element_wise(documents["source"], documents["language"], "\t")
     place = pc.fill_null(pc.index_in(label, value_set=known), len(known)).to_numpy()
     of_group = np.array([*(rate for _, _, rate in rates), 1.0])
-    return repeats_of(id_matrix(documents["id"]), documents["copies"].to_numpy(), of_group[place], config)
+    return repeats_of(
+        id_matrix(documents["id"]), documents["copies"].to_numpy(), of_group[place], config
+    )
 
 
-def _mixture_metrics(cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig) -> dict[str, Any]:
-    """Bytes that are there, planned and reached in one training epoch, by source and by language."""
+def _mixture_metrics(
+    cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig
+) -> dict[str, Any]:
+    """Bytes that are there, planned and reached in one training epoch, by source and by
+    language."""
     metrics: dict[str, Any] = {"configured": config != MixtureConfig()}
     for place, axis in enumerate(("by_source", "by_language")):
         tally: Tally = {}
 
-        def add(group: Sequence[str], tally: Tally = tally, place: int = place, **amounts: int) -> None:
-            entry = tally.setdefault(group[place], {"bytes": 0, "planned_bytes": 0, "reached_bytes": 0, "documents": 0})
+        def add(
+            group: Sequence[str], tally: Tally = tally, place: int = place, **amounts: int
+        ) -> None:
+            entry = tally.setdefault(
+                group[place], {"bytes": 0, "planned_bytes": 0, "reached_bytes": 0, "documents": 0}
+            )
             for name, amount in amounts.items():
                 entry[name] += amount
 
@@ -267,12 +339,20 @@ def _mixture_metrics(cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str
 def _told(parts: Sequence[Part], purpose: str, payload: Mapping[str, Any]) -> list[Part]:
     """Parts for one of the passes: named by the pass and by all they are told."""
     all_told = digest({"pass": purpose, **payload})
-    return [Part(part.name, digest([part.digest, all_told]), {**part.payload, **payload}) for part in parts]
+    return [
+        Part(part.name, digest([part.digest, all_told]), {**part.payload, **payload})
+        for part in parts
+    ]
 
 
 def _nothing_kept(ingest: Artifact, *judges: Artifact) -> str:
     reasons: Counter[str] = Counter({"quarantined": ingest.counters.get("quarantined", 0)})
     for artifact in (ingest, *judges):
-        reasons.update({f"{artifact.stage} {k}": v for k, v in artifact.counters.get("dropped", {}).items()})
+        reasons.update(
+            {f"{artifact.stage} {k}": v for k, v in artifact.counters.get("dropped", {}).items()}
+        )
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3) if count)
-    return f"no document is left of {ingest.counters['read']} ({took}); loosen these rules or add documents"
+    return (
+        f"no document is left of {ingest.counters['read']} ({took}); loosen these rules or add"
+        " documents"
+    )

@@ -1,8 +1,9 @@
-"""Who sent a document away, and for which reason? One reason per document, that of the first judge who did not keep it.
+"""Who sent a document away, and for which reason? One reason per document, that of the first judge
+who did not keep it.
 
-Judges in order: quality (the first of its dropping rules that is broken), dedup, contamination, pii. Each left a sidecar with
-`kept`; those of dedup and contamination hold their `reason`. What happens to a document later (EMPTIED, MIXTURE) is decided by
-`tasks.documents.stage`.
+Judges in order: quality (the first of its dropping rules that is broken), dedup, contamination,
+pii. Each left a sidecar with `kept`; those of dedup and contamination hold their `reason`. What
+happens to a document later (EMPTIED, MIXTURE) is decided by `tasks.documents.stage`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from tasks.corpus.documentset import check_aligned, read_table
 from tasks.runtime.parts import Part
 
 JUDGES = ("quality", "dedup", "contamination", "pii")
-FALLBACK = {"quality": "QUALITY", "dedup": "DUPLICATE", "contamination": "CONTAMINATED", "pii": "PII"}
+FALLBACK = {
+    "quality": "QUALITY",
+    "dedup": "DUPLICATE",
+    "contamination": "CONTAMINATED",
+    "pii": "PII",
+}
 """The reason where a sidecar gives none."""
 JUDGE_COLUMNS = {
     "quality": ("id", "num_bytes", "drops", "kept", "masks", "cuts", "bucket"),
@@ -30,7 +36,13 @@ JUDGE_COLUMNS = {
 }
 EDIT = pa.list_(
     pa.struct(
-        [("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string()), ("reason", pa.string())]
+        [
+            ("start", pa.int64()),
+            ("end", pa.int64()),
+            ("type", pa.string()),
+            ("replacement", pa.string()),
+            ("reason", pa.string()),
+        ]
     )
 )
 
@@ -62,11 +74,14 @@ class Judged:
     def kept_until(self, stage: str) -> int:
         """Documents that `stage` and every judge before it kept."""
         passed = JUDGES[: JUDGES.index(stage) + 1]
-        return len(self.verdict) - sum(sum(v.values()) for k, v in self.dropped().items() if k in passed)
+        return len(self.verdict) - sum(
+            sum(v.values()) for k, v in self.dropped().items() if k in passed
+        )
 
 
 def read_judged(part: Part, document_columns: Sequence[str] | None = None) -> Judged:
-    """Read a part and join the judges' sidecars. Raises ArtifactMismatch where one belongs to other documents."""
+    """Read a part and join the judges' sidecars. Raises ArtifactMismatch where one belongs to other
+    documents."""
     documents = read_table(part.payload["documents"], document_columns)
     sidecars: dict[str, pa.Table] = {}
     for name in JUDGES:
@@ -90,7 +105,11 @@ def read_judged(part: Part, document_columns: Sequence[str] | None = None) -> Ju
                 drop(lost & (first == np.uint64(1) << np.uint64(bit)), name, rule)
         elif "reason" in table.column_names:
             for reason in sorted(pc.unique(table["reason"]).drop_null().to_pylist()):
-                drop(lost & pc.fill_null(pc.equal(table["reason"], reason), False).to_numpy(), name, reason)
+                drop(
+                    lost & pc.fill_null(pc.equal(table["reason"], reason), False).to_numpy(),
+                    name,
+                    reason,
+                )
         drop(lost, name, FALLBACK[name])
     return Judged(documents, sidecars, verdict, reasons)
 
@@ -111,8 +130,15 @@ def edits_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     arrays = []
     for chunk in lists.chunks if isinstance(lists, pa.ChunkedArray) else [lists]:
         flat = chunk.flatten()
-        fields = [flat.field(f.name).cast(f.type) if f.name in known else pa.nulls(len(flat), f.type) for f in EDIT.value_type]
+        fields = [
+            flat.field(f.name).cast(f.type) if f.name in known else pa.nulls(len(flat), f.type)
+            for f in EDIT.value_type
+        ]
         lengths = pc.fill_null(chunk.value_lengths(), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-        arrays.append(pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(fields, fields=list(EDIT.value_type))))
+        arrays.append(
+            pa.ListArray.from_arrays(
+                offsets, pa.StructArray.from_arrays(fields, fields=list(EDIT.value_type))
+            )
+        )
     return pa.chunked_array(arrays, EDIT)

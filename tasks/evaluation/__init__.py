@@ -1,1 +1,2 @@
-"""Evaluates a trained model, generates text and measures speed. Read `stage.py`, then `bench.py`."""
+"""Evaluates a trained model, generates text and measures speed. Read `stage.py`, then
+`bench.py`."""

@@ -1,12 +1,16 @@
-"""Measures the speed of the key-value cache engine on this device, after proving that its results are right.
+"""Measures the speed of the key-value cache engine on this device, after proving that its results
+are right.
 
-First the proof (`llm_core.infer.equivalence`): in float64, generation with the cache gives the logits of a full forward pass, on
-the trained weights, at every cell of the grid and beyond. When it fails no speed is measured, and the artifact says which check
-failed. Then the grid of `llm_core.bench.generation`: prefill and decode apart, cached against recomputed, medians with their spread.
+First the proof (`llm_core.infer.equivalence`): in float64, generation with the cache gives the
+logits of a full forward pass, on the trained weights, at every cell of the grid and beyond. When it
+fails no speed is measured, and the artifact says which check failed. Then the grid of
+`llm_core.bench.generation`: prefill and decode apart, cached against recomputed, medians with their
+spread.
 
-In: the model folder of train. Out: `bench.json`. A measured stage: its key holds the device fingerprint, and its bytes
-differ from run to run. Cost: seconds for a small model on a CPU; uncached cells take most. Leaves out: serving under load,
-quality, energy. Speed on random prompts says nothing about text.
+In: the model folder of train. Out: `bench.json`. A measured stage: its key holds the device
+fingerprint, and its bytes differ from run to run. Cost: seconds for a small model on a CPU;
+uncached cells take most. Leaves out: serving under load, quality, energy. Speed on random prompts
+says nothing about text.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ class BenchConfig:
     """Tokens generated per request, whatever they are; the first one counts as prefill."""
     repeats: int = 5
     check_tokens: int = 24
-    """Length of the sequence that is split into prefill and decode at several places; other checks are as long as the grid."""
+    """Length of the sequence that is split into prefill and decode at several places; other checks
+    are as long as the grid."""
     seed: int = 0
     """Of the random prompts."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -53,16 +58,22 @@ class BenchConfig:
             if not values or min(values) < least:
                 raise ConfigError(f"{name} ({list(values)}) must hold numbers of at least {least}")
         if 1 not in self.batches:
-            raise ConfigError(f"batches ({list(self.batches)}) must hold 1, the cell of the headline; add it")
+            raise ConfigError(
+                f"batches ({list(self.batches)}) must hold 1, the cell of the headline; add it"
+            )
         if self.repeats < 3:
-            raise ConfigError(f"repeats ({self.repeats}) must be at least 3, or there is no spread to tell")
+            raise ConfigError(
+                f"repeats ({self.repeats}) must be at least 3, or there is no spread to tell"
+            )
         if self.check_tokens < 4:
             raise ConfigError(f"check_tokens ({self.check_tokens}) must be at least 4")
         if self.seed < 0:
             raise ConfigError(f"seed ({self.seed}) must not be negative")
 
 
-def benchmark_model(train: Artifact, out_dir: Path, config: BenchConfig, run_parts: RunParts = serial) -> Artifact:
+def benchmark_model(
+    train: Artifact, out_dir: Path, config: BenchConfig, run_parts: RunParts = serial
+) -> Artifact:
     """Prove the cache right in float64, then measure prefill and decode over the grid.
 
     Raises StageFailure when no cell of the grid fits the model's max_seq_len.
@@ -84,20 +95,32 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     from llm_core.infer.equivalence import TOLERANCE, Shape, check_cache
 
     device = choose_device(config.device)
-    dtype = getattr(torch, config.dtype) if config.dtype != "auto" else torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = (
+        getattr(torch, config.dtype)
+        if config.dtype != "auto"
+        else torch.bfloat16
+        if device.type == "cuda"
+        else torch.float32
+    )
     precise = load_model(model_folder, torch.float64).to(device)
     cells, skipped = choose_cells(config, precise.config.max_seq_len)
     shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
     checks = check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
     del precise
     failed = [check for check in checks if not check.passed]
-    worst = max((check.max_abs_diff for check in checks), key=lambda value: math.inf if math.isnan(value) else value)
+    worst = max(
+        (check.max_abs_diff for check in checks),
+        key=lambda value: math.inf if math.isnan(value) else value,
+    )
     result: dict[str, Any] = {
         "correctness": {
             "fp64_max_abs_diff": _finite(worst),
             "tolerance": TOLERANCE,
             "passed": not failed,
-            "checks": [{"name": c.name, "max_abs_diff": _finite(c.max_abs_diff), "passed": c.passed} for c in checks],
+            "checks": [
+                {"name": c.name, "max_abs_diff": _finite(c.max_abs_diff), "passed": c.passed}
+                for c in checks
+            ],
         },
         "withheld": None,
         "environment": {
@@ -110,7 +133,10 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     }
     if failed:
         found = ", ".join(f"{check.name}: {check.finding}" for check in failed)
-        why = f"cached and full forward differ in float64 ({found}), {TOLERANCE:.0e} is allowed: no speed is reported"
+        why = (
+            f"cached and full forward differ in float64 ({found}), {TOLERANCE:.0e} is allowed: no"
+            " speed is reported"
+        )
         return result | {
             "withheld": why,
             "cells": [],
@@ -119,7 +145,11 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
             "prefill_tok_s": None,
             "headline": None,
         }
-    return result | {"skipped": skipped} | measure_grid(load_model(model_folder, dtype).to(device), cells, config, device, dtype)
+    return (
+        result
+        | {"skipped": skipped}
+        | measure_grid(load_model(model_folder, dtype).to(device), cells, config, device, dtype)
+    )
 
 
 def _finite(value: float) -> float | None:
@@ -128,20 +158,36 @@ def _finite(value: float) -> float | None:
 
 
 def measure_grid(
-    model: Transformer, cells: Sequence[Cell], config: BenchConfig, device: torch.device, dtype: torch.dtype
+    model: Transformer,
+    cells: Sequence[Cell],
+    config: BenchConfig,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> dict[str, Any]:
     from llm_core.bench.generation import measure_cell, significant
     from llm_core.planner.roofline import measure_peaks
 
     peaks = measure_peaks(device, dtype)
-    rows = [row for cell in cells for row in measure_cell(model, cell, config.repeats, config.seed, peaks)]
-    first = max((row for row in rows if row["mode"] == "cached" and row["batch"] == 1), key=lambda r: r["prompt_tokens"])
+    rows = [
+        row
+        for cell in cells
+        for row in measure_cell(model, cell, config.repeats, config.seed, peaks)
+    ]
+    first = max(
+        (row for row in rows if row["mode"] == "cached" and row["batch"] == 1),
+        key=lambda r: r["prompt_tokens"],
+    )
     return {
         "cells": rows,
-        "peaks": {"bytes_per_s": significant(peaks.bytes_per_s), "flops_per_s": significant(peaks.flops_per_s)},
+        "peaks": {
+            "bytes_per_s": significant(peaks.bytes_per_s),
+            "flops_per_s": significant(peaks.flops_per_s),
+        },
         "decode_tok_s": first["decode_tok_s"]["median"],
         "prefill_tok_s": first["prefill_tok_s"]["median"],
-        "headline": {name: first[name] for name in ("mode", "batch", "prompt_tokens", "new_tokens")},
+        "headline": {
+            name: first[name] for name in ("mode", "batch", "prompt_tokens", "new_tokens")
+        },
     }
 
 
@@ -149,16 +195,27 @@ def choose_cells(config: BenchConfig, max_seq_len: int) -> tuple[list[Cell], lis
     """Cells that fit the model, and those that do not with the reason."""
     from llm_core.bench.generation import Cell
 
-    cells = [Cell(b, p, n) for b in config.batches for p in config.prompt_tokens for n in config.new_tokens]
+    cells = [
+        Cell(b, p, n)
+        for b in config.batches
+        for p in config.prompt_tokens
+        for n in config.new_tokens
+    ]
     fitting = [cell for cell in cells if cell.prompt_tokens + cell.new_tokens <= max_seq_len]
     if not fitting:
         shortest = min(cell.prompt_tokens + cell.new_tokens for cell in cells)
         raise StageFailure(
-            f"bench has no cell of at most max_seq_len ({max_seq_len}) tokens (shortest: {shortest}); set shorter prompt_tokens"
+            f"bench has no cell of at most max_seq_len ({max_seq_len}) tokens (shortest:"
+            f" {shortest}); set shorter prompt_tokens"
         )
     reason = f"prompt and new tokens are more than max_seq_len ({max_seq_len})"
     skipped = [
-        {"batch": c.batch, "prompt_tokens": c.prompt_tokens, "new_tokens": c.new_tokens, "reason": reason}
+        {
+            "batch": c.batch,
+            "prompt_tokens": c.prompt_tokens,
+            "new_tokens": c.new_tokens,
+            "reason": reason,
+        }
         for c in cells
         if c not in fitting
     ]

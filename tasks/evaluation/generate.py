@@ -1,9 +1,10 @@
 """Writes the continuation of a text with a trained model, for samples and for the command line.
 
-A prompt begins with what its tokenizer puts before a text: end-of-text for models trained here, the context from which every
-document starts in training. The answer ends at end-of-text, at the token limit or where the model's `max_seq_len` is full.
-Its text is that of whole characters: bytes of one that is not complete are held back, whether it is told in pieces or returned.
-It is not scrubbed here: whoever stores or shows it does that.
+A prompt begins with what its tokenizer puts before a text: end-of-text for models trained here, the
+context from which every document starts in training. The answer ends at end-of-text, at the token
+limit or where the model's `max_seq_len` is full. Its text is that of whole characters: bytes of one
+that is not complete are held back, whether it is told in pieces or returned. It is not scrubbed
+here: whoever stores or shows it does that.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class TextStream:
         self.add(before)
 
     def add(self, ids: Iterable[int]) -> str:
-        # A model may have more ids than its tokenizer, which pads the vocabulary; they have no text.
+        # A model may have more ids than its tokenizer, which pads the vocabulary; they have no
+        # text.
         known = [id for id in ids if id < self._tokenizer.vocab_size]
         return self._decoder.decode(self._tokenizer.decode_bytes(known))
 
@@ -57,7 +59,8 @@ def generate_text(
     on_text: Callable[[str], None] | None = None,
     device: str = "auto",
 ) -> Answer:
-    """The continuation of `prompt`. `on_text` is told each new piece of whole characters as soon as it is there.
+    """The continuation of `prompt`. `on_text` is told each new piece of whole characters as soon as
+    it is there.
 
     Raises ConfigError where the prompt leaves no room for an answer.
     """
@@ -85,33 +88,47 @@ def generate_texts(
     max_new_tokens: int,
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[Answer]:
-    """The continuations of encoded prompts; the random stream of a prompt depends on the seed and its number.
+    """The continuations of encoded prompts; the random stream of a prompt depends on the seed and
+    its number.
 
     Raises ConfigError where a prompt leaves no room for an answer.
     """
     from llm_core.infer.engine import generate
 
     limits = answer_limits(model, tokenizer, prompts, max_new_tokens)
-    answers = generate(model, [begin(tokenizer, p) for p in prompts], params, limits, tokenizer.eos_id, on_token)
+    answers = generate(
+        model, [begin(tokenizer, p) for p in prompts], params, limits, tokenizer.eos_id, on_token
+    )
     return [
-        Answer(TextStream(tokenizer, prompt).add(answer), len(answer), len(answer) == limit < max_new_tokens)
+        Answer(
+            TextStream(tokenizer, prompt).add(answer),
+            len(answer),
+            len(answer) == limit < max_new_tokens,
+        )
         for prompt, answer, limit in zip(prompts, answers, limits, strict=True)
     ]
 
 
 def begin(tokenizer: Tokenizer, prompt: Sequence[int]) -> list[int]:
-    """What a model is given: the start of a text, the prompt, and where both are empty the end of the text before."""
+    """What a model is given: the start of a text, the prompt, and where both are empty the end of
+    the text before."""
     return [*tokenizer.start_ids, *prompt] or [tokenizer.eos_id]
 
 
-def answer_limits(model: Transformer, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[int]:
-    """New tokens that each prompt may get. Raises ConfigError where the model cannot read one and write a token."""
+def answer_limits(
+    model: Transformer, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> list[int]:
+    """New tokens that each prompt may get. Raises ConfigError where the model cannot read one and
+    write a token."""
     longest = model.config.max_seq_len
     rooms = [longest - len(begin(tokenizer, prompt)) for prompt in prompts]
-    if max_new_tokens and (number := next((n for n, room in enumerate(rooms) if room < 1), None)) is not None:
+    if (
+        max_new_tokens
+        and (number := next((n for n, room in enumerate(rooms) if room < 1), None)) is not None
+    ):
         which = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
         raise ConfigError(
-            f"{which} has {longest - rooms[number]} tokens with its start, and the model reads {longest} (max_seq_len), "
-            "the answer included; shorten it"
+            f"{which} has {longest - rooms[number]} tokens with its start, and the model reads"
+            f" {longest} (max_seq_len), the answer included; shorten it"
         )
     return [min(max_new_tokens, max(room, 0)) for room in rooms]

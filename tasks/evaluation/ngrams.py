@@ -1,9 +1,12 @@
 """What must a model beat? Add-one smoothed unigram and bigram models of the training tokens.
 
 unigram: p(t) = (c(t) + 1) / (N + V).   bigram: p(t | s) = (c(s, t) + 1) / (c(s) + V).
-The training tokens are one stream in which every document ends with the end-of-text id; that id is also the context
-of a document's first token. So contexts and tokens have the same counts. Pairs are counted only where the scored
-documents ask for them: memory is that of the scored tokens, never V². Cost: one pass over the training tokens.
+The training tokens are one stream in which every document ends with the end-of-text id; that id is
+also the context
+of a document's first token. So contexts and tokens have the same counts. Pairs are counted only
+where the scored
+documents ask for them: memory is that of the scored tokens, never V². Cost: one pass over the
+training tokens.
 """
 
 from __future__ import annotations
@@ -14,14 +17,19 @@ import numpy as np
 
 
 def score_ngrams(
-    train_tokens: Iterable[np.ndarray], documents: Sequence[np.ndarray], vocab_size: int, eos_id: int
+    train_tokens: Iterable[np.ndarray],
+    documents: Sequence[np.ndarray],
+    vocab_size: int,
+    eos_id: int,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Bits (float64) of every token of every document, by the unigram and by the bigram model.
 
     train_tokens: the training stream in pieces of any size.
     """
     flat = np.concatenate([np.asarray(tokens, np.int64) for tokens in documents])
-    contexts = np.concatenate([np.append(eos_id, np.asarray(tokens[:-1], np.int64)) for tokens in documents])
+    contexts = np.concatenate(
+        [np.append(eos_id, np.asarray(tokens[:-1], np.int64)) for tokens in documents]
+    )
     asked, place = np.unique(contexts * vocab_size + flat, return_inverse=True)
     counts, pair_counts = np.zeros(vocab_size, np.int64), np.zeros(len(asked), np.int64)
     last = np.array([eos_id], np.int64)

@@ -1,15 +1,18 @@
-"""Measures how well the model predicts unseen text: bits per UTF-8 byte on validation documents, with error bars.
+"""Measures how well the model predicts unseen text: bits per UTF-8 byte on validation documents,
+with error bars.
 
-bits per byte = Σ −log2 p(token) / Σ bytes, over whole documents, each scored from its own start with the end-of-text id
-as its only context (`llm_core.infer.bits_per_byte` has the window policy). The bits of the closing end-of-text are in
-neither sum; they are reported apart. Bytes are those of the text itself: a tokenizer that does not give a document back
-byte for byte is refused, for its numbers would compare with nothing. 95 % intervals come from a bootstrap over documents.
-Beside it, on exactly the same tokens and bytes: add-one unigram and bigram models of the training shards.
+bits per byte = Σ −log2 p(token) / Σ bytes, over whole documents, each scored from its own start
+with the end-of-text id as its only context (`llm_core.infer.bits_per_byte` has the window policy).
+The bits of the closing end-of-text are in neither sum; they are reported apart. Bytes are those of
+the text itself: a tokenizer that does not give a document back byte for byte is refused, for its
+numbers would compare with nothing. 95 % intervals come from a bootstrap over documents. Beside it,
+on exactly the same tokens and bytes: add-one unigram and bigram models of the training shards.
 
-In: `id, text` of documents, `tokens, id, source, language, num_bytes` of the validation shards, the tokens of the training
-shards. Out: `eval.json`, with a row per document for paired comparisons, and `samples.json` (scrubbed). Numbers are
-rounded to what float32 passes can promise. Cost: one forward over at most twice the scored tokens, and one pass over the
-training tokens. Leaves out: downstream suites.
+In: `id, text` of documents, `tokens, id, source, language, num_bytes` of the validation shards, the
+tokens of the training shards. Out: `eval.json`, with a row per document for paired comparisons, and
+`samples.json` (scrubbed). Numbers are rounded to what float32 passes can promise. Cost: one forward
+over at most twice the scored tokens, and one pass over the training tokens. Leaves out: downstream
+suites.
 """
 
 from __future__ import annotations
@@ -48,13 +51,16 @@ STREAM_TOKENS = 1 << 22
 @dataclass(frozen=True)
 class EvaluateConfig:
     max_documents: int | None = 200
-    """Validation documents scored: those of the smallest ids, which are hashes, so a random sample; null takes all."""
+    """Validation documents scored: those of the smallest ids, which are hashes, so a random sample;
+    null takes all."""
     max_document_tokens: int | None = None
-    """Score only the first so many tokens of a document, and count their bytes; null scores whole documents."""
+    """Score only the first so many tokens of a document, and count their bytes; null scores whole
+    documents."""
     window_tokens: int | None = None
     """Longest input of one forward pass; null takes the length the model was trained on."""
     context_tokens: int | None = None
-    """Scored tokens that a later window of a long document begins with; null takes half a window."""
+    """Scored tokens that a later window of a long document begins with; null takes half a
+    window."""
     batch_tokens: int = 8192
     """Token places of one forward pass."""
     bootstrap_samples: int = 1000
@@ -95,8 +101,8 @@ class EvaluateConfig:
                 raise ConfigError(f"{name} ({value}) must be at least {smallest}")
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
             raise ConfigError(
-                f"context_tokens ({self.context_tokens}) must be less than window_tokens ({self.window_tokens}); "
-                f"try {self.window_tokens // 2}"
+                f"context_tokens ({self.context_tokens}) must be less than window_tokens"
+                f" ({self.window_tokens}); try {self.window_tokens // 2}"
             )
         if not 0 <= self.top_p <= 1:
             raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
@@ -104,12 +110,15 @@ class EvaluateConfig:
     def sampling(self) -> SamplingParams:
         from llm_core.infer.sampling import SamplingParams
 
-        return SamplingParams(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+        return SamplingParams(
+            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
+        )
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Per document, in order of id: bits by each model, bytes, and the bits of the closing end-of-text."""
+    """Per document, in order of id: bits by each model, bytes, and the bits of the closing
+    end-of-text."""
 
     documents: Sequence[Document]
     num_tokens: np.ndarray
@@ -127,10 +136,12 @@ def evaluate_model(
     config: EvaluateConfig,
     run_parts: RunParts = serial,
 ) -> Artifact:
-    """Score validation documents with the trained model and with n-gram baselines, and write samples.
+    """Score validation documents with the trained model and with n-gram baselines, and write
+    samples.
 
     Deterministic for equal input and config, in whatever order the shards hold the documents.
-    Raises StageFailure without validation documents, or when the tokenizer does not give their text back.
+    Raises StageFailure without validation documents, or when the tokenizer does not give their text
+    back.
     """
     from llm_core.data.shards import open_shards
     from llm_core.device import choose_device
@@ -146,21 +157,39 @@ def evaluate_model(
     check_round_trip(documents, codec, chosen)
     window, context = choose_window(train, model, config)
     prompts = choose_prompts(codec, chosen, config)
-    answer_limits(model, codec, prompts, config.max_new_tokens)  # what does not fit is said before anything is scored
+    answer_limits(
+        model, codec, prompts, config.max_new_tokens
+    )  # what does not fit is said before anything is scored
     scored = score(model, codec, training, chosen, window, context, config)
     result = summarise(scored, config) | {
         "policy": {
-            "document_start": "end-of-text id as the only context; scored from there, whole documents"
-            if config.max_document_tokens is None
-            else f"end-of-text id as the only context; the first {config.max_document_tokens} tokens of each document",
-            "end_of_text": "its bits are in no bits-per-byte figure; eos_bits_per_document has them",
+            "document_start": (
+                "end-of-text id as the only context; scored from there, whole documents"
+                if config.max_document_tokens is None
+                else (
+                    f"end-of-text id as the only context; the first {config.max_document_tokens}"
+                    " tokens of each document"
+                )
+            ),
+            "end_of_text": (
+                "its bits are in no bits-per-byte figure; eos_bits_per_document has them"
+            ),
             "window_tokens": window,
             "context_tokens": context,
-            "interval": f"95 % percentile bootstrap of the ratio over documents, {config.bootstrap_samples} samples",
+            "interval": (
+                f"95 % percentile bootstrap of the ratio over documents, {config.bootstrap_samples}"
+                " samples"
+            ),
             "baselines": "add-one smoothed counts of the training shards, same tokens, same bytes",
         },
-        "counts": skipped
-        | {"documents": len(chosen), "tokens": int(scored.num_tokens.sum()), "bytes": int(scored.num_bytes.sum())},
+        "counts": (
+            skipped
+            | {
+                "documents": len(chosen),
+                "tokens": int(scored.num_tokens.sum()),
+                "bytes": int(scored.num_bytes.sum()),
+            }
+        ),
     }
     samples = write_samples(model, codec, prompts, config)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
@@ -171,39 +200,53 @@ def evaluate_model(
 def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -> tuple[int, int]:
     """Tokens of a window, and of those the ones that only give context.
 
-    The record of training says which length it saw; beyond that a model is worse, whatever max_seq_len allows.
+    The record of training says which length it saw; beyond that a model is worse, whatever
+    max_seq_len allows.
     """
     trained = train.config.get("train", {}).get("seq_len", model.config.max_seq_len)
     window = config.window_tokens or trained
     if window > model.config.max_seq_len:
-        raise ConfigError(f"window_tokens ({window}) must be at most the model's max_seq_len ({model.config.max_seq_len})")
+        raise ConfigError(
+            f"window_tokens ({window}) must be at most the model's max_seq_len"
+            f" ({model.config.max_seq_len})"
+        )
     return window, window // 2 if config.context_tokens is None else config.context_tokens
 
 
 def choose_documents(
     validation: TokenShards, tokenizer: Tokenizer, config: EvaluateConfig
 ) -> tuple[list[Document], dict[str, int]]:
-    """The documents to score, in order of id, cut to the configured length; and how many were not taken."""
+    """The documents to score, in order of id, cut to the configured length; and how many were not
+    taken."""
     ordered = sorted(validation.documents(), key=lambda d: d.id)
     filled = [d for d in ordered if d.num_bytes > 0]
     chosen = filled[: config.max_documents]
     if not chosen:
-        raise StageFailure(f"evaluate found no text in {len(ordered)} validation documents; raise documents.validation_frac")
-    return chosen, {"empty": len(ordered) - len(filled), "over_max_documents": len(filled) - len(chosen)}
+        raise StageFailure(
+            f"evaluate found no text in {len(ordered)} validation documents; raise"
+            " documents.validation_frac"
+        )
+    return chosen, {
+        "empty": len(ordered) - len(filled),
+        "over_max_documents": len(filled) - len(chosen),
+    }
 
 
 def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence[Document]) -> None:
-    """Raise StageFailure unless the tokens of every chosen document give its text back, byte for byte."""
+    """Raise StageFailure unless the tokens of every chosen document give its text back, byte for
+    byte."""
     texts = read_texts(documents, {d.id for d in chosen})
     for document in chosen:
         if document.id not in texts:
             raise StageFailure(
-                f"document {document.id.hex()} of the shards is not in {documents.path.name}; rebuild with force=[shards]"
+                f"document {document.id.hex()} of the shards is not in {documents.path.name};"
+                " rebuild with force=[shards]"
             )
         if tokenizer.decode_bytes(document.tokens) != texts[document.id].encode():
             raise StageFailure(
-                f"the tokens of document {document.id.hex()} do not give its text back, so bits per byte would count "
-                "other bytes; choose a lossless tokenizer, or rebuild with force=[tokenizer,shards]"
+                f"the tokens of document {document.id.hex()} do not give its text back, so bits per"
+                " byte would count other bytes; choose a lossless tokenizer, or rebuild with"
+                " force=[tokenizer,shards]"
             )
 
 
@@ -260,7 +303,9 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
     """Headline, baselines and groups as plain numbers."""
 
     def ratio(bits: np.ndarray, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
-        interval = ratio_bootstrap(bits[rows], scored.num_bytes[rows], config.bootstrap_samples, config.seed)
+        interval = ratio_bootstrap(
+            bits[rows], scored.num_bytes[rows], config.bootstrap_samples, config.seed
+        )
         return {
             "value": rounded(interval.value),
             "low": rounded(interval.low),
@@ -275,19 +320,35 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
         named = [name or "und" for name in names]
         shown = largest(tally_documents(named, scored.num_bytes.tolist()))
         labels = np.array([name if name in shown else OTHER for name in named])
-        return {str(name): ratio(scored.bits["model"], np.flatnonzero(labels == name)) for name in np.unique(labels)}
+        return {
+            str(name): ratio(scored.bits["model"], np.flatnonzero(labels == name))
+            for name in np.unique(labels)
+        }
 
-    headline, unigram, bigram = (ratio(scored.bits[name]) for name in ("model", "unigram", "bigram"))
+    headline, unigram, bigram = (
+        ratio(scored.bits[name]) for name in ("model", "unigram", "bigram")
+    )
     best = "bigram" if bigram["value"] <= unigram["value"] else "unigram"
     return {
-        "val_bpb": headline | {"level": 0.95, "num_documents": headline["documents"], "num_bytes": headline["bytes"]},
+        "val_bpb": (
+            headline
+            | {
+                "level": 0.95,
+                "num_documents": headline["documents"],
+                "num_bytes": headline["bytes"],
+            }
+        ),
         "unigram_bpb": unigram["value"],
         "bigram_bpb": bigram["value"],
         "baselines": {"unigram": unigram, "bigram": bigram},
         # Paired: both models are resampled together, so the interval is that of the difference.
-        "gain_over_best_baseline": ratio(scored.bits[best] - scored.bits["model"]) | {"baseline": best},
+        "gain_over_best_baseline": (
+            ratio(scored.bits[best] - scored.bits["model"]) | {"baseline": best}
+        ),
         "bits_per_token": rounded(math.fsum(scored.bits["model"]) / int(scored.num_tokens.sum())),
-        "eos_bits_per_document": rounded(float(scored.eos_bits.mean())) if len(scored.eos_bits) else None,
+        "eos_bits_per_document": (
+            rounded(float(scored.eos_bits.mean())) if len(scored.eos_bits) else None
+        ),
         "by_source": groups([d.source for d in scored.documents]),
         "by_language": groups([d.language for d in scored.documents]),
     }
@@ -296,7 +357,12 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
 def document_rows(scored: Scored) -> list[dict[str, Any]]:
     """One row per document, so that two models can be compared on the same documents."""
     return [
-        {"id": d.id.hex(), "bits": round(float(bits), BITS_DIGITS), "bytes": int(num_bytes), "tokens": int(tokens)}
+        {
+            "id": d.id.hex(),
+            "bits": round(float(bits), BITS_DIGITS),
+            "bytes": int(num_bytes),
+            "tokens": int(tokens),
+        }
         for d, bits, num_bytes, tokens in zip(
             scored.documents, scored.bits["model"], scored.num_bytes, scored.num_tokens, strict=True
         )
@@ -307,21 +373,32 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, ROUND_DIGITS)
 
 
-def choose_prompts(tokenizer: Tokenizer, chosen: Sequence[Document], config: EvaluateConfig) -> list[list[int]]:
+def choose_prompts(
+    tokenizer: Tokenizer, chosen: Sequence[Document], config: EvaluateConfig
+) -> list[list[int]]:
     """The configured prompts, and the first tokens of some documents."""
     prompts = [tokenizer.encode(text).tolist() for text in config.sample_prompts]
     for document in chosen[: config.num_document_prompts]:
-        text_tokens = document.tokens[:-1] if document.tokens[-1] == tokenizer.eos_id else document.tokens
+        text_tokens = (
+            document.tokens[:-1] if document.tokens[-1] == tokenizer.eos_id else document.tokens
+        )
         prompts.append(text_tokens[: config.document_prompt_tokens].tolist())
     return prompts
 
 
 def write_samples(
-    model: Transformer, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], config: EvaluateConfig
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    config: EvaluateConfig,
 ) -> list[dict[str, str]]:
-    """Continuations of prompts, all scrubbed. Prompt and text are whole characters, and together those of all tokens."""
+    """Continuations of prompts, all scrubbed. Prompt and text are whole characters, and together
+    those of all tokens."""
     from tasks.pii.scrub import scrub
 
     answers = generate_texts(model, tokenizer, prompts, config.sampling(), config.max_new_tokens)
     texts = [TextStream(tokenizer).add(prompt) for prompt in prompts]
-    return [{"prompt": scrub(text), "text": scrub(answer.text)} for text, answer in zip(texts, answers, strict=True)]
+    return [
+        {"prompt": scrub(text), "text": scrub(answer.text)}
+        for text, answer in zip(texts, answers, strict=True)
+    ]

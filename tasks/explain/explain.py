@@ -1,10 +1,12 @@
-"""What happened to this document? Every stage's measures, verdicts and evidence, and where the document is now.
+"""What happened to this document? Every stage's measures, verdicts and evidence, and where the
+document is now.
 
-A document is named by its own id in hex, by the id its source gave it or by its URL: nobody knows the ids of web archives. Its
-row is looked up in each artifact of a run by place: sidecars have the rows of ingest. Of a record that became no document there
-are reason and place. The beginning of the raw text, and the texts of evaluation items that stand in it, are part of the answer:
-it is for the terminal of whoever has the data anyway, and nothing here is logged or tracked.
-Cost: the narrow columns of the parts until the document is found, then one part.
+A document is named by its own id in hex, by the id its source gave it or by its URL: nobody knows
+the ids of web archives. Its row is looked up in each artifact of a run by place: sidecars have the
+rows of ingest. Of a record that became no document there are reason and place. The beginning of the
+raw text, and the texts of evaluation items that stand in it, are part of the answer: it is for the
+terminal of whoever has the data anyway, and nothing here is logged or tracked. Cost: the narrow
+columns of the parts until the document is found, then one part.
 """
 
 from __future__ import annotations
@@ -51,15 +53,19 @@ def find_documents(ingest: Artifact, identifier: str) -> list[Place]:
 
 
 def find_records(ingest: Artifact, identifier: str) -> list[dict[str, Any]]:
-    """What ingest says of records with this id, or this id of their source, that became no document; as JSON-able values."""
+    """What ingest says of records with this id, or this id of their source, that became no
+    document; as JSON-able values."""
     for column, wanted in _columns_of(identifier):
         if records := find_dropped(ingest, column, wanted):
-            return [record | {"id": record["id"].hex() if record["id"] else None} for record in records]
+            return [
+                record | {"id": record["id"].hex() if record["id"] else None} for record in records
+            ]
     return []
 
 
 def _columns_of(identifier: str) -> Iterator[tuple[str, pa.Scalar]]:
-    """The columns that an identifier is looked for in, and its value there, first ours, which nobody else has.
+    """The columns that an identifier is looked for in, and its value there, first ours, which
+    nobody else has.
 
     Sources name documents by such digests too.
     """
@@ -74,7 +80,13 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
     text, document_id = row.pop("text"), row["id"]
     label = read_row(artifacts["language"].file(place.name), place.row)
     explained: dict[str, Any] = {
-        "document": {**row, "id": document_id.hex(), "bytes": len(text.encode()), "file": place.name, "row": place.row},
+        "document": {
+            **row,
+            "id": document_id.hex(),
+            "bytes": len(text.encode()),
+            "file": place.name,
+            "row": place.row,
+        },
         "language": {"language": label["language"], "score": label.get("score")},
         "quality": _quality(artifacts["quality"], place, row, label["language"]),
         "dedup": _dedup(artifacts["dedup"], place, document_id),
@@ -84,7 +96,9 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
             found = read_row(artifacts[stage].file(place.name), place.row)
             explained[stage] = {name: value for name, value in found.items() if name != "id"}
     if explained.get("contamination", {}).get("num_hits"):
-        explained["contamination"]["hits"] = hits_of(artifacts["contamination"], document_id.hex(), text)
+        explained["contamination"]["hits"] = hits_of(
+            artifacts["contamination"], document_id.hex(), text
+        )
     pii = read_row(artifacts["pii"].file(place.name), place.row)
     explained["pii"] = {
         "kept": pii.get("kept", True),
@@ -95,8 +109,11 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
     return explained
 
 
-def _quality(quality: Artifact, place: Place, document: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """Broken rules with value and threshold, those that drop first, whose rules they are, and all features."""
+def _quality(
+    quality: Artifact, place: Place, document: Mapping[str, Any], language: str
+) -> dict[str, Any]:
+    """Broken rules with value and threshold, those that drop first, whose rules they are, and all
+    features."""
     row = read_row(quality.file(place.name), place.row)
     judged_as = place_of(quality.config, document["source"], language, document["metadata"])
     broken = []
@@ -114,14 +131,20 @@ def _quality(quality: Artifact, place: Place, document: Mapping[str, Any], langu
                 }
             )
     features = {
-        name: value for name, value in row.items() if name not in ("id", "verdict", "drops", "kept", "masks", "cuts", "bucket")
+        name: value
+        for name, value in row.items()
+        if name not in ("id", "verdict", "drops", "kept", "masks", "cuts", "bucket")
     }
     return {
         "kept": row["kept"],
         "kind": judged_as.kind,
         "overlays": [
             f"by_{axis}.{label}"
-            for axis, label in (("language", judged_as.language), ("kind", judged_as.kind), ("source", judged_as.source))
+            for axis, label in (
+                ("language", judged_as.language),
+                ("kind", judged_as.kind),
+                ("source", judged_as.source),
+            )
             if label in quality.config.get(f"by_{axis}", {})
         ],
         "reason": next((rule["rule"] for rule in broken if rule["drops"]), None),
@@ -134,7 +157,8 @@ def _quality(quality: Artifact, place: Place, document: Mapping[str, Any], langu
 
 
 def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
-    """Cluster, family and survivor, and every pair that speaks for them, with documents of this run and of earlier ones."""
+    """Cluster, family and survivor, and every pair that speaks for them, with documents of this run
+    and of earlier ones."""
     row = read_row(dedup.file(place.name), place.row)
     evidence = _pairs(dedup.file("pairs.parquet"), document_id, earlier=False)
     for file in dedup.files("earlier_pairs.parquet"):  # only where the run compared with an index
@@ -161,11 +185,15 @@ def _pairs(file: Path, document_id: bytes, earlier: bool) -> list[dict[str, Any]
             "removed": pair["removed"],
             "earlier": earlier,
         }
-        for pair in pairs.filter(pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))).to_pylist()
+        for pair in pairs.filter(
+            pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))
+        ).to_pylist()
     ]
 
 
-def _now(documents: Artifact, place: Place, document_id: bytes, text: str, explained: Mapping[str, Any]) -> dict[str, Any]:
+def _now(
+    documents: Artifact, place: Place, document_id: bytes, text: str, explained: Mapping[str, Any]
+) -> dict[str, Any]:
     """Where the document is: in the corpus with its split and repeats, or who sent it away."""
     ids = read_table(documents.file(place.name), ["id"])["id"]
     row = pc.index(ids, pa.scalar(document_id, ID)).as_py()
@@ -180,9 +208,15 @@ def _now(documents: Artifact, place: Place, document_id: bytes, text: str, expla
         }
     for stage in JUDGES:
         if stage in explained and explained[stage].get("kept") is False:
-            return {"kept": False, "dropped_by": stage, "reason": explained[stage].get("reason") or stage.upper()}
+            return {
+                "kept": False,
+                "dropped_by": stage,
+                "reason": explained[stage].get("reason") or stage.upper(),
+            }
     raw, rest, position = text.encode(), b"", 0
-    for cut in sorted((*explained["dedup"]["cuts"], *explained["quality"]["cuts"]), key=lambda cut: cut["start"]):
+    for cut in sorted(
+        (*explained["dedup"]["cuts"], *explained["quality"]["cuts"]), key=lambda cut: cut["start"]
+    ):
         rest, position = rest + raw[position : cut["start"]], max(position, cut["end"])
     emptied = position > 0 and not shows((rest + raw[position:]).decode())
     return {"kept": False, "dropped_by": "documents", "reason": EMPTIED if emptied else MIXTURE}

@@ -1,12 +1,15 @@
-"""What would other quality rules have kept? Asked of the stored features, without reading a text again.
+"""What would other quality rules have kept? Asked of the stored features, without reading a text
+again.
 
-The sidecars of quality hold every feature of every document. One query over them (DuckDB, columns in place, all cores) gives
-each document the first rule of the new rule book that drops it, as `tasks.quality.rules.judge` would, and counts documents and
-bytes by the reason of the run and the new one, by source and language, with some that change: which they are, the rule that
-decides, and what it measured. Their texts are not shown; `textmill explain ID` does.
+The sidecars of quality hold every feature of every document. One query over them (DuckDB, columns
+in place, all cores) gives each document the first rule of the new rule book that drops it, as
+`tasks.quality.rules.judge` would, and counts documents and bytes by the reason of the run and the
+new one, by source and language, with some that change: which they are, the rule that decides, and
+what it measured. Their texts are not shown; `textmill explain ID` does.
 
-In: quality's sidecars (`id, num_bytes, drops, kept` and the features the new rules look at), `language`, and `source` of the
-documents. Cost: seconds for ten million documents, memory of the groups. Left out: what dedup would make of it.
+In: quality's sidecars (`id, num_bytes, drops, kept` and the features the new rules look at),
+`language`, and `source` of the documents. Cost: seconds for ten million documents, memory of the
+groups. Left out: what dedup would make of it.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class Count:
 
 @dataclass(frozen=True)
 class Sample:
-    """A document whose verdict changes, and the first rule that drops it: the new one where it would go, else the old one."""
+    """A document whose verdict changes, and the first rule that drops it: the new one where it
+    would go, else the old one."""
 
     id: str
     """In hex."""
@@ -74,23 +78,33 @@ class Replay:
     newly_kept: list[Sample] = field(default_factory=list)
 
 
-def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quality: Artifact, config: QualityConfig) -> Replay:
+def replay_quality(
+    ingest: Artifact, language: Artifact, scores: Artifact, quality: Artifact, config: QualityConfig
+) -> Replay:
     """Compare the verdicts in `quality` with those that `config` would give.
 
-    Raises ConfigError where a rule looks at a feature that was not measured, ArtifactMismatch for an older artifact.
+    Raises ConfigError where a rule looks at a feature that was not measured, ArtifactMismatch for
+    an older artifact.
     """
     import duckdb
 
     files = quality.files("part-*.parquet")
     fields = {field.name: str(field.type) for field in pq.read_schema(files[0])}
     if "drops" not in fields or "num_bytes" not in fields:
-        raise ArtifactMismatch(f"the quality artifact {quality.path} is of an older version; rebuild it with a run")
+        raise ArtifactMismatch(
+            f"the quality artifact {quality.path} is of an older version; rebuild it with a run"
+        )
     check_scores(config, list(scores.metrics["scores"]))
     _check_lists(quality, config)
     for name, limit in config.limits.items():
         if limit.spare_frac:
-            raise ConfigError(f"limits.{name}.spare_frac is drawn when documents are judged; replay without it, or run")
-    book = resolve_limits(config, scores, document_parts(ingest, language=language, scores=scores)).rule_book()
+            raise ConfigError(
+                f"limits.{name}.spare_frac is drawn when documents are judged; replay without it,"
+                " or run"
+            )
+    book = resolve_limits(
+        config, scores, document_parts(ingest, language=language, scores=scores)
+    ).rule_book()
     query = _query(
         [str(f) for f in files],
         [str(language.file(f.name)) for f in files],
@@ -111,12 +125,21 @@ def replay_quality(ingest: Artifact, language: Artifact, scores: Artifact, quali
     for chosen in kept:
         document, old = _document(chosen, ingest), before[chosen.reason]
         place = place_of(quality.config, chosen.source, chosen.language, document["metadata"])
-        result.newly_kept.append(_sample(chosen, document, old["feature"], old["side"], threshold_at(old, quality.config, place)))
+        result.newly_kept.append(
+            _sample(
+                chosen,
+                document,
+                old["feature"],
+                old["side"],
+                threshold_at(old, quality.config, place),
+            )
+        )
     return result
 
 
 class _Chosen(NamedTuple):
-    """A document that is shown, in the order of ids: the row of a quality sidecar, and why it goes or went."""
+    """A document that is shown, in the order of ids: the row of a quality sidecar, and why it goes
+    or went."""
 
     id: bytes
     reason: str
@@ -127,10 +150,16 @@ class _Chosen(NamedTuple):
 
 
 def _document(chosen: _Chosen, ingest: Artifact) -> dict[str, Any]:
-    return read_row(ingest.file(f"documents/{Path(chosen.file).name}"), chosen.row, ["id", "source_id", "metadata"])
+    return read_row(
+        ingest.file(f"documents/{Path(chosen.file).name}"),
+        chosen.row,
+        ["id", "source_id", "metadata"],
+    )
 
 
-def _sample(chosen: _Chosen, document: Mapping[str, Any], feature: str, side: str, threshold: float | None) -> Sample:
+def _sample(
+    chosen: _Chosen, document: Mapping[str, Any], feature: str, side: str, threshold: float | None
+) -> Sample:
     value = read_row(Path(chosen.file), chosen.row, ["id", feature])
     assert document["id"] == value["id"] == chosen.id, "sidecars have the rows of the documents"
     place = (chosen.source, document["source_id"], chosen.language)
@@ -150,22 +179,37 @@ def _check_lists(quality: Artifact, config: QualityConfig) -> None:
     asked |= {"urls": wanted["urls"]} if config.urls.finds else {}
     for place, one in asked.items():
         under = place.replace(".", "/") + "/"
-        before = _contents(found.get(place, {})), {n: d for n, d in files.items() if n.startswith(under)}
+        before = (
+            _contents(found.get(place, {})),
+            {n: d for n, d in files.items() if n.startswith(under)},
+        )
         if before != (_contents(one), {n: d for n, d in own_files.items() if n.startswith(under)}):
             raise ConfigError(
-                f"quality.{place} is not the list whose hits this run has stored; it takes a run to look for others"
+                f"quality.{place} is not the list whose hits this run has stored; it takes a run to"
+                " look for others"
             )
 
 
 def _contents(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What decides the hits of a list, in plain values."""
-    return {name: value for name, value in settings.items() if name not in ("action", "max_hits", "drops")}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ("action", "max_hits", "drops")
+    }
 
 
-def _query(quality: Sequence[str], language: Sequence[str], documents: Sequence[str], reason: str, kind: str) -> str:
-    """Groups of (source, language, bit of the old reason or null, new reason or null, documents, bytes, smallest ids with their
-    file and row)."""
-    # Rows of the three are the same documents in the same order: joined by position, with no table of ids in memory.
+def _query(
+    quality: Sequence[str],
+    language: Sequence[str],
+    documents: Sequence[str],
+    reason: str,
+    kind: str,
+) -> str:
+    """Groups of (source, language, bit of the old reason or null, new reason or null, documents,
+    bytes, smallest ids with their file and row)."""
+    # Rows of the three are the same documents in the same order: joined by position, with no table
+    # of ids in memory.
     return f"""
     WITH judged AS (
         SELECT d.source AS source, l.language AS language, q.id AS id, q.num_bytes AS num_bytes,
@@ -186,29 +230,42 @@ def _kind(config: QualityConfig) -> str:
     """An expression of the kind that `tasks.quality.rules.document_kind` finds."""
     if not config.by_kind:
         return "NULL"
-    of_source = [f"WHEN source = {_text(source)} THEN {_text(kind)}" for source, kind in config.kind_of_source.items()]
+    of_source = [
+        f"WHEN source = {_text(source)} THEN {_text(kind)}"
+        for source, kind in config.kind_of_source.items()
+    ]
     given = f"CASE {' '.join(of_source)} END" if of_source else "NULL"
     if config.kind_key is None:
         return given
     pointer = _text("/" + config.kind_key.replace("~", "~0").replace("/", "~1"))
     own = f"json_extract_string(metadata, {pointer})"
-    return f"CASE WHEN {own} IN ({', '.join(map(_text, config.by_kind))}) THEN {own} ELSE {given} END"
+    return (
+        f"CASE WHEN {own} IN ({', '.join(map(_text, config.by_kind))}) THEN {own} ELSE {given} END"
+    )
 
 
 def _reason(book: RuleBook, fields: dict[str, str]) -> str:
-    """An expression of the first rule that drops a document, by its source, language and kind; null where it is kept."""
+    """An expression of the first rule that drops a document, by its source, language and kind; null
+    where it is kept."""
     cases = []
     for place in book.places():
         rules = [j.rule for j in book.judgements(*place) if j.drops and j.rule.is_on]
         first = (
-            "CASE " + " ".join(f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules) + " END"
+            "CASE "
+            + " ".join(f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules)
+            + " END"
             if rules
             else "NULL"
         )
-        labels = (("d.source", place.source), ("l.language", place.language), ("d.kind", place.kind))
+        labels = (
+            ("d.source", place.source),
+            ("l.language", place.language),
+            ("d.kind", place.kind),
+        )
         where = [f"{column} = {_text(label)}" for column, label in labels if label is not None]
         cases.append((len(where), " AND ".join(where), first))
-    # The narrowest place first. Every combination has its own, so of two as narrow only one can hold after all narrower ones.
+    # The narrowest place first. Every combination has its own, so of two as narrow only one can
+    # hold after all narrower ones.
     ordered = sorted(cases, key=lambda case: -case[0])
     branches = " ".join(f"WHEN {where} THEN {first}" for _, where, first in ordered if where)
     rest = next(first for _, where, first in ordered if not where)
@@ -216,10 +273,12 @@ def _reason(book: RuleBook, fields: dict[str, str]) -> str:
 
 
 def _breaks(rule: Rule, fields: dict[str, str]) -> str:
-    """A condition as `tasks.quality.rules.breaks` and `judge` have it; a missing value breaks no rule."""
+    """A condition as `tasks.quality.rules.breaks` and `judge` have it; a missing value breaks no
+    rule."""
     if rule.feature not in fields:
         raise ConfigError(
-            f"{rule.name} looks at {rule.feature}, which this run did not measure; {nearest(rule.feature, list(fields))}"
+            f"{rule.name} looks at {rule.feature}, which this run did not measure;"
+            f" {nearest(rule.feature, list(fields))}"
         )
     column = f'CAST(q."{rule.feature}" AS DOUBLE)'
     conditions = [f"{column} {'<' if rule.side == 'min' else '>'} {_threshold(rule)}"]
@@ -228,22 +287,29 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
     if rule.applies_to == "segmented":
         conditions.append(f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}")
     elif rule.applies_to == "terminal":
-        conditions.append(f"l.language NOT IN ({', '.join(map(_text, WITHOUT_TERMINAL_PUNCTUATION))})")
+        conditions.append(
+            f"l.language NOT IN ({', '.join(map(_text, WITHOUT_TERMINAL_PUNCTUATION))})"
+        )
     if rule.languages:
         conditions.append(f"l.language IN ({', '.join(map(_text, rule.languages))})")
     return " AND ".join(conditions)
 
 
 def _threshold(rule: Rule) -> str:
-    """The threshold of a row's language; null, which nothing is under or over, where only other languages have one."""
+    """The threshold of a row's language; null, which nothing is under or over, where only other
+    languages have one."""
     threshold = "NULL" if rule.threshold is None else f"CAST('{float(rule.threshold)!r}' AS DOUBLE)"
     if not rule.cuts:
         return threshold
-    branches = " ".join(f"WHEN {_text(language)} THEN CAST('{cut!r}' AS DOUBLE)" for language, cut in rule.cuts)
+    branches = " ".join(
+        f"WHEN {_text(language)} THEN CAST('{cut!r}' AS DOUBLE)" for language, cut in rule.cuts
+    )
     return f"(CASE l.language {branches} ELSE {threshold} END)"
 
 
-def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[Replay, list[_Chosen], list[_Chosen]]:
+def _summarize(
+    rows: Sequence[Sequence[Any]], names: Sequence[str]
+) -> tuple[Replay, list[_Chosen], list[_Chosen]]:
     """The counts, and some documents that would go and that would come back."""
     result = Replay()
     before: dict[str, int] = {}
@@ -272,14 +338,23 @@ def _summarize(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> tuple[Rep
         changed = kept if new_reason is None else dropped
         reason = str(old_reason if new_reason is None else new_reason)
         for one in samples or ():
-            changed.append(_Chosen(bytes(one["id"]), reason, str(source), str(language), one["file"], one["row"]))
+            changed.append(
+                _Chosen(
+                    bytes(one["id"]), reason, str(source), str(language), one["file"], one["row"]
+                )
+            )
     order = [*names, *sorted(set(after) - set(names))]
-    result.reasons = {name: (before.get(name, 0), after.get(name, 0)) for name in order if name in before or name in after}
+    result.reasons = {
+        name: (before.get(name, 0), after.get(name, 0))
+        for name in order
+        if name in before or name in after
+    }
     return result, sorted(dropped)[:NUM_SAMPLES], sorted(kept)[:NUM_SAMPLES]
 
 
 def _table(paths: Sequence[str], options: str = "") -> str:
-    """The rows of files and nothing else: DuckDB takes `language=de/` in a path for a column and `[1]` for a pattern."""
+    """The rows of files and nothing else: DuckDB takes `language=de/` in a path for a column and
+    `[1]` for a pattern."""
     literal = [re.sub(r"[\[*?]", r"[\g<0>]", path) for path in paths]
     return f"read_parquet([{', '.join(map(_text, literal))}], hive_partitioning = false{options})"
 

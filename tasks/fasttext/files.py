@@ -1,11 +1,14 @@
-"""What does the file of a trained fastText model hold? Words, hashed n-grams, rows and outputs, as arrays for kernels.
+"""What does the file of a trained fastText model hold? Words, hashed n-grams, rows and outputs, as
+arrays for kernels.
 
-Reads the binary format of fastText 0.9, version 12 (src/fasttext.cc `loadModel`, dictionary.cc, densematrix.cc, quantmatrix.cc,
-productquantizer.cc): settings, words and labels, the places of hashed n-grams that survived pruning, input rows (quantised ones
-are written out: some megabytes) and output rows. Other files are not read: `read_model` answers None, and fastText itself can
-apply them.
+Reads the binary format of fastText 0.9, version 12 (src/fasttext.cc `loadModel`, dictionary.cc,
+densematrix.cc, quantmatrix.cc, productquantizer.cc): settings, words and labels, the places of
+hashed n-grams that survived pruning, input rows (quantised ones are written out: some megabytes)
+and output rows. Other files are not read: `read_model` answers None, and fastText itself can apply
+them.
 
-Cost: some milliseconds per ten thousand words; the file is mapped, so a large matrix is in memory once.
+Cost: some milliseconds per ten thousand words; the file is mapped, so a large matrix is in memory
+once.
 """
 
 from __future__ import annotations
@@ -31,26 +34,31 @@ _LABEL = 1
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """A supervised model. Words and hashed n-grams as `tasks.kernels.models.fasttext_rows` reads them."""
+    """A supervised model. Words and hashed n-grams as `tasks.kernels.models.fasttext_rows` reads
+    them."""
 
     labels: tuple[str, ...]
     label_counts: tuple[int, ...]
     """Of the texts it was trained on; they fall."""
     words: tuple[np.ndarray, np.ndarray, np.ndarray]
-    """Slots of a hash table (int32, -1 where free), the bytes of all words and eight more, where each ends."""
+    """Slots of a hash table (int32, -1 where free), the bytes of all words and eight more, where
+    each ends."""
     lengths: np.ndarray
-    """int64: shortest and longest n-gram of characters, buckets, number of the word `</s>` (-1 where there is none), longest
-    n-gram of words."""
+    """int64: shortest and longest n-gram of characters, buckets, number of the word `</s>` (-1
+    where there is none), longest n-gram of words."""
     grams: tuple[np.ndarray, np.ndarray]
-    """A bit by bucket where it survived pruning (uint64), and how many did before each 64 of them (int32); empty if all did."""
+    """A bit by bucket where it survived pruning (uint64), and how many did before each 64 of them
+    (int32); empty if all did."""
     rows: np.ndarray
-    """float32 [words, then n-grams by bucket; dim and zeros up to a multiple of LANES]; each begins a line of the cache."""
+    """float32 [words, then n-grams by bucket; dim and zeros up to a multiple of LANES]; each begins
+    a line of the cache."""
     outputs: np.ndarray
     """float32 [labels or inner nodes, dim]."""
 
 
 def read_labels(path: Path) -> list[str]:
-    """The labels of any supervised fastText model, without the prefix. Raises ValueError for a file that is none."""
+    """The labels of any supervised fastText model, without the prefix. Raises ValueError for a file
+    that is none."""
     if path.stat().st_size < _WORDS_AT:
         raise ValueError("not a fastText model")
     labels = []
@@ -95,14 +103,16 @@ class _Reader:
 
 
 def read_model(path: Path, loss: int, most_word_ngrams: int = 1 << 30) -> FastTextModel | None:
-    """The model in a file, or None where it is not a supervised model of version 12 with this loss and n-grams of so many words.
+    """The model in a file, or None where it is not a supervised model of version 12 with this loss
+    and n-grams of so many words.
 
     Raises ValueError or IndexError for a damaged file of such a model.
     """
     if path.stat().st_size < _SIZES_AT:
         return None
     with path.open("rb") as stream:
-        # Never closed by hand: the frames of an error still point into it. All arrays of the model are copies.
+        # Never closed by hand: the frames of an error still point into it. All arrays of the model
+        # are copies.
         data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     return _read(_Reader(data), loss, most_word_ngrams)
 
@@ -112,7 +122,9 @@ def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextM
 
     if (reader.number("<i4"), reader.number("<i4")) != (_MAGIC, _VERSION):
         return None
-    dim, _, _, _, _, word_ngrams, loss, kind, buckets, shortest, longest, _ = reader.array("<i4", 12).tolist()
+    dim, _, _, _, _, word_ngrams, loss, kind, buckets, shortest, longest, _ = reader.array(
+        "<i4", 12
+    ).tolist()
     reader.number("<f8")
     if loss != wanted_loss or kind != _SUPERVISED or not 1 <= word_ngrams <= most_word_ngrams:
         return None
@@ -152,7 +164,11 @@ def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextM
         raise ValueError("its tables do not fit each other")
     names = tuple(word.decode() for word in words[num_words:])
     survived = np.flatnonzero(places >= 0)
-    order = np.concatenate([np.arange(num_words), num_words + places[survived]]) if num_places >= 0 else slice(None)
+    order = (
+        np.concatenate([np.arange(num_words), num_words + places[survived]])
+        if num_places >= 0
+        else slice(None)
+    )
     return FastTextModel(
         names,
         tuple(counts[num_words:]),
@@ -182,11 +198,14 @@ def _in_lines(rows: np.ndarray) -> np.ndarray:
 
 def _dense_rows(reader: _Reader) -> np.ndarray:
     count, dim = reader.array("<i8", 2).tolist()
-    return np.array(reader.array("<f4", count * dim).reshape(count, dim), np.float32)  # aligned, unlike the file
+    return np.array(
+        reader.array("<f4", count * dim).reshape(count, dim), np.float32
+    )  # aligned, unlike the file
 
 
 def _quantised_rows(reader: _Reader) -> np.ndarray:
-    """Product quantisation (Jégou et al. 2011) written out: each part of a row is a centroid, times the row's norm."""
+    """Product quantisation (Jégou et al. 2011) written out: each part of a row is a centroid, times
+    the row's norm."""
     has_norms = bool(reader.number("<u1"))
     count, _ = reader.array("<i8", 2).tolist()
     codes = reader.array("<u1", reader.number("<i4")).reshape(count, -1)

@@ -1,9 +1,9 @@
 """Loads models into fastText itself, after a look at everything that its loader takes on trust.
 
-fastText 0.9 checks the magic number and no more (src/fasttext.cc `loadModel`, dictionary.cc, quantmatrix.cc, loss.cc): sizes
-that a file only claims are allocated, rows that are not there are read, and a division by no buckets ends the process. So the
-file is walked here first, by the same layout; `tasks.fasttext.files` describes it. Cost: a second per million words; rows are not
-read.
+fastText 0.9 checks the magic number and no more (src/fasttext.cc `loadModel`, dictionary.cc,
+quantmatrix.cc, loss.cc): sizes that a file only claims are allocated, rows that are not there are
+read, and a division by no buckets ends the process. So the file is walked here first, by the same
+layout; `tasks.fasttext.files` describes it. Cost: a second per million words; rows are not read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def load_fasttext(file: Path) -> Any:
 
 
 def check_fasttext(file: Path) -> None:
-    """Raises ValueError where fastText's loader would read what is not there, or fail without a word."""
+    """Raises ValueError where fastText's loader would read what is not there, or fail without a
+    word."""
     if file.stat().st_size < HEAD.size + SIZES.size:
         raise ValueError("not a fastText model")
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -85,10 +86,18 @@ class _Settings:
 
 
 def _check(walk: _Walk) -> None:
-    magic, version, dim, _, _, _, _, word_ngrams, loss, kind, buckets, shortest, longest, _, _ = walk.take(HEAD)
+    magic, version, dim, _, _, _, _, word_ngrams, loss, kind, buckets, shortest, longest, _, _ = (
+        walk.take(HEAD)
+    )
     if magic != MAGIC or version not in VERSIONS:
         raise ValueError("not a fastText model of version 11 or 12")
-    if not (1 <= dim <= MAX_DIM and loss in (1, 2, 3, 4) and kind in (1, 2, 3) and buckets >= 0 and longest <= MAX_NGRAM_CHARS):
+    if not (
+        1 <= dim <= MAX_DIM
+        and loss in (1, 2, 3, 4)
+        and kind in (1, 2, 3)
+        and buckets >= 0
+        and longest <= MAX_NGRAM_CHARS
+    ):
         raise ValueError("its settings are none of a model")
     if version == 11 and kind == SUPERVISED:
         longest = 0  # as fastText reads it
@@ -165,7 +174,12 @@ def _check_matrix(walk: _Walk, dim: int, is_quantised: bool) -> int:
 def _check_centroids(walk: _Walk, dim: int) -> int:
     """The parts that a row is cut into."""
     width, num_parts, part, last_part = (walk.take(_NUMBER)[0] for _ in range(4))
-    if width != dim or part < 1 or num_parts != -(-dim // part) or last_part != dim - part * (num_parts - 1):
+    if (
+        width != dim
+        or part < 1
+        or num_parts != -(-dim // part)
+        or last_part != dim - part * (num_parts - 1)
+    ):
         raise ValueError("its centroids do not fit its rows")
     walk.skip(4 * dim * CENTROIDS)
     return int(num_parts)

@@ -1,7 +1,8 @@
 """Which label does a fastText model with a softmax tree give each text?
 
-The tree is Huffman's, built from the counts of labels (src/loss.cc); its inner nodes are the outputs of the model
-(`tasks.fasttext.files`). Models of another kind are not read: `read_tree` answers None, and fastText itself can apply them.
+The tree is Huffman's, built from the counts of labels (src/loss.cc); its inner nodes are the
+outputs of the model (`tasks.fasttext.files`). Models of another kind are not read: `read_tree`
+answers None, and fastText itself can apply them.
 """
 
 from __future__ import annotations
@@ -38,26 +39,42 @@ def label_prefixes(
     arabic: int,
     marks: Sequence[int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels (int64, -1 none), float32 probabilities and facts (`tasks.kernels.models.softmax_tree`) of the texts: bytes, and where each
-    begins and ends.
+    """Labels (int64, -1 none), float32 probabilities and facts
+    (`tasks.kernels.models.softmax_tree`) of the texts: bytes, and where each begins and ends.
 
-    `scripts`: a row of `written` (bool [scripts, labels]) by text; row 0 allows every label. In texts of script `arabic` the
-    code points `marks` are passed over.
+    `scripts`: a row of `written` (bool [scripts, labels]) by text; row 0 allows every label. In
+    texts of script `arabic` the code points `marks` are passed over.
     """
     from tasks.kernels.models.softmax_tree import best_labels, char_table, make_room
 
     begins, ends = texts[1:]
     count, model = len(ends), tree.model
     found = np.zeros(count, np.int64), np.zeros(count, np.float32), np.zeros(count, np.int64)
-    room = make_room(int((ends - begins[:count]).max(initial=0)), model.lengths, model.rows.shape[1], len(tree.labels))
+    room = make_room(
+        int((ends - begins[:count]).max(initial=0)),
+        model.lengths,
+        model.rows.shape[1],
+        len(tree.labels),
+    )
     nodes = tree.nodes, tree.children
     tables = model.words, model.lengths, model.grams, model.rows
-    best_labels(*texts, scripts, char_table(tuple(marks)), *tables, nodes, written.view(np.uint8), arabic, room, found)
+    best_labels(
+        *texts,
+        scripts,
+        char_table(tuple(marks)),
+        *tables,
+        nodes,
+        written.view(np.uint8),
+        arabic,
+        room,
+        found,
+    )
     return found
 
 
 def read_tree(path: Path) -> SoftmaxTree | None:
-    """The model in a file, or None where it is no version 12 model with a softmax tree over words and character n-grams.
+    """The model in a file, or None where it is no version 12 model with a softmax tree over words
+    and character n-grams.
 
     Raises ValueError or IndexError for a damaged file of such a model.
     """

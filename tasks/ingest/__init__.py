@@ -1,1 +1,2 @@
-"""Reads source files, local or remote, into documents. Read `stage.py`, `sources.py`, `documentrows.py`."""
+"""Reads source files, local or remote, into documents. Read `stage.py`, `sources.py`,
+`documentrows.py`."""

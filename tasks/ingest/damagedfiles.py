@@ -1,9 +1,10 @@
 """Estimates how many records are missing from files that can only be read in part.
 
-Damage is one fault, whatever it cost; the bytes on disk that no record was read from tell more. Their number times the
-records per byte is what they held. The density is that of the file itself where it has sound records, else of the undamaged
-files of its format, else of all undamaged files. Where it is not known how far a file was read, as for Parquet, its whole size
-counts, less the records that it gave. Files that were never fetched are in no estimate.
+Damage is one fault, whatever it cost; the bytes on disk that no record was read from tell more.
+Their number times the records per byte is what they held. The density is that of the file itself
+where it has sound records, else of the undamaged files of its format, else of all undamaged files.
+Where it is not known how far a file was read, as for Parquet, its whole size counts, less the
+records that it gave. Files that were never fetched are in no estimate.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ class FileExtent:
     breaks: int
     """Faults that may have cost more than one record."""
     lost_bytes: int | None
-    """Bytes on disk that those faults stand for; None where it is not known how far the file was read."""
+    """Bytes on disk that those faults stand for; None where it is not known how far the file was
+    read."""
 
 
 def estimate_lost(files: Sequence[FileExtent]) -> int:
-    """Records that are in no count because their file is damaged; each fault itself counts as one."""
+    """Records that are in no count because their file is damaged; each fault itself counts as
+    one."""
     whole = [file for file in files if not file.breaks]
     lost = 0
     for file in files:

@@ -1,9 +1,10 @@
-"""What is a record as a document? Columns get their meaning, the text is repaired, the rest becomes metadata.
+"""What is a record as a document? Columns get their meaning, the text is repaired, the rest becomes
+metadata.
 
-Repaired and counted, per document: NUL (removed), BOM (removed at the beginning), CRLF (becomes LF), LONE_SURROGATE (becomes
-U+FFFD), ENCODING (bytes without a meaning in a page's encoding become U+FFFD). Dropped: EMPTY (nothing but white space and
-zero-width characters), EXCLUDED (by `exclude` or `include`). Left out: any normalisation of Unicode forms; documents are what
-the source says.
+Repaired and counted, per document: NUL (removed), BOM (removed at the beginning), CRLF (becomes
+LF), LONE_SURROGATE (becomes U+FFFD), ENCODING (bytes without a meaning in a page's encoding become
+U+FFFD). Dropped: EMPTY (nothing but white space and zero-width characters), EXCLUDED (by `exclude`
+or `include`). Left out: any normalisation of Unicode forms; documents are what the source says.
 """
 
 from __future__ import annotations
@@ -49,7 +50,14 @@ class Row(NamedTuple):
 class RowReader:
     """Makes rows of the records of one source. `sandbox` reads its pages."""
 
-    def __init__(self, source: str, config: InputConfig, html: HtmlConfig, sandbox: Sandbox, limits: Limits = USUAL) -> None:
+    def __init__(
+        self,
+        source: str,
+        config: InputConfig,
+        html: HtmlConfig,
+        sandbox: Sandbox,
+        limits: Limits = USUAL,
+    ) -> None:
         self._source, self._config, self._html, self._sandbox = source, config, html, sandbox
         self._limits = limits
         # A column that is null has no name that a record could use.
@@ -69,7 +77,11 @@ class RowReader:
         except NestedTooDeeply:
             return Fault(record.line, record.byte_offset, TOO_DEEP)
         except (RecursionError, ArithmeticError) as error:
-            return Fault(record.line, record.byte_offset, f"wrong type: {type(error).__name__} where a value becomes JSON")
+            return Fault(
+                record.line,
+                record.byte_offset,
+                f"wrong type: {type(error).__name__} where a value becomes JSON",
+            )
 
     def _read(self, record: Record) -> Row | str | Fault:
         config, values = self._config, record.values
@@ -90,7 +102,8 @@ class RowReader:
             text = encoded.decode("utf-8")
         if len(encoded) > self._limits.record_bytes:
             return Fault(record.line, record.byte_offset, self._limits.over("a text"))
-        # Looked for in bytes: a search for one byte is many times faster than one in wide characters.
+        # Looked for in bytes: a search for one byte is many times faster than one in wide
+        # characters.
         if b"\0" in encoded or b"\r" in encoded or text.startswith("\ufeff"):
             text, more = repair_text(text)
             encoded, repairs = text.encode("utf-8"), (*repairs, *more)
@@ -101,7 +114,8 @@ class RowReader:
             values = {name: value for name, value in details.items() if value is not None} | values
             repairs = (*repairs, "ENCODING") if page.repaired else repairs
         license_name = values.get("license")
-        # Looked up before they are taken out: one column may be two things, as an address that is the id too.
+        # Looked up before they are taken out: one column may be two things, as an address that is
+        # the id too.
         meanings = [values.get(column) for column in self._columns]
         for column in self._columns:
             values.pop(column, None)
@@ -111,12 +125,27 @@ class RowReader:
         row_source, source_id, url, language, added_at = meanings
         metadata = metadata_json(values)
         license_name = license_name if isinstance(license_name, str) else None
-        return Row(encoded, row_source or self._source, source_id, url, language, added_at, metadata, license_name, repairs)
+        return Row(
+            encoded,
+            row_source or self._source,
+            source_id,
+            url,
+            language,
+            added_at,
+            metadata,
+            license_name,
+            repairs,
+        )
 
     def source_id(self, record: Record) -> str | None:
-        """The record's own id as a document has it, None if nested too deeply; asked for before `read` takes the values apart."""
+        """The record's own id as a document has it, None if nested too deeply; asked for before
+        `read` takes the values apart."""
         try:
-            return _as_text(record.values.get(self._config.id_column)) if self._config.id_column else None
+            return (
+                _as_text(record.values.get(self._config.id_column))
+                if self._config.id_column
+                else None
+            )
         except NestedTooDeeply:
             return None
 
@@ -128,7 +157,11 @@ class RowReader:
                 try:
                     value = value.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    return Fault(record.line, record.byte_offset, f"invalid UTF-8: byte 0x{value[error.start]:02x}")
+                    return Fault(
+                        record.line,
+                        record.byte_offset,
+                        f"invalid UTF-8: byte 0x{value[error.start]:02x}",
+                    )
         if isinstance(value, str):
             if self._config.text_kind == "plain":
                 return value, None
@@ -152,7 +185,8 @@ class RowReader:
 
 
 def repair_text(text: str) -> tuple[str, tuple[str, ...]]:
-    """The text without NUL, leading BOM and CRLF, and which of them it had. Repairing twice changes nothing."""
+    """The text without NUL, leading BOM and CRLF, and which of them it had. Repairing twice changes
+    nothing."""
     repairs = []
     if "\0" in text:
         text = text.replace("\0", "")
@@ -168,22 +202,27 @@ def repair_text(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def metadata_json(values: Mapping[str, Any]) -> bytes:
-    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON becomes null. Raises
-    NestedTooDeeply."""
+    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON
+    becomes null. Raises NestedTooDeeply."""
     if not values:
         return b"{}"
     try:
         return orjson.dumps(values, option=DUMP_OPTIONS, default=_plain)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits, keys that are no texts, more than MAX_NESTING levels
+    except (
+        orjson.JSONEncodeError
+    ):  # integers beyond 64 bits, keys that are no texts, more than MAX_NESTING levels
         _require_shallow(values)
     try:
         return _dump(values)
     except ValueError:
-        return _dump(json.loads(json.dumps(values, default=_plain), parse_constant=lambda name: None))
+        return _dump(
+            json.loads(json.dumps(values, default=_plain), parse_constant=lambda name: None)
+        )
 
 
 def _require_shallow(values: Mapping[str, Any]) -> None:
-    """Raise NestedTooDeeply where more than MAX_NESTING lists and objects are in each other, the mapping among them."""
+    """Raise NestedTooDeeply where more than MAX_NESTING lists and objects are in each other, the
+    mapping among them."""
     level, held = 1, [v for v in values.values() if type(v) is dict or type(v) is list]
     while held and level < MAX_NESTING:
         members = [m for one in held for m in (one.values() if type(one) is dict else one)]
@@ -193,7 +232,9 @@ def _require_shallow(values: Mapping[str, Any]) -> None:
 
 
 def _excluded(values: Mapping[str, Any], config: InputConfig) -> bool:
-    return any(_as_text(values.get(column)) in unwanted for column, unwanted in config.exclude.items()) or any(
+    return any(
+        _as_text(values.get(column)) in unwanted for column, unwanted in config.exclude.items()
+    ) or any(
         _as_text(values.get(column)) not in wanted for column, wanted in config.include.items()
     )
 
@@ -208,7 +249,14 @@ def _as_text(value: Any) -> str | None:
 
 
 def _dump(values: Mapping[str, Any]) -> bytes:
-    text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+    text = json.dumps(
+        values,
+        sort_keys=True,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        allow_nan=False,
+        default=_plain,
+    )
     return text.encode("utf-8", "replace")
 
 

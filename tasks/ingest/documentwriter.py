@@ -1,8 +1,9 @@
 """How do documents get into files of bounded size, a column at a time?
 
-Rows are held as one list per column, which costs the garbage collector nothing, and become a table of one file at once. A file
-is closed when it holds enough: texts, metadata and a fixed cost per row, so that a file of one-word documents has a bound too.
-Where the files are cut depends on the rows alone.
+Rows are held as one list per column, which costs the garbage collector nothing, and become a table
+of one file at once. A file is closed when it holds enough: texts, metadata and a fixed cost per
+row, so that a file of one-word documents has a bound too. Where the files are cut depends on the
+rows alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tasks.ingest.documentrows import Row
 
 ROW_BYTES = 256
 LEVEL = 1
-"""Of zstd: half the time of the usual level for a seventh more bytes, where compression is most of the work."""
+"""Of zstd: half the time of the usual level for a seventh more bytes, where compression is most of
+the work."""
 
 
 class DocumentWriter:
@@ -47,11 +49,16 @@ class DocumentWriter:
             return
         held = self._columns
         made = {
-            "id": pa.Array.from_buffers(ID, len(self._ids), [None, pa.py_buffer(b"".join(self._ids))]),
+            "id": pa.Array.from_buffers(
+                ID, len(self._ids), [None, pa.py_buffer(b"".join(self._ids))]
+            ),
             "text": join_utf8(held.text, pa.large_string(), np.int64),
             "metadata": join_utf8(held.metadata, pa.string(), np.int32),
         }
-        arrays = [made[f.name] if f.name in made else pa.array(getattr(held, f.name), f.type) for f in DOCUMENT_SCHEMA]
+        arrays = [
+            made[f.name] if f.name in made else pa.array(getattr(held, f.name), f.type)
+            for f in DOCUMENT_SCHEMA
+        ]
         table = pa.Table.from_arrays(arrays, schema=DOCUMENT_SCHEMA)
         write_table(table, self._directory / f"{self._num_files:05d}.parquet", LEVEL)
         self._written(self._columns)
@@ -66,8 +73,14 @@ class DocumentWriter:
         self._held_bytes = 0
 
 
-def join_utf8(values: Sequence[bytes], kind: pa.DataType, offsets: type[np.integer[Any]]) -> pa.Array:
+def join_utf8(
+    values: Sequence[bytes], kind: pa.DataType, offsets: type[np.integer[Any]]
+) -> pa.Array:
     """A text column of values that are UTF-8 already: Arrow would look at every byte once more."""
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends.astype(offsets)), pa.py_buffer(b"".join(values))])
+    return pa.Array.from_buffers(
+        kind,
+        len(values),
+        [None, pa.py_buffer(ends.astype(offsets)), pa.py_buffer(b"".join(values))],
+    )

@@ -1,8 +1,10 @@
-"""Which records became no document, and why? A row for each one that ingest dropped or put into quarantine, without its text.
+"""Which records became no document, and why? A row for each one that ingest dropped or put into
+quarantine, without its text.
 
-`dropped.parquet`: `id` (the one it would have as a document; null where no record was read), `source`, `source_id`, `outcome`
-(`dropped`, `quarantined`), `reason` (the drop reason, or the error), `file`, `line`, `byte_offset`. In the order of the source.
-Cost: a row of some ten bytes a record; memory of one row group.
+`dropped.parquet`: `id` (the one it would have as a document; null where no record was read),
+`source`, `source_id`, `outcome` (`dropped`, `quarantined`), `reason` (the drop reason, or the
+error), `file`, `line`, `byte_offset`. In the order of the source. Cost: a row of some ten bytes a
+record; memory of one row group.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ ROWS_PER_GROUP = 1 << 16
 
 
 class DroppedRecords:
-    """Takes rows in the order of `SCHEMA` and writes them in groups; a context that ends with the file."""
+    """Takes rows in the order of `SCHEMA` and writes them in groups; a context that ends with the
+    file."""
 
     def __init__(self, path: Path) -> None:
         self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", compression_level=3)
@@ -57,7 +60,9 @@ class DroppedRecords:
         if not self._rows:
             return
         columns = zip(*self._rows, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)
+        ]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA))
         self._rows = []
 
@@ -72,7 +77,8 @@ def merge_dropped(files: Iterable[Path], path: Path) -> None:
 
 
 def find_dropped(ingest: Artifact, column: str, wanted: pa.Scalar) -> list[dict[str, Any]]:
-    """The records whose `id` or `source_id` is the one that is wanted; none where ingest is of an older version."""
+    """The records whose `id` or `source_id` is the one that is wanted; none where ingest is of an
+    older version."""
     found: list[dict[str, Any]] = []
     for file in ingest.files(DROPPED_FILE):
         places = find_rows(file, column, wanted)

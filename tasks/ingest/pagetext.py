@@ -1,16 +1,17 @@
 """Decodes pages of unknown encoding to text, and extracts the main content of HTML.
 
-Encoding: the first of these under which every byte has a meaning: a byte order mark; UTF-8, where anything is beyond ASCII; what
-the server said; what the page says in `<meta>`; what statistics guess (uchardet); else Windows-1252, with U+FFFD for what is
-left. UTF-8 goes before what the server says, against the letter of the WHATWG's standard: text in another encoding is almost
-never valid UTF-8, and servers declare defaults. Labels mean what browsers take them for (ISO-8859-1 is Windows-1252, EUC-KR is
-CP949).
+Encoding: the first of these under which every byte has a meaning: a byte order mark; UTF-8, where
+anything is beyond ASCII; what the server said; what the page says in `<meta>`; what statistics
+guess (uchardet); else Windows-1252, with U+FFFD for what is left. UTF-8 goes before what the server
+says, against the letter of the WHATWG's standard: text in another encoding is almost never valid
+UTF-8, and servers declare defaults. Labels mean what browsers take them for (ISO-8859-1 is
+Windows-1252, EUC-KR is CP949).
 
-Text: resiliparse's main content (tasks.ingest.maintext), which drops navigation, forms and comments; paragraphs, lists and preformatted
-text keep their lines.
+Text: resiliparse's main content (tasks.ingest.maintext), which drops navigation, forms and
+comments; paragraphs, lists and preformatted text keep their lines.
 
-Runs in a sandbox (tasks.runtime.sandbox): all of it works on input that somebody else wrote to be read by something else. What it needs
-is imported at its start, so that no page pays for it.
+Runs in a sandbox (tasks.runtime.sandbox): all of it works on input that somebody else wrote to be
+read by something else. What it needs is imported at its start, so that no page pays for it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,18 @@ from tasks.ingest.maintext import extract_text
 from tasks.readers.pages import BrokenPage, join_frame, split_frame
 from tasks.readers.recordlimits import Limits
 
-BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-SUPERSETS = {"euc_kr": "cp949", "shift_jis": "cp932", "big5": "big5hkscs", "gb2312": "gb18030", "gbk": "gb18030"}
+BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+SUPERSETS = {
+    "euc_kr": "cp949",
+    "shift_jis": "cp932",
+    "big5": "big5hkscs",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+}
 """What browsers decode with where a page names the smaller set."""
 
 SNIFFED_BYTES = 1 << 16
@@ -51,7 +62,9 @@ def _read(order: dict[str, Any], data: bytes) -> bytes:
         title, text = extract_text(text, order["main_content"])
     # A character reference can name half of a surrogate pair.
     encoded = text.encode("utf-8", "replace")
-    return join_frame({"title": title, "encoding": encoding.name, "repaired": encoding.repaired}, encoded)
+    return join_frame(
+        {"title": title, "encoding": encoding.name, "repaired": encoding.repaired}, encoded
+    )
 
 
 class Encoding(NamedTuple):
@@ -66,7 +79,8 @@ def decode(data: bytes, charset: str | None, is_html: bool) -> tuple[str, Encodi
     for mark, name in BOMS:
         if data.startswith(mark):
             return _decoded(data[len(mark) :], name)
-    # Seven bits may be an encoding that shifts between character sets (ISO 2022, HZ), which UTF-8 would take at its letters.
+    # Seven bits may be an encoding that shifts between character sets (ISO 2022, HZ), which UTF-8
+    # would take at its letters.
     shifts = data.isascii() and (b"\x1b" in data or b"~{" in data)
     if not shifts and (text := _strictly(data, "utf-8")) is not None:
         return text, Encoding("utf-8", False)
@@ -143,7 +157,8 @@ def _read_up_to(stream: Any, max_bytes: int) -> bytes:
 
 
 def _join_chunks(data: bytes) -> bytes:
-    """A chunked body (RFC 9112, 7.1). Crawlers often store it joined but leave the header: then it is as it is."""
+    """A chunked body (RFC 9112, 7.1). Crawlers often store it joined but leave the header: then it
+    is as it is."""
     chunks: list[bytes] = []
     position = 0
     while True:

@@ -1,13 +1,14 @@
 """Fetches files from s3://, gs://, hf:// and http(s):// into a local cache, each version once.
 
-Listing asks the store for size and version (ETag, content digest or time of the last change). A file is fetched into the cache
-under a name made of its address and version, so one that has not changed is not fetched again, and one that has does not take
-the place of the old one. Fetching goes piece by piece into a `.part` file that the next attempt, or the next run, goes on with;
-servers without ranges start anew. Whatever goes wrong is one ConfigError with the address and the reason.
+Listing asks the store for size and version (ETag, content digest or time of the last change). A
+file is fetched into the cache under a name made of its address and version, so one that has not
+changed is not fetched again, and one that has does not take the place of the old one. Fetching goes
+piece by piece into a `.part` file that the next attempt, or the next run, goes on with; servers
+without ranges start anew. Whatever goes wrong is one ConfigError with the address and the reason.
 
-Credentials and endpoints come from the environment, as fsspec's file systems find them (AWS_*, GOOGLE_APPLICATION_CREDENTIALS,
-STORAGE_EMULATOR_HOST, HF_TOKEN, HF_ENDPOINT, FSSPEC_S3_ENDPOINT_URL …). Addresses get into records, so those that carry a secret
-are refused.
+Credentials and endpoints come from the environment, as fsspec's file systems find them (AWS_*,
+GOOGLE_APPLICATION_CREDENTIALS, STORAGE_EMULATOR_HOST, HF_TOKEN, HF_ENDPOINT, FSSPEC_S3_ENDPOINT_URL
+…). Addresses get into records, so those that carry a secret are refused.
 """
 
 from __future__ import annotations
@@ -69,12 +70,14 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file elsewhere: `address` with its scheme, `place` as a path below the scheme, to be named from."""
+    """A file elsewhere: `address` with its scheme, `place` as a path below the scheme, to be named
+    from."""
 
     address: str
     place: PurePosixPath
     system: Any = field(repr=False, compare=False)
-    """The file system that has listed it. That of the hub remembers the listing, so only what was listed now may be used."""
+    """The file system that has listed it. That of the hub remembers the listing, so only what was
+    listed now may be used."""
 
 
 def is_remote(path: str) -> bool:
@@ -83,15 +86,20 @@ def is_remote(path: str) -> bool:
 
 
 def base_of(address: str) -> PurePosixPath:
-    """The folder an address speaks of: what stands before its first wildcard, else itself where it ends in /, else what stands
-    before its last name."""
+    """The folder an address speaks of: what stands before its first wildcard, else itself where it
+    ends in /, else what stands before its last name."""
     steps = _place(address).parts
     end = len(steps) if address.endswith("/") else len(steps) - 1
-    return PurePosixPath(*steps[: next((i for i, step in enumerate(steps) if WILDCARDS & set(step)), end)])
+    return PurePosixPath(
+        *steps[: next((i for i, step in enumerate(steps) if WILDCARDS & set(step)), end)]
+    )
 
 
-def list_remote(address: str, where: str, form: str | None = None) -> tuple[list[RemoteFile], list[PurePosixPath]]:
-    """The readable files that an address, a folder (ending in /) or a glob names, and the places of others. Raises ConfigError.
+def list_remote(
+    address: str, where: str, form: str | None = None
+) -> tuple[list[RemoteFile], list[PurePosixPath]]:
+    """The readable files that an address, a folder (ending in /) or a glob names, and the places of
+    others. Raises ConfigError.
 
     form: the ending that names without a known one are taken to have.
     """
@@ -101,22 +109,28 @@ def list_remote(address: str, where: str, form: str | None = None) -> tuple[list
     elif address.endswith("/"):
         found = _patiently(lambda: _below(system, address), address, where)
     elif _patiently(lambda: system.info(address), address, where).get("type") == "directory":
-        raise ConfigError(f"{where}.paths: {address} is a folder; write {address}/ for the files in it")
+        raise ConfigError(
+            f"{where}.paths: {address} is a folder; write {address}/ for the files in it"
+        )
     else:
         found = {address: True}
     if list(found) == [address] and format_of(_place(address).name, form) is None:
         raise ConfigError(
-            f"{where}.paths: {address} has no reader; say what it is with {where}.format; formats are {known_formats()}"
+            f"{where}.paths: {address} has no reader; say what it is with {where}.format; formats"
+            f" are {known_formats()}"
         )
     files = [RemoteFile(name, _place(name), system) for name in found]
     read = {file.address: file for file in files if format_of(file.place.name, form)}
     if not read:
-        raise ConfigError(f"{where}.paths: {address} names no file with a reader; formats are {known_formats()}")
+        raise ConfigError(
+            f"{where}.paths: {address} names no file with a reader; formats are {known_formats()}"
+        )
     return list(read.values()), [file.place for file in files if file.address not in read]
 
 
 def _match(system: Any, pattern: str) -> dict[str, bool]:
-    """{address: whether it is named itself} of files that a glob names, or whose folder it names, or that have these very signs.
+    """{address: whether it is named itself} of files that a glob names, or whose folder it names,
+    or that have these very signs.
 
     As with those here, a wildcard stands for nothing hidden.
     """
@@ -140,10 +154,15 @@ def _match(system: Any, pattern: str) -> dict[str, bool]:
 
 
 def _below(system: Any, folder: str) -> dict[str, bool]:
-    """{address: False} of files in a folder and those below it, without hidden ones and those that only stand for a folder."""
+    """{address: False} of files in a folder and those below it, without hidden ones and those that
+    only stand for a folder."""
     scheme, steps = folder.partition("://")[0], len(_place(folder).parts)
     entries: Mapping[str, Mapping[str, Any]] = system.find(folder, detail=True)
-    files = [name for name, info in entries.items() if info.get("type") != "directory" and not name.endswith("/")]
+    files = [
+        name
+        for name, info in entries.items()
+        if info.get("type") != "directory" and not name.endswith("/")
+    ]
     found = [name if "://" in name else f"{scheme}://{name}" for name in files]
     return {name: False for name in found if not _is_hidden(_place(name), steps)}
 
@@ -154,7 +173,8 @@ def _is_hidden(place: PurePosixPath, steps: int) -> bool:
 
 
 def look(file: RemoteFile, cache: Path, where: str) -> tuple[bool, int | None]:
-    """Whether the file has to be fetched, and its bytes as far as its server says them. Raises ConfigError."""
+    """Whether the file has to be fetched, and its bytes as far as its server says them. Raises
+    ConfigError."""
     info, target = _look(file, cache, where)
     return not (_version(info) and target.exists()), info.get("size")
 
@@ -162,7 +182,10 @@ def look(file: RemoteFile, cache: Path, where: str) -> tuple[bool, int | None]:
 def _look(file: RemoteFile, cache: Path, where: str) -> tuple[Mapping[str, Any], Path]:
     """What the server says of the file, and where in the cache it is if it was fetched."""
     info = _patiently(lambda: file.system.info(file.address), file.address, where)
-    return info, cache / f"{_digest(file.address, _version(info))}{''.join(file.place.suffixes[-2:])}"
+    return (
+        info,
+        cache / f"{_digest(file.address, _version(info))}{''.join(file.place.suffixes[-2:])}",
+    )
 
 
 def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
@@ -174,16 +197,25 @@ def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     size = info.get("size")
-    logger.info("fetching %s%s", file.address, f", {size / 1e6:,.1f} MB" if size is not None else "")
+    logger.info(
+        "fetching %s%s", file.address, f", {size / 1e6:,.1f} MB" if size is not None else ""
+    )
     _patiently(lambda: _fetch_into(file, info, part), file.address, where)
     if size is not None and part.stat().st_size != size:
         part.unlink()
-        raise ConfigError(f"{where}.paths: {file.address} has not the {size} bytes that its server says; run again")
+        raise ConfigError(
+            f"{where}.paths: {file.address} has not the {size} bytes that its server says; run"
+            " again"
+        )
     anew = {"refresh": True, "expand_info": True} if _is_hub(file.address) else {}
-    after = _patiently(lambda: _version(file.system.info(file.address, **anew)), file.address, where)
+    after = _patiently(
+        lambda: _version(file.system.info(file.address, **anew)), file.address, where
+    )
     if after != version:
         part.unlink()
-        raise ConfigError(f"{where}.paths: {file.address} was changed while it was fetched; run again")
+        raise ConfigError(
+            f"{where}.paths: {file.address} was changed while it was fetched; run again"
+        )
     if info.get("contentEncoding") == "gzip" and file.place.suffix not in COMPRESSIONS:
         _unpack(part, file.address, where)
     os.replace(part, target)
@@ -191,7 +223,8 @@ def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
 
 
 def _unpack(part: Path, address: str, where: str) -> None:
-    """Undo what a store has been told to undo for those who read it (Content-Encoding); pieces come as they are stored."""
+    """Undo what a store has been told to undo for those who read it (Content-Encoding); pieces come
+    as they are stored."""
     plain = part.with_name(f"{part.name}.plain")
     try:
         with gzip.open(part) as packed, plain.open("wb") as stream:
@@ -199,17 +232,23 @@ def _unpack(part: Path, address: str, where: str) -> None:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         plain.unlink()
         part.unlink()
-        raise ConfigError(f"{where}.paths: {address} is not valid gzip, although its Content-Encoding says so; fix it") from error
+        raise ConfigError(
+            f"{where}.paths: {address} is not valid gzip, although its Content-Encoding says so;"
+            " fix it"
+        ) from error
     os.replace(plain, part)
 
 
 def _fetch_into(file: RemoteFile, info: Mapping[str, Any], part: Path) -> None:
-    """Append what is missing to `part`, or write all of it where the server does not send pieces."""
+    """Append what is missing to `part`, or write all of it where the server does not send
+    pieces."""
     size = info.get("size")
     if size is None or info.get("partial") is False:
         file.system.get_file(file.address, str(part))
         return
-    exactly = {"cache_type": "none"} if _is_hub(file.address) else {}  # else it reads ahead, by five megabytes a piece
+    exactly = (
+        {"cache_type": "none"} if _is_hub(file.address) else {}
+    )  # else it reads ahead, by five megabytes a piece
     with part.open("ab") as stream:
         while (begin := stream.tell()) < size:
             end = min(begin + PIECE_BYTES, size)
@@ -238,19 +277,26 @@ def _file_system(address: str, where: str) -> Any:
     scheme, _, rest = address.partition("://")
     if scheme not in SCHEMES:
         raise ConfigError(
-            f"{where}.paths: {scheme}:// is not a place to read from; known: {', '.join(f'{s}://' for s in SCHEMES)}"
+            f"{where}.paths: {scheme}:// is not a place to read from; known:"
+            f" {', '.join(f'{s}://' for s in SCHEMES)}"
         )
     parts = urlsplit(address)
-    if parts.password or (parts.username and scheme.startswith("http")) or (scheme.startswith("http") and "?" in rest):
+    if (
+        parts.password
+        or (parts.username and scheme.startswith("http"))
+        or (scheme.startswith("http") and "?" in rest)
+    ):
         shown = f"{scheme}://{parts.hostname}{parts.path}"
         raise ConfigError(
-            f"{where}.paths: {shown} comes with a user, a password or a query, which would get into records; "
-            "give credentials through the environment, or fetch the file yourself"
+            f"{where}.paths: {shown} comes with a user, a password or a query, which would get into"
+            " records; give credentials through the environment, or fetch the file yourself"
         )
     try:
         return _patiently(lambda: open_system(address), address, where)
     except ImportError as error:
-        raise ConfigError(f"{where}.paths: {scheme}:// needs a package; pip install 'textmill[{EXTRAS[scheme]}]'") from error
+        raise ConfigError(
+            f"{where}.paths: {scheme}:// needs a package; pip install 'textmill[{EXTRAS[scheme]}]'"
+        ) from error
 
 
 def _is_hub(address: str) -> bool:
@@ -276,15 +322,16 @@ def _patiently(action: Callable[[], T], address: str, where: str) -> T:
             reason, passes = _reason(error)
             if not passes or attempt == attempts - 1:
                 raise ConfigError(
-                    f"{where}.paths: {address} cannot be read ({reason}); check the address and your credentials, "
-                    "what is fetched is kept, run again"
+                    f"{where}.paths: {address} cannot be read ({reason}); check the address and"
+                    " your credentials, what is fetched is kept, run again"
                 ) from error
             time.sleep(FIRST_WAIT_S * 2**attempt)
     raise AssertionError("unreachable")
 
 
 def _trouble() -> tuple[type[BaseException], ...]:
-    """What file systems raise; the packages behind them have their own families, met only where they are loaded."""
+    """What file systems raise; the packages behind them have their own families, met only where
+    they are loaded."""
     kinds: list[type[BaseException]] = [OSError, ValueError, NotImplementedError, EndlessFolders]
     for module, names in (
         ("aiohttp", ("ClientError",)),
@@ -294,12 +341,15 @@ def _trouble() -> tuple[type[BaseException], ...]:
         ("httpx", ("HTTPError",)),
         ("httpx2", ("HTTPError",)),
     ):
-        kinds += [kind for name in names if (kind := getattr(sys.modules.get(module), name, None))]  # not all versions have all
+        kinds += [
+            kind for name in names if (kind := getattr(sys.modules.get(module), name, None))
+        ]  # not all versions have all
     return tuple(kinds)
 
 
 def _is_own_mistake(error: BaseException) -> bool:
-    """Whether a refusal of values, which some file systems say so, comes from this package's own code."""
+    """Whether a refusal of values, which some file systems say so, comes from this package's own
+    code."""
     if isinstance(error, OSError) or not isinstance(error, (ValueError, NotImplementedError)):
         return False
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -307,7 +357,8 @@ def _is_own_mistake(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:
-    """What went wrong, in words that hold no address and no secret; and whether it may pass by itself."""
+    """What went wrong, in words that hold no address and no secret; and whether it may pass by
+    itself."""
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, (RefusedConnection, EndlessFolders)):
@@ -318,11 +369,17 @@ def _reason(error: BaseException) -> tuple[str, bool]:
         return "its readers pay; set FSSPEC_GS_REQUESTER_PAYS to your project", False
     for cause in causes:
         answer = getattr(cause, "response", None)
-        for status in (getattr(cause, "status", None), getattr(cause, "code", None), getattr(answer, "status_code", None)):
+        for status in (
+            getattr(cause, "status", None),
+            getattr(cause, "code", None),
+            getattr(answer, "status_code", None),
+        ):
             if isinstance(status, int):
                 return f"HTTP status {status}", status >= 500 or status == 429
     last = causes[-1]
-    if isinstance(last, PermissionError) or (type(last) is OSError and str(last).startswith("Forbidden")):
+    if isinstance(last, PermissionError) or (
+        type(last) is OSError and str(last).startswith("Forbidden")
+    ):
         return "access is denied", False
     if isinstance(last, FileNotFoundError):
         return "it is not there", False
@@ -331,12 +388,17 @@ def _reason(error: BaseException) -> tuple[str, bool]:
     # Complaints of headers quote them, and a header is where the secret is.
     if isinstance(last, (ValueError, NotImplementedError)) and "header" not in str(last).lower():
         return f"refused: {' '.join(str(last).split())[:200].rstrip('.')}", False
-    return type(last).__name__, not isinstance(last, ValueError) and type(last).__name__ != "ClientError"
+    return (
+        type(last).__name__,
+        not isinstance(last, ValueError) and type(last).__name__ != "ClientError",
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: BaseException | None = error
     while seen is not None:
         yield seen
-        behind = seen.__context__ if isinstance(seen.__context__, OSError) else None  # httpx does not say what it raises from
+        behind = (
+            seen.__context__ if isinstance(seen.__context__, OSError) else None
+        )  # httpx does not say what it raises from
         seen = seen.__cause__ or behind

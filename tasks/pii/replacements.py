@@ -1,13 +1,15 @@
-"""What stands in the place of a span, and what may be said of it? Tags, masks, pseudonyms, and digests of values.
+"""What stands in the place of a span, and what may be said of it? Tags, masks, pseudonyms, and
+digests of values.
 
-`tag`: `<EMAIL>`. `mask`: one `*` per byte. `drop_document`: the document goes; spans keep their tags for whoever shows an
-excerpt. `pseudonym`: `<EMAIL-` and sixteen letters, the same ones for the same value under one key, in every run: the first
-64 bits of HMAC-SHA256 (RFC 2104) over type and value, written in the letters a to p. No replacement holds anything that a
-detector looks at.
+`tag`: `<EMAIL>`. `mask`: one `*` per byte. `drop_document`: the document goes; spans keep their
+tags for whoever shows an excerpt. `pseudonym`: `<EMAIL-` and sixteen letters, the same ones for the
+same value under one key, in every run: the first 64 bits of HMAC-SHA256 (RFC 2104) over type and
+value, written in the letters a to p. No replacement holds anything that a detector looks at.
 
-The key is read from an environment variable or a file and never kept; `key_id`, a digest of it, stands for it in configs and
-artifact keys. Digests of values are 32 bits of an HMAC under the key: enough to see that two spans hold the same. Without a key
-there are none: the numbers of a kind are few, and whoever tries them all finds the one behind a plain digest.
+The key is read from an environment variable or a file and never kept; `key_id`, a digest of it,
+stands for it in configs and artifact keys. Digests of values are 32 bits of an HMAC under the key:
+enough to see that two spans hold the same. Without a key there are none: the numbers of a kind are
+few, and whoever tries them all finds the one behind a plain digest.
 """
 
 from __future__ import annotations
@@ -35,25 +37,39 @@ _TO_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 def read_key(variable: str | None, file: Path | None) -> bytes | None:
     """The secret key that an environment variable or a file holds, or None where none is named.
 
-    Raises ConfigError where it is not there or too short to be a secret; the message never shows it.
+    Raises ConfigError where it is not there or too short to be a secret; the message never shows
+    it.
     """
     if variable is None and file is None:
         return None
     if variable is not None and file is not None:
-        raise ConfigError(f"key_env ({variable}) and key_file ({file}) exclude each other; give one of them")
+        raise ConfigError(
+            f"key_env ({variable}) and key_file ({file}) exclude each other; give one of them"
+        )
     if variable is not None:
-        key, place = os.environ.get(variable, "").encode("utf-8", "surrogateescape"), f"key_env ({variable})"
+        key, place = (
+            os.environ.get(variable, "").encode("utf-8", "surrogateescape"),
+            f"key_env ({variable})",
+        )
         if not key:
-            raise ConfigError(f"{place} is not set in the environment; set it to a secret of at least {MIN_KEY_BYTES} bytes")
+            raise ConfigError(
+                f"{place} is not set in the environment; set it to a secret of at least"
+                f" {MIN_KEY_BYTES} bytes"
+            )
     else:
         assert file is not None
         place = f"key_file ({file})"
         try:
             key = file.read_bytes().strip()
         except OSError as error:
-            raise ConfigError(f"{place} cannot be read ({error.strerror}); give a file with a secret key") from error
+            raise ConfigError(
+                f"{place} cannot be read ({error.strerror}); give a file with a secret key"
+            ) from error
     if len(key) < MIN_KEY_BYTES:
-        raise ConfigError(f"{place} holds {len(key)} bytes; a key needs {MIN_KEY_BYTES}, e.g. from `openssl rand -hex 32`")
+        raise ConfigError(
+            f"{place} holds {len(key)} bytes; a key needs {MIN_KEY_BYTES}, e.g. from `openssl rand"
+            " -hex 32`"
+        )
     return key
 
 
@@ -63,18 +79,24 @@ def key_id(key: bytes) -> str:
 
 
 def pseudonym(key: bytes, kind: str, value: bytes) -> str:
-    """The name that stands for a value of a type; case, and blanks and signs in numbers, make no difference."""
-    digest = hmac.new(key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256).hexdigest()
+    """The name that stands for a value of a type; case, and blanks and signs in numbers, make no
+    difference."""
+    digest = hmac.new(
+        key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256
+    ).hexdigest()
     return f"<{kind}-{digest[:PSEUDONYM_LETTERS].translate(_TO_LETTERS)}>"
 
 
 def value_hash(key: bytes, kind: str, value: bytes) -> str:
     """32 bits in hex that equal values share under one key."""
-    return hmac.new(key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256).hexdigest()[:HASH_LETTERS]
+    return hmac.new(
+        key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256
+    ).hexdigest()[:HASH_LETTERS]
 
 
 def normal_form(kind: str, value: bytes) -> bytes:
-    """One spelling of a value: e-mail in lower case; numbers without what groups them; the rest as it is."""
+    """One spelling of a value: e-mail in lower case; numbers without what groups them; the rest as
+    it is."""
     if kind == "EMAIL":
         return value.decode("utf-8").casefold().encode()
     if kind in ("CARD", "IBAN", "NATIONAL_ID", "PHONE", "MAC"):
@@ -82,7 +104,9 @@ def normal_form(kind: str, value: bytes) -> bytes:
     return value
 
 
-def replacements(values: np.ndarray, spans: Spans, action_of: Callable[[str], str], key: bytes | None) -> pa.Array:
+def replacements(
+    values: np.ndarray, spans: Spans, action_of: Callable[[str], str], key: bytes | None
+) -> pa.Array:
     """What stands in the place of each span, as strings."""
     types = spans.types
     texts = np.array([f"<{name}>" for name in TYPE_NAMES], object)[types]
@@ -110,7 +134,9 @@ def value_hashes(values: np.ndarray, spans: Spans, key: bytes | None) -> pa.Arra
         return pa.nulls(len(spans), pa.string())
     known: dict[tuple[int, bytes], str] = {}
     digests = []
-    for start, end, number in zip(spans.starts.tolist(), spans.ends.tolist(), spans.types.tolist(), strict=True):
+    for start, end, number in zip(
+        spans.starts.tolist(), spans.ends.tolist(), spans.types.tolist(), strict=True
+    ):
         value = number, values[start:end].tobytes()
         if value not in known:
             known[value] = value_hash(key, TYPE_NAMES[number], value[1])

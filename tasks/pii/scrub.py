@@ -1,7 +1,9 @@
-"""What may be shown of a text? The text with every found piece of personal data replaced by a typed tag.
+"""What may be shown of a text? The text with every found piece of personal data replaced by a typed
+tag.
 
-`scrub` is what each excerpt in a report, a log or a tracker has passed. It is idempotent: replacements hold nothing that
-a detector looks at, and detection goes on until nothing is left to find (`tasks.pii.spans`).
+`scrub` is what each excerpt in a report, a log or a tracker has passed. It is idempotent:
+replacements hold nothing that a detector looks at, and detection goes on until nothing is left to
+find (`tasks.pii.spans`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ def apply_replacements(text: bytes, spans: Iterable[tuple[int, int, str]]) -> by
     """Replace ordered, disjoint spans (start, end, replacement) of UTF-8 bytes."""
     pieces, position = [], 0
     for start, end, replacement in spans:
-        assert position <= start < end <= len(text), "spans must be ordered, disjoint and inside the text"
+        assert position <= start < end <= len(text), (
+            "spans must be ordered, disjoint and inside the text"
+        )
         pieces += [text[position:start], replacement.encode()]
         position = end
     return b"".join([*pieces, text[position:]])

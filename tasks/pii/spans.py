@@ -1,9 +1,11 @@
-"""Which bytes of each document are personal data? Candidates, their checks, and which one wins where two overlap.
+"""Which bytes of each document are personal data? Candidates, their checks, and which one wins
+where two overlap.
 
-Overlaps go to the type that is first in `TYPE_NAMES`, then to the candidate whose trigger comes first, then to the longer one.
-Found spans may free what they shadowed, so the places around them are searched again, with the spans overwritten as
-their replacements will be, until nothing is left; that makes scrubbing idempotent. Cost: the kernel's, linear in the text; each
-further round looks at less than a kilobyte around each span.
+Overlaps go to the type that is first in `TYPE_NAMES`, then to the candidate whose trigger comes
+first, then to the longer one. Found spans may free what they shadowed, so the places around them
+are searched again, with the spans overwritten as their replacements will be, until nothing is left;
+that makes scrubbing idempotent. Cost: the kernel's, linear in the text; each further round looks at
+less than a kilobyte around each span.
 """
 
 from __future__ import annotations
@@ -49,20 +51,33 @@ class Spans:
 
 
 def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
-    """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i + 1])."""
+    """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i
+    + 1])."""
     from tasks.kernels.pii.rows import ROW, take
     from tasks.kernels.pii.shapes import shape_table
 
     checks = Checks(config.regions)
     table = shape_table(checks.phone_shapes)
-    marks = np.array([MASK_MARK if config.action_of(name) == "mask" else TAG_MARK for name in kinds.TYPE_NAMES], np.uint8)
+    marks = np.array(
+        [MASK_MARK if config.action_of(name) == "mask" else TAG_MARK for name in kinds.TYPE_NAMES],
+        np.uint8,
+    )
     windows = np.arange(len(begins) - 1), begins[:-1], begins[1:]
     masked = values
     found: list[np.ndarray] = []
-    keys = np.array(list(private_keys(values.tobytes(), begins)) if "PRIVATE_KEY" in config.types else [], np.int64)
+    keys = np.array(
+        list(private_keys(values.tobytes(), begins)) if "PRIVATE_KEY" in config.types else [],
+        np.int64,
+    )
     while len(windows[0]):
         candidates = _candidates(masked, begins, windows, config, table)
-        rows = _joined([keys.reshape(-1, ROW), candidates, _phrases(masked, begins, windows, config, candidates)])
+        rows = _joined(
+            [
+                keys.reshape(-1, ROW),
+                candidates,
+                _phrases(masked, begins, windows, config, candidates),
+            ]
+        )
         rows = _chosen(rows, checks.passed(masked, rows))
         if not len(rows):
             break
@@ -97,19 +112,25 @@ Windows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _candidates(
-    values: np.ndarray, begins: np.ndarray, windows: Windows, config: PiiConfig, phone_shapes: np.ndarray
+    values: np.ndarray,
+    begins: np.ndarray,
+    windows: Windows,
+    config: PiiConfig,
+    phone_shapes: np.ndarray,
 ) -> np.ndarray:
     """Rows of (document, start, end, kind, value)."""
     from tasks.kernels.pii.numbers import GROUP_NUMBERS
     from tasks.kernels.pii.rows import ROW
     from tasks.kernels.pii.spans import MIN_ROOM, find_candidates
 
-    # Always the same array types, read-only and writable alike, so that the kernel is compiled once.
+    # Always the same array types, read-only and writable alike, so that the kernel is compiled
+    # once.
     readonly = values.view()
     readonly.flags.writeable = False
     documents, scan_lo, scan_hi = (np.array(column, np.int64) for column in windows)
-    # Room for a row every eight bytes. What is not used costs nothing, and large arrays of NumPy, unlike those that a kernel
-    # makes, lie in huge pages: else a row in every ten bytes costs more in page faults than in looking.
+    # Room for a row every eight bytes. What is not used costs nothing, and large arrays of NumPy,
+    # unlike those that a kernel makes, lie in huge pages: else a row in every ten bytes costs more
+    # in page faults than in looking.
     room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 8 * ROW), np.int64)
     groups, letters = np.empty(GROUP_NUMBERS, np.int64), np.zeros(128, np.int64)
     rows = find_candidates(
@@ -128,7 +149,13 @@ def _candidates(
     return rows
 
 
-def _phrases(values: np.ndarray, begins: np.ndarray, windows: Windows, config: PiiConfig, candidates: np.ndarray) -> np.ndarray:
+def _phrases(
+    values: np.ndarray,
+    begins: np.ndarray,
+    windows: Windows,
+    config: PiiConfig,
+    candidates: np.ndarray,
+) -> np.ndarray:
     """Rows of the two options that no byte triggers."""
     from tasks.kernels.pii.rows import ROW
 
@@ -139,19 +166,24 @@ def _phrases(values: np.ndarray, begins: np.ndarray, windows: Windows, config: P
     emails = candidates[candidates[:, 3] == kinds.EMAIL, :3]
 
     def search() -> Iterator[tuple[int, int, int, int, int]]:
-        for document, scan_lo, scan_hi in zip(*(column.tolist() for column in windows), strict=True):
+        for document, scan_lo, scan_hi in zip(
+            *(column.tolist() for column in windows), strict=True
+        ):
             low, high = int(begins[document]), int(begins[document + 1])
             if words:
                 yield from addresses_in_words(text, document, low, high, scan_lo, scan_hi)
             if persons:
                 first, last = np.searchsorted(emails[:, 1], (scan_lo, scan_hi))
-                yield from names(text, document, low, high, scan_lo, scan_hi, emails[first:last, 1:].tolist())
+                yield from names(
+                    text, document, low, high, scan_lo, scan_hi, emails[first:last, 1:].tolist()
+                )
 
     return np.array(list(search()), np.int64).reshape(-1, ROW)
 
 
 def _around(rows: np.ndarray, begins: np.ndarray) -> Windows:
-    """Where a trigger may now judge otherwise: around spans in order, overlapping places of a document as one."""
+    """Where a trigger may now judge otherwise: around spans in order, overlapping places of a
+    document as one."""
     from tasks.kernels.pii.rows import places_around
 
     documents, lows, highs = places_around(rows, begins)

@@ -1,13 +1,15 @@
 """Which bytes of each document are personal data, and what stands in their place?
 
-Columns in: `id, text`. Columns out: `id`, `spans` (list of start, end, type, replacement), UTF-8 byte offsets in the original
-text, ordered and disjoint, and `kept`: false where the action of a found type is to drop the document. `spans.parquet` lists
-every span, under a key with a digest of its value, and never the value.
+Columns in: `id, text`. Columns out: `id`, `spans` (list of start, end, type, replacement), UTF-8
+byte offsets in the original text, ordered and disjoint, and `kept`: false where the action of a
+found type is to drop the document. `spans.parquet` lists every span, under a key with a digest of
+its value, and never the value.
 
-Types: private keys, keys of services, e-mail addresses, bank accounts, cards, crypto addresses, national ids, IP and MAC
-addresses, telephone numbers; names in templates by choice. Candidates come from `tasks.kernels.pii.spans` in linear time, checks
-from `tasks.pii.checks`, who wins from `tasks.pii.spans`, actions from `tasks.pii.replacements`. Left out: names in prose,
-postal addresses, health and other data that has no form; tax and social numbers of other countries.
+Types: private keys, keys of services, e-mail addresses, bank accounts, cards, crypto addresses,
+national ids, IP and MAC addresses, telephone numbers; names in templates by choice. Candidates come
+from `tasks.kernels.pii.spans` in linear time, checks from `tasks.pii.checks`, who wins from
+`tasks.pii.spans`, actions from `tasks.pii.replacements`. Left out: names in prose, postal
+addresses, health and other data that has no form; tax and social numbers of other countries.
 """
 
 from __future__ import annotations
@@ -40,11 +42,24 @@ from tasks.runtime.artifact import Artifact, check_accounting
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.runtime.stage import StageFailure
 
-SPAN = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())])
+SPAN = pa.struct(
+    [
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("type", pa.string()),
+        ("replacement", pa.string()),
+    ]
+)
 SCHEMA = pa.schema([("id", ID), ("spans", pa.list_(SPAN)), ("kept", pa.bool_())])
 SPANS_FILE = "spans.parquet"
 SPANS_SCHEMA = pa.schema(
-    [("id", ID), ("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("value_hash", pa.string())]
+    [
+        ("id", ID),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("type", pa.string()),
+        ("value_hash", pa.string()),
+    ]
 )
 DEFAULT_TYPES = tuple(name for name in TYPE_NAMES if name != "NAME")
 DEFAULT_REGIONS = ("US", "CN")
@@ -56,7 +71,8 @@ class PiiConfig:
     """What counts as personal data, and what is done with it."""
 
     types: tuple[str, ...] = DEFAULT_TYPES
-    """Types to find; the others stay in the text. NAME finds by form alone and is off by default."""
+    """Types to find; the others stay in the text. NAME finds by form alone and is off by
+    default."""
     regions: tuple[str, ...] = DEFAULT_REGIONS
     """ISO 3166 regions whose national phone numbers are found; international ones always are."""
     national_ids: tuple[str, ...] = tuple(NATIONAL_IDS)
@@ -77,24 +93,37 @@ class PiiConfig:
     def __post_init__(self) -> None:
         for kind in (*self.types, *self.actions):
             if kind not in TYPES:
-                raise ConfigError(f"types ({kind}) is not a type of personal data; {nearest(kind, list(TYPES))}")
+                raise ConfigError(
+                    f"types ({kind}) is not a type of personal data; {nearest(kind, list(TYPES))}"
+                )
         for name in self.national_ids:
             if name not in NATIONAL_IDS:
-                raise ConfigError(f"national_ids ({name}) is not known; {nearest(name, list(NATIONAL_IDS))}")
+                raise ConfigError(
+                    f"national_ids ({name}) is not known; {nearest(name, list(NATIONAL_IDS))}"
+                )
         for region in self.regions:
             if not re.fullmatch("[A-Z]{2}", region):
-                raise ConfigError(f"regions ({region}) must be ISO 3166 codes of two capital letters, e.g. regions='[US,DE]'")
+                raise ConfigError(
+                    f"regions ({region}) must be ISO 3166 codes of two capital letters, e.g."
+                    " regions='[US,DE]'"
+                )
         _check_regions(self.regions)
         for action in (self.action, *self.actions.values()):
             if action not in ACTIONS:
-                raise ConfigError(f"action ({action}) is not known; {nearest(action, list(ACTIONS))}")
+                raise ConfigError(
+                    f"action ({action}) is not known; {nearest(action, list(ACTIONS))}"
+                )
         key = self.read_key()
         if key is None and any(self.action_of(name) == "pseudonym" for name in self.types):
-            raise ConfigError("action (pseudonym) needs a secret key; name its place with key_env=VARIABLE or key_file=PATH")
+            raise ConfigError(
+                "action (pseudonym) needs a secret key; name its place with key_env=VARIABLE or"
+                " key_file=PATH"
+            )
         made = key_id(key) if key else ""
         if self.key_id not in ("", made):
             raise ConfigError(
-                f"key_id ({self.key_id}) is not that of the key given ({made or 'none'}); give the key it was made of"
+                f"key_id ({self.key_id}) is not that of the key given ({made or 'none'}); give the"
+                " key it was made of"
             )
         object.__setattr__(self, "key_id", made)
 
@@ -125,13 +154,18 @@ def _check_regions(regions: tuple[str, ...]) -> None:
     from phonenumbers import SUPPORTED_REGIONS
 
     for region in sorted(unknown - set(SUPPORTED_REGIONS)):
-        raise ConfigError(f"regions ({region}) has no number plan; {nearest(region, sorted(SUPPORTED_REGIONS))}")
+        raise ConfigError(
+            f"regions ({region}) has no number plan; {nearest(region, sorted(SUPPORTED_REGIONS))}"
+        )
 
 
-def find_pii(ingest: Artifact, out_dir: Path, config: PiiConfig, run_parts: RunParts = serial) -> Artifact:
+def find_pii(
+    ingest: Artifact, out_dir: Path, config: PiiConfig, run_parts: RunParts = serial
+) -> Artifact:
     """Find personal data in every document, and drop documents where an action says so.
 
-    Raises StageFailure where no document is kept. Deterministic for equal documents, whatever the number of workers.
+    Raises StageFailure where no document is kept. Deterministic for equal documents, whatever the
+    number of workers.
     """
     results = run_parts(find_part, document_parts(ingest), config, out_dir)
     link_sidecars(results, out_dir)
@@ -139,14 +173,16 @@ def find_pii(ingest: Artifact, out_dir: Path, config: PiiConfig, run_parts: RunP
     counters = sum_counters([result.counters for result in results])
     metrics = {
         "types": counters.pop("types"),
-        "national_ids": {name: count for name, count in counters.pop("national_ids").items() if count},
+        "national_ids": {
+            name: count for name, count in counters.pop("national_ids").items() if count
+        },
         "actions": {name: config.action_of(name) for name in config.types},
     }
     check_accounting("pii", counters)
     if counters["read"] and not counters["kept"]:
         raise StageFailure(
-            f"no document is left of {counters['read']}: every one holds personal data of a type whose action is drop_document; "
-            "give these types another one, e.g. pii.action=tag"
+            f"no document is left of {counters['read']}: every one holds personal data of a type"
+            " whose action is drop_document; give these types another one, e.g. pii.action=tag"
         )
     return Artifact(out_dir, "pii", counters, metrics)
 
@@ -162,16 +198,34 @@ def find_part(part: Part, directory: Path, config: PiiConfig) -> dict[str, Any]:
     kept = np.ones(len(documents), bool)
     kept[spans.documents[dropping[spans.types]]] = False
     offsets = np.searchsorted(spans.documents, np.arange(len(documents) + 1)).astype(np.int32)
-    columns = [pa.array(starts), pa.array(ends), types, replacements(values, spans, config.action_of, key)]
-    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(columns, fields=list(SPAN)))
-    table = pa.table([documents["id"], pa.chunked_array([lists]), pa.chunked_array([pa.array(kept)])], schema=SCHEMA)
+    columns = [
+        pa.array(starts),
+        pa.array(ends),
+        types,
+        replacements(values, spans, config.action_of, key),
+    ]
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.StructArray.from_arrays(columns, fields=list(SPAN))
+    )
+    table = pa.table(
+        [documents["id"], pa.chunked_array([lists]), pa.chunked_array([pa.array(kept)])],
+        schema=SCHEMA,
+    )
     write_table(table, directory / SIDECAR_FILE)
 
-    ids = documents["id"].combine_chunks().take(pa.array(spans.documents)) if len(documents) else pa.array([], ID)
+    ids = (
+        documents["id"].combine_chunks().take(pa.array(spans.documents))
+        if len(documents)
+        else pa.array([], ID)
+    )
     listed = [ids, *columns[:3], value_hashes(values, spans, key)]
     write_table(
         pa.table(
-            [pa.chunked_array([column], f.type) for column, f in zip(listed, SPANS_SCHEMA, strict=True)], schema=SPANS_SCHEMA
+            [
+                pa.chunked_array([column], f.type)
+                for column, f in zip(listed, SPANS_SCHEMA, strict=True)
+            ],
+            schema=SPANS_SCHEMA,
         ),
         directory / SPANS_FILE,
     )
@@ -182,7 +236,9 @@ def find_part(part: Part, directory: Path, config: PiiConfig) -> dict[str, Any]:
         "dropped": {REASON: num_dropped} if num_dropped else {},
         "quarantined": 0,
         "types": _tally(spans, config),
-        "national_ids": {name: int((spans.kinds == kind).sum()) for name, kind in NATIONAL_IDS.items()},
+        "national_ids": {
+            name: int((spans.kinds == kind).sum()) for name, kind in NATIONAL_IDS.items()
+        },
     }
 
 

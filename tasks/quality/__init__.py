@@ -1,1 +1,2 @@
-"""Judges documents by rules on features, scores, keywords and URLs. Read `stage.py`, then `rules.py`."""
+"""Judges documents by rules on features, scores, keywords and URLs. Read `stage.py`, then
+`rules.py`."""

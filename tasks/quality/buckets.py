@@ -1,11 +1,13 @@
 """How good is a document among those of its language? Head, middle and tail, as CCNet has them.
 
-CCNet (Wenzek et al. 2020, section 4.2; cc_net/perplexity.py) parts the documents of each language at two percentiles of their
-perplexity under a model of good text, the 30th and the 60th, so that each language has a head however hard the model finds it.
-Here of any score. A value as good as a cut is on the better side; a document without the score is in no bucket.
+CCNet (Wenzek et al. 2020, section 4.2; cc_net/perplexity.py) parts the documents of each language
+at two percentiles of their perplexity under a model of good text, the 30th and the 60th, so that
+each language has a head however hard the model finds it. Here of any score. A value as good as a
+cut is on the better side; a document without the score is in no bucket.
 
-Out: `bucket` (head, middle, tail or null) beside the verdict. Nothing is dropped here: `documents.mixture.bucket_repeats` reads
-buckets more or less often, or not at all. Cost: the scores of all documents once.
+Out: `bucket` (head, middle, tail or null) beside the verdict. Nothing is dropped here:
+`documents.mixture.bucket_repeats` reads buckets more or less often, or not at all. Cost: the scores
+of all documents once.
 """
 
 from __future__ import annotations
@@ -40,15 +42,20 @@ class BucketConfig:
     """Share in the middle; the tail is the rest."""
 
     cuts: dict[str, tuple[float, float]] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
-    """{language: values of the score where its head and its middle end}, in place of the shares; CCNet's for en: [340, 520]."""
+    """{language: values of the score where its head and its middle end}, in place of the shares;
+    CCNet's for en: [340, 520]."""
 
     def __post_init__(self) -> None:
         for name in ("head_frac", "middle_frac"):
             if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name} ({getattr(self, name):g}) must be a share between 0 and 1; CCNet has 0.3")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name):g}) must be a share between 0 and 1; CCNet"
+                    " has 0.3"
+                )
         if self.head_frac + self.middle_frac >= 1:
             raise ConfigError(
-                f"head_frac ({self.head_frac:g}) and middle_frac ({self.middle_frac:g}) leave no tail; try 0.3 and 0.3"
+                f"head_frac ({self.head_frac:g}) and middle_frac ({self.middle_frac:g}) leave no"
+                " tail; try 0.3 and 0.3"
             )
         for label in self.cuts:
             check_label(label, "cuts")
@@ -56,8 +63,11 @@ class BucketConfig:
             raise ConfigError("cuts without a score part nothing; name it, e.g. score=perplexity")
 
 
-def resolve_buckets(config: BucketConfig, scores: Artifact, parts: Sequence[Part]) -> dict[str, Any]:
-    """`score`, which end of it is `best`, and the two `cuts` of each language with scored documents; empty where not asked for.
+def resolve_buckets(
+    config: BucketConfig, scores: Artifact, parts: Sequence[Part]
+) -> dict[str, Any]:
+    """`score`, which end of it is `best`, and the two `cuts` of each language with scored
+    documents; empty where not asked for.
 
     Raises ConfigError for what is no score of the run, and for given cuts in the wrong order.
     """
@@ -66,7 +76,9 @@ def resolve_buckets(config: BucketConfig, scores: Artifact, parts: Sequence[Part
     known = list(scores.metrics["scores"])
     if config.score not in known:
         hint = nearest(config.score, known) if known else "take scores=prose, or write some"
-        raise ConfigError(f"quality.buckets.score ({config.score}) is not a score of this run; {hint}")
+        raise ConfigError(
+            f"quality.buckets.score ({config.score}) is not a score of this run; {hint}"
+        )
     best = scores.metrics["scores"][config.score]["best"]
     values, languages = score_values(config.score, parts)
     heads = cuts_keeping(values, languages, config.head_frac, best)
@@ -74,29 +86,43 @@ def resolve_buckets(config: BucketConfig, scores: Artifact, parts: Sequence[Part
     cuts = {language: [heads[language], middles[language]] for language in sorted(heads)}
     for language, (head, middle) in config.cuts.items():
         if head == middle or (head > middle) != (best == "high"):
-            order = "falling, as high values are good" if best == "high" else "rising, as low values are good"
-            raise ConfigError(f"quality.buckets.cuts.{language} ({head:g}, {middle:g}) must be {order}")
+            order = (
+                "falling, as high values are good"
+                if best == "high"
+                else "rising, as low values are good"
+            )
+            raise ConfigError(
+                f"quality.buckets.cuts.{language} ({head:g}, {middle:g}) must be {order}"
+            )
         cuts[language] = [head, middle]
     return {"score": config.score, "best": best, "cuts": cuts}
 
 
 def bucket_of(resolved: Mapping[str, Any], values: np.ndarray, languages: np.ndarray) -> pa.Array:
-    """The bucket of each document: values of the score (NaN where there is none) and language labels."""
+    """The bucket of each document: values of the score (NaN where there is none) and language
+    labels."""
     sign = -1.0 if resolved["best"] == "high" else 1.0
-    cuts = np.array([resolved["cuts"].get(language, (np.nan, np.nan)) for language in languages], np.float64).reshape(-1, 2)
+    cuts = np.array(
+        [resolved["cuts"].get(language, (np.nan, np.nan)) for language in languages], np.float64
+    ).reshape(-1, 2)
     worse = (sign * values[:, None] > sign * cuts).sum(axis=1)
     missing = np.isnan(values) | np.isnan(cuts[:, 0])
     return pa.array(BUCKETS).take(pa.array(worse, mask=missing))
 
 
-def count_buckets(buckets: pa.Array, num_bytes: np.ndarray, languages: np.ndarray) -> dict[str, Any]:
+def count_buckets(
+    buckets: pa.Array, num_bytes: np.ndarray, languages: np.ndarray
+) -> dict[str, Any]:
     """{language: {bucket: documents and bytes}}; documents without a bucket under `(none)`."""
     names = np.array([name or NO_BUCKET for name in buckets.to_pylist()], object)
     table: dict[str, Any] = {}
     for label in sorted(set(languages.astype(str))):
         mine = languages.astype(str) == label
         table[label] = {
-            name: {"documents": int((here := mine & (names == name)).sum()), "bytes": int(num_bytes[here].sum())}
+            name: {
+                "documents": int((here := mine & (names == name)).sum()),
+                "bytes": int(num_bytes[here].sum()),
+            }
             for name in (*BUCKETS, NO_BUCKET)
         }
     return table

@@ -1,13 +1,17 @@
-"""Which lines would C4 take out of a page? Its rules on lines, as ranges of bytes and not as measures of the page.
+"""Which lines would C4 take out of a page? Its rules on lines, as ranges of bytes and not as
+measures of the page.
 
-Raffel et al. 2020, section 2.2, in the readings of the presets of the same names (`tasks.kernels.quality.c4` has them, and counts what
-these rules keep): a line goes with a word of over 1000 characters, without . ? ! or " at its end or with `...` there, with fewer
-than 3 words (c4_code: 5), with `javascript`, or with one of six phrases of policies; c4_fineweb asks nothing of ends. Citation
-marks are looked past, and stay. A line goes with its end and the blank lines after it; C4 puts out no blank line at all.
+Raffel et al. 2020, section 2.2, in the readings of the presets of the same names
+(`tasks.kernels.quality.c4` has them, and counts what these rules keep): a line goes with a word of
+over 1000 characters, without . ? ! or " at its end or with `...` there, with fewer than 3 words
+(c4_code: 5), with `javascript`, or with one of six phrases of policies; c4_fineweb asks nothing of
+ends. Citation marks are looked past, and stay. A line goes with its end and the blank lines after
+it; C4 puts out no blank line at all.
 
-In: text (UTF-8). Out: `cuts` list<struct<start, end, reason>>, a row for each line that goes, of the first reason that holds, in
-the order of C4's published code. No document is dropped here: documents drops as EMPTIED those that nothing is left of. Texts in
-scripts without spaces are left alone. Cost: Python over lines, some 12 MB/s a core, and only where it is configured.
+In: text (UTF-8). Out: `cuts` list<struct<start, end, reason>>, a row for each line that goes, of
+the first reason that holds, in the order of C4's published code. No document is dropped here:
+documents drops as EMPTIED those that nothing is left of. Texts in scripts without spaces are left
+alone. Cost: Python over lines, some 12 MB/s a core, and only where it is configured.
 """
 
 from __future__ import annotations
@@ -38,9 +42,13 @@ from tasks.definitions.c4_kinds import (
 )
 
 LineRules = Literal["none", "c4_paper", "c4_code", "c4_fineweb"]
-LINE_CUTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
+LINE_CUTS = pa.list_(
+    pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())])
+)
 
-_CITATION = re.compile("|".join([rf"\[[0-9]{{0,{MAX_CITATION_DIGITS}}}\]", *map(re.escape, CITATION_MARKS)]))
+_CITATION = re.compile(
+    "|".join([rf"\[[0-9]{{0,{MAX_CITATION_DIGITS}}}\]", *map(re.escape, CITATION_MARKS)])
+)
 # Case is ignored in ASCII alone, as the measures do.
 _SCRIPT = re.compile(SCRIPT_PHRASE, re.IGNORECASE | re.ASCII)
 _POLICY = re.compile("|".join(POLICY_PHRASES), re.IGNORECASE | re.ASCII)
@@ -59,7 +67,8 @@ class LineCutsConfig:
     def __post_init__(self) -> None:
         if self.languages and self.rules == "none":
             raise ConfigError(
-                f"line_cuts.languages ({', '.join(self.languages)}) does nothing without line_cuts.rules; try rules=c4_paper"
+                f"line_cuts.languages ({', '.join(self.languages)}) does nothing without"
+                " line_cuts.rules; try rules=c4_paper"
             )
 
 
@@ -73,7 +82,9 @@ def cut_lines(texts: pa.ChunkedArray, mine: np.ndarray, rules: LineRules) -> pa.
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [(), (), ()]
     fields = list(LINE_CUTS.value_type)
     arrays = [pa.array(column, one.type) for column, one in zip(columns, fields, strict=True)]
-    return pa.ListArray.from_arrays(pa.array(begins, pa.int32()), pa.StructArray.from_arrays(arrays, fields=fields))
+    return pa.ListArray.from_arrays(
+        pa.array(begins, pa.int32()), pa.StructArray.from_arrays(arrays, fields=fields)
+    )
 
 
 def line_cuts(text: str, rules: LineRules) -> Iterator[tuple[int, int, str]]:
@@ -112,7 +123,8 @@ def line_fault(line: str, rules: LineRules) -> str | None:
 
 
 def count_line_cuts(cuts: pa.Array, kept: np.ndarray) -> dict[str, dict[str, int]]:
-    """{reason: cuts, bytes and documents} of the documents that are kept (bool), and `all` of them together."""
+    """{reason: cuts, bytes and documents} of the documents that are kept (bool), and `all` of them
+    together."""
     table: dict[str, Counter[str]] = {}
     for document in cuts.filter(pa.array(kept)).to_pylist():
         for cut in document:

@@ -1,7 +1,9 @@
-"""What does a rule ask of whom? The rules of a run as plain values, and the number that a document was held against.
+"""What does a rule ask of whom? The rules of a run as plain values, and the number that a document
+was held against.
 
-A rule has an entry in `metrics["rules"]` of the quality artifact, and in its `elsewhere` one for each source, language and kind
-of which it asks something else. Who has rules of their own the configuration of the run says: `by_source` and its kin.
+A rule has an entry in `metrics["rules"]` of the quality artifact, and in its `elsewhere` one for
+each source, language and kind of which it asks something else. Who has rules of their own the
+configuration of the run says: `by_source` and its kin.
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ from tasks.quality.rules import Place, RuleBook, document_kind
 
 
 def describe_rule(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
-    """A rule as the run has it, and `elsewhere`: what it asks of sources, languages and kinds that have rules of their own."""
-    found = {place: next((j for j in book.judgements(*place) if j.bit == bit), None) for place in book.places()}
+    """A rule as the run has it, and `elsewhere`: what it asks of sources, languages and kinds that
+    have rules of their own."""
+    found = {
+        place: next((j for j in book.judgements(*place) if j.bit == bit), None)
+        for place in book.places()
+    }
     here = found[Place()]
     any_of = here or next(j for j in found.values() if j)
     rule = any_of.rule
@@ -44,13 +50,21 @@ def describe_rule(book: RuleBook, bit: int, name: str) -> dict[str, Any]:
 
 
 def rule_at(rule: Mapping[str, Any], config: Mapping[str, Any], place: Place) -> Mapping[str, Any]:
-    """What a rule of `metrics["rules"]` is to documents of a place: an entry of its `elsewhere`, or itself.
+    """What a rule of `metrics["rules"]` is to documents of a place: an entry of its `elsewhere`, or
+    itself.
 
     config: that of the run, which says who has rules of their own.
     """
-    mine = Place(*(label if label in config.get(f"by_{axis}", {}) else None for axis, label in place._asdict().items()))
+    mine = Place(
+        *(
+            label if label in config.get(f"by_{axis}", {}) else None
+            for axis, label in place._asdict().items()
+        )
+    )
     # Artifacts of earlier versions know no kinds.
-    return next((entry for entry in rule["elsewhere"] if tuple(map(entry.get, Place._fields)) == mine), rule)
+    return next(
+        (entry for entry in rule["elsewhere"] if tuple(map(entry.get, Place._fields)) == mine), rule
+    )
 
 
 def threshold_at(rule: Mapping[str, Any], config: Mapping[str, Any], place: Place) -> float | None:

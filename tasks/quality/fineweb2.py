@@ -1,15 +1,19 @@
-"""The numbers of FineWeb-2 by language: how Gopher's and FineWeb's rules read where English thresholds do not fit.
+"""The numbers of FineWeb-2 by language: how Gopher's and FineWeb's rules read where English
+thresholds do not fit.
 
-Penedo et al. 2025, "FineWeb2: One Pipeline to Scale Them All"; numbers of the published configurations (huggingface/fineweb-2,
-`configs/<iso3>_<Script>.yml` at d0defb2, of which there are 1,929). Common to all languages, as its pipeline sets them: a tenth
-of the characters in duplicate lines, no rule on paragraphs or short lines, no C4; Gopher's other numbers stay.
+Penedo et al. 2025, "FineWeb2: One Pipeline to Scale Them All"; numbers of the published
+configurations (huggingface/fineweb-2, `configs/<iso3>_<Script>.yml` at d0defb2, of which there are
+1,929). Common to all languages, as its pipeline sets them: a tenth of the characters in duplicate
+lines, no rule on paragraphs or short lines, no C4; Gopher's other numbers stay.
 
 What does not carry over as it stands:
 
-* its words are those of a tokenizer for each language (spaCy, Stanza, jieba …), ours are units (tasks.kernels.text.chars): in Han,
-  Kana and Thai a letter, so rules on word length do not apply there, and n-gram limits are over letters;
-* its lists of stop words hold the commonest tokens. Those that are no unit here are left out (punctuation, elisions like `l'`),
-  and so are the whole lists of Korean, whose tokens are parts of words, and Thai, whose words are several units;
+* its words are those of a tokenizer for each language (spaCy, Stanza, jieba …), ours are units
+  (tasks.kernels.text.chars): in Han, Kana and Thai a letter, so rules on word length do not apply
+  there, and n-gram limits are over letters;
+* its lists of stop words hold the commonest tokens. Those that are no unit here are left out
+  (punctuation, elisions like `l'`), and so are the whole lists of Korean, whose tokens are parts
+  of words, and Thai, whose words are several units;
 * its least language scores are GlotLID's and say nothing of another model: not used;
 * English it leaves to FineWeb: `fineweb2/en` is Gopher's and FineWeb's (as in code).
 """
@@ -21,7 +25,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LanguageLimits:
-    """Thresholds by rule, and the stop words of which a document needs two; none where the rule is off."""
+    """Thresholds by rule, and the stop words of which a document needs two; none where the rule is
+    off."""
 
     by_rule: tuple[tuple[str, float], ...]
     stop_words: tuple[str, ...]

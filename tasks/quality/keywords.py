@@ -1,14 +1,17 @@
 """Which documents hold terms of a list, how often, and where?
 
-Lists are named, and come from files (one term per line, UTF-8; lines that begin with `#` are comments) or from the configuration.
-Text and terms are folded, a run of white space is one space, and a term stands between word boundaries, except in scripts
-written without spaces; `tasks.kernels.quality.keywords` says what exactly that is. Each list is a feature `keywords_NAME` (occurrences, 0
-in languages it is not for) and a rule KEYWORDS_NAME, which drops, records, or records and masks.
+Lists are named, and come from files (one term per line, UTF-8; lines that begin with `#` are
+comments) or from the configuration. Text and terms are folded, a run of white space is one space,
+and a term stands between word boundaries, except in scripts written without spaces;
+`tasks.kernels.quality.keywords` says what exactly that is. Each list is a feature `keywords_NAME`
+(occurrences, 0 in languages it is not for) and a rule KEYWORDS_NAME, which drops, records, or
+records and masks.
 
-In: texts, languages. Out: columns `keywords_NAME` int64; `masks` list<struct<start, end, type>> where a list masks: UTF-8 byte
-ranges in the original text, type NAME in upper case, ordered, those of one list disjoint.
-Cost: one walk over the text for all lists, none where no list is configured; a second to make an automaton of some tens of
-thousands of terms, once in a process. Left out: inflected forms; which term it was.
+In: texts, languages. Out: columns `keywords_NAME` int64; `masks` list<struct<start, end, type>>
+where a list masks: UTF-8 byte ranges in the original text, type NAME in upper case, ordered, those
+of one list disjoint. Cost: one walk over the text for all lists, none where no list is configured;
+a second to make an automaton of some tens of thousands of terms, once in a process. Left out:
+inflected forms; which term it was.
 """
 
 from __future__ import annotations
@@ -51,19 +54,27 @@ class KeywordList:
     """Labels of the documents it is for; empty for all."""
 
     action: Literal["drop", "tag", "mask"] = "drop"
-    """drop the document, tag it in the verdict, or tag it and replace each term by the name of the list in angle brackets."""
+    """drop the document, tag it in the verdict, or tag it and replace each term by the name of the
+    list in angle brackets."""
 
     max_hits: int = 0
     """Occurrences that pass; a document with more breaks the rule. Masks replace all of them."""
 
     def __post_init__(self) -> None:
         if not self.terms and not self.files:
-            raise ConfigError("a list of keywords without terms and files finds nothing; give terms=[…] or files=[…]")
+            raise ConfigError(
+                "a list of keywords without terms and files finds nothing; give terms=[…] or"
+                " files=[…]"
+            )
         for term in self.terms:
             if not term.strip():
-                raise ConfigError("terms holds an empty one, which would be everywhere; take it out")
+                raise ConfigError(
+                    "terms holds an empty one, which would be everywhere; take it out"
+                )
         if self.max_hits < 0:
-            raise ConfigError(f"max_hits ({self.max_hits}) must be at least 0, which lets no occurrence pass")
+            raise ConfigError(
+                f"max_hits ({self.max_hits}) must be at least 0, which lets no occurrence pass"
+            )
         for label in self.languages:
             check_label(label, "languages")
 
@@ -77,10 +88,13 @@ def check_keywords(lists: Lists) -> None:
     for name in lists:
         if not re.fullmatch("[a-z][a-z0-9_]*", name) or name.endswith(("_over_max", "_under_min")):
             raise ConfigError(
-                f"keywords names a list {name!r}; names are lower-case letters, digits and _, and end in no name of a limit"
+                f"keywords names a list {name!r}; names are lower-case letters, digits and _, and"
+                " end in no name of a limit"
             )
     if len(lists) > MAX_LISTS:
-        raise ConfigError(f"{len(lists)} lists of keywords are more than {MAX_LISTS}; join some of them")
+        raise ConfigError(
+            f"{len(lists)} lists of keywords are more than {MAX_LISTS}; join some of them"
+        )
 
 
 def keyword_feature(name: str) -> str:
@@ -91,7 +105,14 @@ def keyword_rules(lists: Lists) -> list[tuple[Rule, bool]]:
     """(rule, whether it drops) of each list."""
     return [
         (
-            Rule(f"KEYWORDS_{name.upper()}", "keywords", keyword_feature(name), "max", one.max_hits, languages=one.languages),
+            Rule(
+                f"KEYWORDS_{name.upper()}",
+                "keywords",
+                keyword_feature(name),
+                "max",
+                one.max_hits,
+                languages=one.languages,
+            ),
             one.action == "drop",
         )
         for name, one in lists.items()
@@ -100,7 +121,11 @@ def keyword_rules(lists: Lists) -> list[tuple[Rule, bool]]:
 
 def keyword_files(lists: Lists) -> dict[str, Path]:
     """{place in the configuration: file}."""
-    return {f"keywords/{name}/{i}": path for name, one in lists.items() for i, path in enumerate(one.files)}
+    return {
+        f"keywords/{name}/{i}": path
+        for name, one in lists.items()
+        for i, path in enumerate(one.files)
+    }
 
 
 def find_keywords(
@@ -115,11 +140,17 @@ def find_keywords(
         return {}, None
     from tasks.kernels.quality.keywords import find_terms
 
-    automaton = _automaton(tuple((name, one.terms, one.files) for name, one in lists.items()), files_digest)
+    automaton = _automaton(
+        tuple((name, one.terms, one.files) for name, one in lists.items()), files_digest
+    )
     asked = np.zeros(len(texts), np.uint64)
     located = np.uint64(0)
     for bit, one in enumerate(lists.values()):
-        applies = np.isin(languages.astype(str), one.languages) if one.languages else np.ones(len(texts), bool)
+        applies = (
+            np.isin(languages.astype(str), one.languages)
+            if one.languages
+            else np.ones(len(texts), bool)
+        )
         asked |= applies.astype(np.uint64) << np.uint64(bit)
         located |= np.uint64(one.action == "mask") << np.uint64(bit)
     values, begins = text_buffers(texts)
@@ -137,33 +168,53 @@ def find_keywords(
 def count_keywords(lists: Lists, features: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """{list: documents with a term of it, occurrences}."""
     hits = {name: features[keyword_feature(name)] for name in lists}
-    return {name: {"documents": int((values > 0).sum()), "hits": int(values.sum())} for name, values in hits.items()}
+    return {
+        name: {"documents": int((values > 0).sum()), "hits": int(values.sum())}
+        for name, values in hits.items()
+    }
 
 
 @lru_cache(maxsize=2)
-def _automaton(lists: Sequence[tuple[str, tuple[str, ...], tuple[Path, ...]]], files_digest: str) -> Automaton:
+def _automaton(
+    lists: Sequence[tuple[str, tuple[str, ...], tuple[Path, ...]]], files_digest: str
+) -> Automaton:
     from tasks.kernels.quality.keywords import build_automaton, fold_text
 
     terms: dict[str, int] = {}
     for bit, (name, inline, files) in enumerate(lists):
-        listed = [*inline, *(entry for path in files for entry in read_entries(path, f"quality.keywords.{name}.files"))]
+        listed = [
+            *inline,
+            *(
+                entry
+                for path in files
+                for entry in read_entries(path, f"quality.keywords.{name}.files")
+            ),
+        ]
         folded = {fold_text(term) for term in listed} - {""}
         if not folded:
-            raise ConfigError(f"quality.keywords.{name} has no term, in its files or otherwise; add one, or take the list out")
+            raise ConfigError(
+                f"quality.keywords.{name} has no term, in its files or otherwise; add one, or take"
+                " the list out"
+            )
         for term in folded:
             terms[term] = terms.get(term, 0) | 1 << bit
     try:
         return build_automaton(terms)
     except ValueError as error:
-        raise ConfigError(f"quality.keywords has no room for {len(terms)} terms: {error}; split the lists over runs") from error
+        raise ConfigError(
+            f"quality.keywords has no room for {len(terms)} terms: {error}; split the lists over"
+            " runs"
+        ) from error
 
 
 def _masks(spans: np.ndarray, num_documents: int, types: Sequence[str]) -> pa.ChunkedArray:
-    """One row per document, of spans (document, list, start, stop); those of a list that overlap become one."""
+    """One row per document, of spans (document, list, start, stop); those of a list that overlap
+    become one."""
     spans = spans[np.lexsort((spans[:, 3], spans[:, 2], spans[:, 1], spans[:, 0]))]
     group = spans[:, 0] * len(types) + spans[:, 1]
     size = int(spans[:, 3].max(initial=0)) + 1
-    # Where each group ends so far: groups ascend, so a running maximum never looks back into another one.
+    # Where each group ends so far: groups ascend, so a running maximum never looks back into
+    # another one.
     covered = np.maximum.accumulate(group * size + spans[:, 3])
     fresh = np.ones(len(spans), bool)
     fresh[1:] = group[1:] * size + spans[1:, 2] >= covered[:-1]
@@ -171,7 +222,11 @@ def _masks(spans: np.ndarray, num_documents: int, types: Sequence[str]) -> pa.Ch
     if len(rows):
         rows[:, 3] = np.maximum.reduceat(spans[:, 3], np.flatnonzero(fresh))
     rows = rows[np.lexsort((rows[:, 1], rows[:, 3], rows[:, 2], rows[:, 0]))]
-    names = pa.DictionaryArray.from_arrays(pa.array(rows[:, 1], pa.int32()), pa.array(types, pa.string())).cast(pa.string())
+    names = pa.DictionaryArray.from_arrays(
+        pa.array(rows[:, 1], pa.int32()), pa.array(types, pa.string())
+    ).cast(pa.string())
     offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[:, 0], minlength=num_documents))])
-    flat = pa.StructArray.from_arrays([pa.array(rows[:, 2]), pa.array(rows[:, 3]), names], fields=list(MASK))
+    flat = pa.StructArray.from_arrays(
+        [pa.array(rows[:, 2]), pa.array(rows[:, 3]), names], fields=list(MASK)
+    )
     return pa.chunked_array([pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)])

@@ -1,36 +1,47 @@
 """Which published collections of rules are there, and what exactly does each ask?
 
-A preset is a set of rules; a rule drops a document whose feature is under (`min`) or over (`max`) its threshold, and the
-threshold itself passes. Rules of one name judge one feature on one side and share a bit of the verdict, whatever preset they come
-from; what they differ in is the threshold. Features: tasks.kernels.quality.features, where the readings of each measure are pinned.
+A preset is a set of rules; a rule drops a document whose feature is under (`min`) or over (`max`)
+its threshold, and the threshold itself passes. Rules of one name judge one feature on one side and
+share a bit of the verdict, whatever preset they come from; what they differ in is the threshold.
+Features: tasks.kernels.quality.features, where the readings of each measure are pinned.
 
-gopher        quality and repetition, Rae et al. 2021, A.1.1 and Table A1 (also apart: gopher_quality, gopher_repetition). Stop
-              words are counted once each (DataTrove and DCLM can count repetitions).
-fineweb_paper Penedo et al. 2024, appendix E: a tenth of the characters in duplicate lines, and no rule on newlines.
-fineweb_code  the same as published in code (DataTrove), and newlines per word: a hundredth in English, the number of its
-              ablations, which were English alone; a tenth in every other language, as their code for FineWeb-2 has it. A
-              hundredth of a page of Chinese is a poet's name that stands twice.
-refinedweb    Gopher's rules with repetitions of stop words counted, as DCLM reproduces Penedo et al. 2023. Of that paper's own
-              steps: its list of domains is `quality.urls`, language at 0.65 is `language.min_score`; the correction of single
-              lines (capitals, counters, navigation; a page goes where that takes over 5 % of its words) is left out.
+gopher        quality and repetition, Rae et al. 2021, A.1.1 and Table A1 (also apart:
+              gopher_quality, gopher_repetition). Stop words are counted once each (DataTrove and
+              DCLM can count repetitions).
+fineweb_paper Penedo et al. 2024, appendix E: a tenth of the characters in duplicate lines, and no
+rule on newlines. fineweb_code  the same as published in code (DataTrove), and newlines per word: a
+hundredth in English, the number of its
+              ablations, which were English alone; a tenth in every other language, as their code
+              for FineWeb-2 has it. A hundredth of a page of Chinese is a poet's name that stands
+              twice.
+refinedweb    Gopher's rules with repetitions of stop words counted, as DCLM reproduces Penedo et
+              al. 2023. Of that paper's own steps: its list of domains is `quality.urls`, language
+              at 0.65 is `language.min_score`; the correction of single lines (capitals, counters,
+              navigation; a page goes where that takes over 5 % of its words) is left out.
 c4_paper      Raffel et al. 2020, section 2.2: pages of 5 sentences, in lines of 3 words.
-c4_code       the same as published in code (tensorflow_datasets, c4_utils.py): 3 sentences, in lines of 5 words.
-c4_fineweb    the same without its rule on ends of lines, as FineWeb ran it: 5 sentences, in lines of 3 words.
-              Not in scripts without spaces: C4 is English. Its readings: tasks.kernels.quality.c4.
-              All c4_* judge pages; `quality.line_cuts` takes the single lines out (tasks.quality.c4_lines). Of the paper's other steps,
-              bad words are a list in `quality.keywords`, English at 0.99 is `language.min_score` with a limit on languages, and
-              sentences repeated in spans of three come near to `dedup.cuts`; none of them is in a preset.
+c4_code       the same as published in code (tensorflow_datasets, c4_utils.py): 3 sentences, in
+              lines of 5 words.
+c4_fineweb    the same without its rule on ends of lines, as FineWeb ran it: 5 sentences, in lines
+              of 3 words. Not in scripts without spaces: C4 is English. Its readings:
+              tasks.kernels.quality.c4. All c4_* judge pages; `quality.line_cuts` takes the single
+              lines out (tasks.quality.c4_lines). Of the paper's other steps, bad words are a list
+              in `quality.keywords`, English at 0.99 is `language.min_score` with a limit on
+              languages, and sentences repeated in spans of three come near to `dedup.cuts`; none of
+              them is in a preset.
 fineweb2/LANG FineWeb-2's thresholds by language (tasks.quality.fineweb2).
 
-Rules of words and sentences of English do not fit every script and language; a rule that does not apply is not broken:
+Rules of words and sentences of English do not fit every script and language; a rule that does not
+apply is not broken:
 
-* stop words are asked only where there is a list: of documents identified as `en`, or with FineWeb-2's list of their language;
-* word lengths and the length of a short line mean little where a letter is a unit and 30 letters are a paragraph: not where half
-  of the units or more are unsegmented letters (FineWeb-2 has other word lengths there, of words its tokenizers found, and no
-  short-line rule at all);
-* five to seven letters are two or three words of Chinese or Japanese, which every text repeats: duplicate n-grams count there
-  from eight letters on, about as long as five words of English;
-* Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2 sets it to 0 for Thai).
+* stop words are asked only where there is a list: of documents identified as `en`, or with
+  FineWeb-2's list of their language;
+* word lengths and the length of a short line mean little where a letter is a unit and 30 letters
+  are a paragraph: not where half of the units or more are unsegmented letters (FineWeb-2 has
+  other word lengths there, of words its tokenizers found, and no short-line rule at all);
+* five to seven letters are two or three words of Chinese or Japanese, which every text repeats:
+  duplicate n-grams count there from eight letters on, about as long as five words of English;
+* Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2
+  sets it to 0 for Thai).
 """
 
 from __future__ import annotations
@@ -46,11 +57,12 @@ Scope = Literal["all", "segmented", "terminal"]
 
 @dataclass(frozen=True)
 class Rule:
-    """One reason to drop a document, named after the defect. A threshold of None switches the rule off.
+    """One reason to drop a document, named after the defect. A threshold of None switches the rule
+    off.
 
-    applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end sentences without a mark.
-    languages: labels it applies to; empty for all.
-    cuts: (language, threshold) where languages have thresholds of their own; `threshold` is that of all others.
+    applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end
+    sentences without a mark. languages: labels it applies to; empty for all. cuts: (language,
+    threshold) where languages have thresholds of their own; `threshold` is that of all others.
     """
 
     name: str
@@ -95,7 +107,9 @@ _GOPHER_REPETITION = (
     Rule("DUPLICATE_10GRAMS", "gopher_repetition", "dup_10gram_char_frac", "max", 0.10),
 )
 _FINEWEB_PAPER = (
-    Rule("TOO_FEW_PUNCTUATED_LINES", "fineweb_paper", "terminal_line_frac", "min", 0.12, "terminal"),
+    Rule(
+        "TOO_FEW_PUNCTUATED_LINES", "fineweb_paper", "terminal_line_frac", "min", 0.12, "terminal"
+    ),
     Rule("TOO_MANY_SHORT_LINES", "fineweb_paper", "short_line_frac", "max", 0.67, "segmented"),
     Rule("ANY_DUPLICATE_LINE_CHARS", "fineweb_paper", "dup_line_char_frac", "max", 0.1),
 )
@@ -107,24 +121,51 @@ _C4_PAPER = (
 )
 _C4_CODE = (
     Rule("C4_CODE_TOO_FEW_SENTENCES", "c4_code", "c4_code_num_sentences", "min", 3, "segmented"),
-    Rule("C4_CODE_FORBIDDEN_LINES", "c4_code", "c4_code_num_forbidden_lines", "max", 0, "segmented"),
+    Rule(
+        "C4_CODE_FORBIDDEN_LINES", "c4_code", "c4_code_num_forbidden_lines", "max", 0, "segmented"
+    ),
 )
 _C4_FINEWEB = (
-    Rule("C4_FINEWEB_TOO_FEW_SENTENCES", "c4_fineweb", "c4_fineweb_num_sentences", "min", 5, "segmented"),
-    Rule("C4_FINEWEB_FORBIDDEN_LINES", "c4_fineweb", "c4_fineweb_num_forbidden_lines", "max", 0, "segmented"),
+    Rule(
+        "C4_FINEWEB_TOO_FEW_SENTENCES",
+        "c4_fineweb",
+        "c4_fineweb_num_sentences",
+        "min",
+        5,
+        "segmented",
+    ),
+    Rule(
+        "C4_FINEWEB_FORBIDDEN_LINES",
+        "c4_fineweb",
+        "c4_fineweb_num_forbidden_lines",
+        "max",
+        0,
+        "segmented",
+    ),
 )
 _STOP_WORD_OCCURRENCES = Rule(
-    "TOO_FEW_STOP_WORD_OCCURRENCES", "refinedweb", "num_stop_word_occurrences", "min", 2, languages=("en",)
+    "TOO_FEW_STOP_WORD_OCCURRENCES",
+    "refinedweb",
+    "num_stop_word_occurrences",
+    "min",
+    2,
+    languages=("en",),
 )
 
 
-def _with(rules: Iterable[Rule], preset: str, thresholds: dict[str, float] | None = None) -> tuple[Rule, ...]:
+def _with(
+    rules: Iterable[Rule], preset: str, thresholds: dict[str, float] | None = None
+) -> tuple[Rule, ...]:
     """The rules as those of another preset, with its thresholds where they differ."""
-    return tuple(replace(r, preset=preset, threshold=(thresholds or {}).get(r.name, r.threshold)) for r in rules)
+    return tuple(
+        replace(r, preset=preset, threshold=(thresholds or {}).get(r.name, r.threshold))
+        for r in rules
+    )
 
 
 def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
-    """Gopher's and FineWeb's rules with the numbers of one language; those that FineWeb-2 switches off are left out."""
+    """Gopher's and FineWeb's rules with the numbers of one language; those that FineWeb-2 switches
+    off are left out."""
     off = {
         "DUPLICATE_PARAGRAPHS",
         "DUPLICATE_LINE_CHARS",
@@ -133,7 +174,11 @@ def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
     }
     if not limits.stop_words:
         off.add("TOO_FEW_STOP_WORDS")
-    kept = [r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_PAPER, _NEWLINES) if r.name not in off]
+    kept = [
+        r
+        for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_PAPER, _NEWLINES)
+        if r.name not in off
+    ]
     kept = [replace(r, languages=(language,)) if r.languages else r for r in kept]
     return _with(kept, f"fineweb2/{language}", limits.thresholds())
 
@@ -153,15 +198,23 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
     "fineweb_paper": _FINEWEB_PAPER,
     "fineweb_code": _FINEWEB_CODE,
     "refinedweb": (
-        *_with((r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION) if r.name != "TOO_FEW_STOP_WORDS"), "refinedweb"),
+        *_with(
+            (r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION) if r.name != "TOO_FEW_STOP_WORDS"),
+            "refinedweb",
+        ),
         _STOP_WORD_OCCURRENCES,
     ),
     "c4_paper": _C4_PAPER,
     "c4_code": _C4_CODE,
     "c4_fineweb": _C4_FINEWEB,
     "fineweb2/en": _with((*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_CODE), "fineweb2/en"),
-    **{f"fineweb2/{language}": _fineweb2(language, limits) for language, limits in FINEWEB2.items()},
+    **{
+        f"fineweb2/{language}": _fineweb2(language, limits) for language, limits in FINEWEB2.items()
+    },
 }
 
-RULE_NAMES: tuple[str, ...] = tuple(dict.fromkeys(rule.name for rules in PRESETS.values() for rule in rules))
-"""Every rule there is, in the order of bits in a verdict and of reasons: a dropped document counts for the first of its rules."""
+RULE_NAMES: tuple[str, ...] = tuple(
+    dict.fromkeys(rule.name for rules in PRESETS.values() for rule in rules)
+)
+"""Every rule there is, in the order of bits in a verdict and of reasons: a dropped document counts
+for the first of its rules."""

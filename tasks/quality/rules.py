@@ -1,12 +1,14 @@
 """Which rules judge which document, and what is the verdict?
 
-A run names presets (tasks.quality.presets) that drop and presets that are only recorded, other thresholds for single rules, and
-limits on any feature. Documents of some languages, kinds or sources can have others: `by_language` is laid over the rules of the
-run, `by_kind` over both, and `by_source` over all three. An overlay that names presets starts from their own thresholds;
+A run names presets (tasks.quality.presets) that drop and presets that are only recorded, other
+thresholds for single rules, and limits on any feature. Documents of some languages, kinds or
+sources can have others: `by_language` is laid over the rules of the run, `by_kind` over both, and
+`by_source` over all three. An overlay that names presets starts from their own thresholds;
 thresholds of the run were meant for the presets of the run. Limits are handed down.
 
-A verdict has one bit per rule name. Where two chosen presets have a rule of one name but with another threshold, one bit cannot
-hold both answers: that is an error at the start, and the way out is one number for both in `thresholds`.
+A verdict has one bit per rule name. Where two chosen presets have a rule of one name but with
+another threshold, one bit cannot hold both answers: that is an error at the start, and the way out
+is one number for both in `thresholds`.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ from tasks.quality.presets import PRESETS, RULE_NAMES, Rule
 MAX_RULES = 64
 WITHOUT_TERMINAL_PUNCTUATION = ("th", "lo")
 UNSEGMENTED_FROM = 0.5
-"""Share of unsegmented letters among the units from which a document counts as written without spaces."""
+"""Share of unsegmented letters among the units from which a document counts as written without
+spaces."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Bounds of one feature or score; the bounds themselves pass, and so does a document without the score.
+    """Bounds of one feature or score; the bounds themselves pass, and so does a document without
+    the score.
 
-    Shares, quantiles and draws are for scores only (`tasks.quality.score_limits`): other features are measured in the same pass.
+    Shares, quantiles and draws are for scores only (`tasks.quality.score_limits`): other features
+    are measured in the same pass.
     """
 
     min: float | None = None
@@ -58,10 +63,12 @@ class Limit:
     """Documents over this quantile of the score go."""
 
     each_language: bool | None = None
-    """Whether shares and quantiles are of each language for itself; null: where the score does not compare across languages."""
+    """Whether shares and quantiles are of each language for itself; null: where the score does not
+    compare across languages."""
 
     pareto: float | None = None
-    """Keep by chance, the better the likelier: where a Pareto variate of this shape, drawn from the id, is over 1 - score."""
+    """Keep by chance, the better the likelier: where a Pareto variate of this shape, drawn from the
+    id, is over 1 - score."""
 
     spare_frac: float = 0.0
     """Share of documents, drawn from their ids, that the limit spares."""
@@ -73,29 +80,63 @@ class Limit:
     """False records which documents pass the limit, and drops none."""
 
     def __post_init__(self) -> None:
-        bounds = (self.min, self.max, self.keep_frac, self.min_quantile, self.max_quantile, self.pareto)
-        if all(bound is None for bound in bounds) and not self.min_by_language and not self.max_by_language:
-            raise ConfigError("a limit without min, max, keep_frac, a quantile or pareto limits nothing; give one of them")
+        bounds = (
+            self.min,
+            self.max,
+            self.keep_frac,
+            self.min_quantile,
+            self.max_quantile,
+            self.pareto,
+        )
+        if (
+            all(bound is None for bound in bounds)
+            and not self.min_by_language
+            and not self.max_by_language
+        ):
+            raise ConfigError(
+                "a limit without min, max, keep_frac, a quantile or pareto limits nothing; give one"
+                " of them"
+            )
         for name in ("keep_frac", "min_quantile", "max_quantile"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
                 raise ConfigError(f"{name} ({value:g}) must be between 0 and 1, e.g. {name}=0.1")
-        if self.keep_frac is not None and (self.min_quantile is not None or self.max_quantile is not None):
-            raise ConfigError("keep_frac and quantiles exclude each other; a quantile says from which end it cuts")
-        if self.is_share and (self.min is not None or self.max is not None or self.min_by_language or self.max_by_language):
-            raise ConfigError("keep_frac and quantiles exclude min and max: they become the bounds; give one of the two")
+        if self.keep_frac is not None and (
+            self.min_quantile is not None or self.max_quantile is not None
+        ):
+            raise ConfigError(
+                "keep_frac and quantiles exclude each other; a quantile says from which end it cuts"
+            )
+        if self.is_share and (
+            self.min is not None
+            or self.max is not None
+            or self.min_by_language
+            or self.max_by_language
+        ):
+            raise ConfigError(
+                "keep_frac and quantiles exclude min and max: they become the bounds; give one of"
+                " the two"
+            )
         if self.pareto is not None and self.pareto <= 0:
             raise ConfigError(f"pareto ({self.pareto:g}) must be positive; GPT-3's filter had 9")
         if not 0 <= self.spare_frac < 1:
-            raise ConfigError(f"spare_frac ({self.spare_frac:g}) must be at least 0 and under 1; 0 spares none")
+            raise ConfigError(
+                f"spare_frac ({self.spare_frac:g}) must be at least 0 and under 1; 0 spares none"
+            )
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ConfigError(f"min ({self.min:g}) must not be over max ({self.max:g}): no document would pass")
+            raise ConfigError(
+                f"min ({self.min:g}) must not be over max ({self.max:g}): no document would pass"
+            )
         for label in (*self.languages, *self.min_by_language, *self.max_by_language):
             check_label(label, "languages")
 
     @property
     def is_share(self) -> bool:
-        return self.keep_frac is not None or self.min_quantile is not None or self.max_quantile is not None
+        return (
+            self.keep_frac is not None
+            or self.min_quantile is not None
+            or self.max_quantile is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +169,8 @@ class Judgement:
 
 
 class Place(NamedTuple):
-    """Documents that may have rules of their own; None stands for every source, language or kind without any."""
+    """Documents that may have rules of their own; None stands for every source, language or kind
+    without any."""
 
     source: str | None = None
     language: str | None = None
@@ -136,7 +178,8 @@ class Place(NamedTuple):
 
 
 class RuleBook:
-    """All rules of a run with their bits, and which of them judge a document of some source, language and kind."""
+    """All rules of a run with their bits, and which of them judge a document of some source,
+    language and kind."""
 
     def __init__(
         self,
@@ -146,40 +189,63 @@ class RuleBook:
         of_lists: Sequence[tuple[Rule, bool]] = (),
         by_kind: Mapping[str, RuleOverlay] | None = None,
     ) -> None:
-        """Raises ConfigError where a rule would need two thresholds, or a verdict more than 64 bits.
+        """Raises ConfigError where a rule would need two thresholds, or a verdict more than 64
+        bits.
 
-        of_lists: rules of lists, and whether they drop. They judge every document, whatever its source and language.
+        of_lists: rules of lists, and whether they drop. They judge every document, whatever its
+        source and language.
         """
-        self._base, self._by_language, self._by_source, self._by_kind = base, by_language, by_source, by_kind or {}
+        self._base, self._by_language, self._by_source, self._by_kind = (
+            base,
+            by_language,
+            by_source,
+            by_kind or {},
+        )
         self._of_lists = {rule.name: (rule, drops) for rule, drops in of_lists}
         axes = ((None, *by_source), (None, *by_language), (None, *self._by_kind))
         chosen = {Place(*place): self._choose(*place) for place in product(*axes)}
         known = {rule.name: rule for rules in chosen.values() for rule, _ in rules.values()}
         order = {name: i for i, name in enumerate(RULE_NAMES)}
-        names = sorted(known, key=lambda name: order.get(name, len(order)))  # stable: limits stay in their own order
+        names = sorted(
+            known, key=lambda name: order.get(name, len(order))
+        )  # stable: limits stay in their own order
         if len(names) > MAX_RULES:
             raise ConfigError(
-                f"{len(names)} rules are chosen, and a verdict has {MAX_RULES} bits; choose fewer presets, limits or lists"
+                f"{len(names)} rules are chosen, and a verdict has {MAX_RULES} bits; choose fewer"
+                " presets, limits or lists"
             )
         self.names = tuple(names)
         bits = {name: bit for bit, name in enumerate(names)}
         self._judgements = {
-            place: tuple(sorted((Judgement(bits[n], r, d) for n, (r, d) in rules.items()), key=lambda j: j.bit))
+            place: tuple(
+                sorted(
+                    (Judgement(bits[n], r, d) for n, (r, d) in rules.items()), key=lambda j: j.bit
+                )
+            )
             for place, rules in chosen.items()
         }
 
     def judgements(
         self, source: str | None = None, language: str | None = None, kind: str | None = None
     ) -> tuple[Judgement, ...]:
-        """The rules for documents of a source, a language and a kind, in the order of bits; without any, the rules of the run."""
-        known = zip((source, language, kind), (self._by_source, self._by_language, self._by_kind), strict=True)
-        return self._judgements[Place(*(label if label in overlays else None for label, overlays in known))]
+        """The rules for documents of a source, a language and a kind, in the order of bits; without
+        any, the rules of the run."""
+        known = zip(
+            (source, language, kind),
+            (self._by_source, self._by_language, self._by_kind),
+            strict=True,
+        )
+        return self._judgements[
+            Place(*(label if label in overlays else None for label, overlays in known))
+        ]
 
     def places(self) -> list[Place]:
         """Whom each set of rules is for, that of the run first."""
         return list(self._judgements)
 
-    def _choose(self, source: str | None, language: str | None, kind: str | None) -> dict[str, tuple[Rule, bool]]:
+    def _choose(
+        self, source: str | None, language: str | None, kind: str | None
+    ) -> dict[str, tuple[Rule, bool]]:
         overlays = [self._by_language[language]] if language is not None else []
         overlays += [self._by_kind[kind]] if kind is not None else []
         overlays += [self._by_source[source]] if source is not None else []
@@ -198,9 +264,11 @@ def judge(
     languages: np.ndarray,
     kinds: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Verdicts and drops, uint64 per document: bit i set where it breaks rule i of the book, and where rule i drops it.
+    """Verdicts and drops, uint64 per document: bit i set where it breaks rule i of the book, and
+    where rule i drops it.
 
-    features: values per document; a NaN or masked value breaks no rule. sources, languages, kinds: labels per document.
+    features: values per document; a NaN or masked value breaks no rule. sources, languages, kinds:
+    labels per document.
     """
     verdicts, drops = np.zeros(len(languages), np.uint64), np.zeros(len(languages), np.uint64)
     if not len(languages):
@@ -221,7 +289,11 @@ def judge(
         if not mine.any():
             continue
         for judgement in judgements:
-            broken = mine & applies[judgement.rule.applies_to] & breaks(judgement.rule, features, languages)
+            broken = (
+                mine
+                & applies[judgement.rule.applies_to]
+                & breaks(judgement.rule, features, languages)
+            )
             bit = broken.astype(np.uint64) << np.uint64(judgement.bit)
             verdicts |= bit
             if judgement.drops:
@@ -243,13 +315,19 @@ def breaks(rule: Rule, features: Mapping[str, np.ndarray], languages: np.ndarray
 
 
 def document_kind(
-    metadata: str | None, source: str, by_kind: Collection[str], kind_of_source: Mapping[str, str], key: str | None
+    metadata: str | None,
+    source: str,
+    by_kind: Collection[str],
+    kind_of_source: Mapping[str, str],
+    key: str | None,
 ) -> str | None:
-    """The kind that a document is judged as: its own where `by_kind` knows it, else that of its source, else None.
+    """The kind that a document is judged as: its own where `by_kind` knows it, else that of its
+    source, else None.
 
     metadata: a JSON object, whose text under `key` is the document's own kind.
     """
-    # A look at the text first: most documents say nothing, and parsing them all costs more than judging.
+    # A look at the text first: most documents say nothing, and parsing them all costs more than
+    # judging.
     if by_kind and key is not None and metadata and key in metadata:
         own = orjson.loads(metadata).get(key)
         if isinstance(own, str) and own in by_kind:
@@ -258,25 +336,38 @@ def document_kind(
 
 
 def check_names(
-    presets: Sequence[str], record: Sequence[str], thresholds: Mapping[str, float | None], limits: Mapping[str, Limit]
+    presets: Sequence[str],
+    record: Sequence[str],
+    thresholds: Mapping[str, float | None],
+    limits: Mapping[str, Limit],
 ) -> None:
     """Raise ConfigError on a preset, rule or feature that does not exist."""
     for setting, names in (("presets", presets), ("record", record)):
         for name in names:
             if name not in PRESETS:
                 family = name.partition("/")[0] + "/"
-                known = [p for p in PRESETS if p.startswith(family)] or [p for p in PRESETS if "/" not in p] + [
-                    "fineweb2/LANGUAGE"
-                ]
-                raise ConfigError(f"{setting} names {name}, which is no preset; {nearest(name, known)}")
+                known = [p for p in PRESETS if p.startswith(family)] or [
+                    p for p in PRESETS if "/" not in p
+                ] + ["fineweb2/LANGUAGE"]
+                raise ConfigError(
+                    f"{setting} names {name}, which is no preset; {nearest(name, known)}"
+                )
     for name in thresholds:
         if name not in RULE_NAMES:
-            raise ConfigError(f"thresholds names {name}, which is no rule; {nearest(name, list(RULE_NAMES))}")
+            raise ConfigError(
+                f"thresholds names {name}, which is no rule; {nearest(name, list(RULE_NAMES))}"
+            )
     for name, limit in limits.items():
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise ConfigError(f"limits names {name}, which is no feature and no score; {nearest(name, list(FEATURES))}")
+            raise ConfigError(
+                f"limits names {name}, which is no feature and no score;"
+                f" {nearest(name, list(FEATURES))}"
+            )
         if name in FEATURES and (limit.is_share or limit.pareto is not None):
-            raise ConfigError(f"limits.{name}: shares, quantiles and draws are for scores; a feature has min and max")
+            raise ConfigError(
+                f"limits.{name}: shares, quantiles and draws are for scores; a feature has min"
+                " and max"
+            )
 
 
 def drawn_feature(score: str) -> str:
@@ -285,7 +376,11 @@ def drawn_feature(score: str) -> str:
 
 
 def _lay_over(choice: RuleOverlay, overlay: RuleOverlay) -> RuleOverlay:
-    thresholds = overlay.thresholds if overlay.presets is not None else choice.thresholds | overlay.thresholds
+    thresholds = (
+        overlay.thresholds
+        if overlay.presets is not None
+        else choice.thresholds | overlay.thresholds
+    )
     return RuleOverlay(
         choice.presets if overlay.presets is None else overlay.presets,
         choice.record if overlay.record is None else overlay.record,
@@ -307,22 +402,39 @@ def _rules_of(choice: RuleOverlay, where: str) -> dict[str, tuple[Rule, bool]]:
                 rules[rule.name] = (replace(first, languages=both), dropping)
             if (first.threshold, first.cuts) != (rule.threshold, rule.cuts):
                 raise ConfigError(
-                    f"{first.preset} and {rule.preset}{where} give {rule.name} two thresholds, {_numbers(first)} and "
-                    f"{_numbers(rule)}; leave one of them out, or set thresholds.{rule.name}"
+                    f"{first.preset} and {rule.preset}{where} give {rule.name} two thresholds,"
+                    f" {_numbers(first)} and {_numbers(rule)}; leave one of them out, or set"
+                    f" thresholds.{rule.name}"
                 )
     for feature, limit in choice.limits.items():
-        for side, bound, cuts in (("min", limit.min, limit.min_by_language), ("max", limit.max, limit.max_by_language)):
+        for side, bound, cuts in (
+            ("min", limit.min, limit.min_by_language),
+            ("max", limit.max, limit.max_by_language),
+        ):
             if bound is not None or cuts:
                 name = f"{feature.upper()}_{'UNDER_MIN' if side == 'min' else 'OVER_MAX'}"
                 by_language = tuple(sorted(cuts.items()))
-                rule = Rule(name, "limits", feature, side, bound, languages=limit.languages, cuts=by_language)  # type: ignore[arg-type]
+                rule = Rule(
+                    name,
+                    "limits",
+                    feature,
+                    side,  # type: ignore[arg-type]
+                    bound,
+                    languages=limit.languages,
+                    cuts=by_language,
+                )
                 rules[name] = (rule, limit.drops)
         if limit.pareto is not None:
             name = f"{feature.upper()}_NOT_DRAWN"
-            rules[name] = (Rule(name, "limits", drawn_feature(feature), "min", 0.0, languages=limit.languages), limit.drops)
+            rules[name] = (
+                Rule(name, "limits", drawn_feature(feature), "min", 0.0, languages=limit.languages),
+                limit.drops,
+            )
     return rules
 
 
 def _numbers(rule: Rule) -> str:
     """The thresholds of a preset's rule in words."""
-    return ", ".join([f"{rule.threshold:g}", *(f"{cut:g} for {language}" for language, cut in rule.cuts)])
+    return ", ".join(
+        [f"{rule.threshold:g}", *(f"{cut:g} for {language}" for language, cut in rule.cuts)]
+    )

@@ -1,11 +1,13 @@
-"""Which score is good enough? Limits on scores, made into numbers that hold for every part, and draws of documents.
+"""Which score is good enough? Limits on scores, made into numbers that hold for every part, and
+draws of documents.
 
-A share (`keep_frac`), a quantile, or a draw is no number that a document can be held against by itself. Shares and quantiles
-are resolved once, over all documents with a score, whatever other rules say of them (`tasks.corpus.score_cuts`): DCLM (Li et al. 2024)
-keeps the best tenth, CCNet (Wenzek et al. 2020) cuts each language at its own percentiles, the default for perplexities. Draws
-are functions of a document's id: `pareto` keeps a document where a Pareto variate is over 1 - score (Brown et al. 2020,
-appendix A, shape 9), so that some of what a classifier dislikes stays; `spare_frac` lets a share pass whatever its score.
-Documents without a score are not judged by it.
+A share (`keep_frac`), a quantile, or a draw is no number that a document can be held against by
+itself. Shares and quantiles are resolved once, over all documents with a score, whatever other
+rules say of them (`tasks.corpus.score_cuts`): DCLM (Li et al. 2024) keeps the best tenth, CCNet
+(Wenzek et al. 2020) cuts each language at its own percentiles, the default for perplexities. Draws
+are functions of a document's id: `pareto` keeps a document where a Pareto variate is over 1 - score
+(Brown et al. 2020, appendix A, shape 9), so that some of what a classifier dislikes stays;
+`spare_frac` lets a share pass whatever its score. Documents without a score are not judged by it.
 """
 
 from __future__ import annotations
@@ -31,38 +33,65 @@ if TYPE_CHECKING:
 
 
 def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
-    """Raise ConfigError for a limit on what is neither a feature nor one of the scores, and for shares of a part of the run."""
+    """Raise ConfigError for a limit on what is neither a feature nor one of the scores, and for
+    shares of a part of the run."""
     measured = (*FEATURES, *config.list_features())
     for name in known:
         if name in config.list_features():
-            raise ConfigError(f"{name} is a score and a list of quality; give one of them another name")
-    overlays = [("", config.limits), *((f"{place}.", overlay.limits) for place, overlay in config.overlays().items())]
+            raise ConfigError(
+                f"{name} is a score and a list of quality; give one of them another name"
+            )
+    overlays = [
+        ("", config.limits),
+        *((f"{place}.", overlay.limits) for place, overlay in config.overlays().items()),
+    ]
     for where, limits in overlays:
         for name, limit in limits.items():
             place = f"quality.{where}limits.{name}"
             if name not in measured and name not in known:
                 hint = nearest(name, [*measured, *known])
-                raise ConfigError(f"{place} is neither a feature nor a score of this run (see scores.classifiers); {hint}")
+                raise ConfigError(
+                    f"{place} is neither a feature nor a score of this run (see"
+                    f" scores.classifiers); {hint}"
+                )
             if name in measured and (limit.is_share or limit.pareto is not None):
-                raise ConfigError(f"{place}: shares, quantiles and draws are for scores; what lists find has min and max")
+                raise ConfigError(
+                    f"{place}: shares, quantiles and draws are for scores; what lists find has min"
+                    " and max"
+                )
             if where and (limit.is_share or limit.pareto is not None or limit.spare_frac):
-                raise ConfigError(f"{place}: shares and draws are of all documents; put them into quality.limits.{name}")
+                raise ConfigError(
+                    f"{place}: shares and draws are of all documents; put them into"
+                    f" quality.limits.{name}"
+                )
 
 
 def limited_scores(config: QualityConfig) -> list[str]:
     """Scores that some limit stands on, in a fixed order."""
-    limited = [*config.limits, *(name for overlay in config.overlays().values() for name in overlay.limits)]
-    return sorted({name for name in limited if name not in FEATURES and name not in config.list_features()})
+    limited = [
+        *config.limits,
+        *(name for overlay in config.overlays().values() for name in overlay.limits),
+    ]
+    return sorted(
+        {name for name in limited if name not in FEATURES and name not in config.list_features()}
+    )
 
 
 def resolve_limits(config: QualityConfig, scores: Artifact, parts: Sequence[Part]) -> QualityConfig:
-    """The same limits with bounds in place of shares and quantiles. Raises ConfigError where no document has the score."""
-    resolved = {name: _resolve(name, limit, scores, parts) if limit.is_share else limit for name, limit in config.limits.items()}
+    """The same limits with bounds in place of shares and quantiles. Raises ConfigError where no
+    document has the score."""
+    resolved = {
+        name: _resolve(name, limit, scores, parts) if limit.is_share else limit
+        for name, limit in config.limits.items()
+    }
     return replace(config, limits=resolved)
 
 
-def judged_scores(ids: Sequence[bytes], table: pa.Table, config: QualityConfig) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Columns of scores and draws for the sidecar, and the values that rules judge: NaN where null or spared."""
+def judged_scores(
+    ids: Sequence[bytes], table: pa.Table, config: QualityConfig
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Columns of scores and draws for the sidecar, and the values that rules judge: NaN where null
+    or spared."""
     columns: dict[str, Any] = {}
     judged: dict[str, np.ndarray] = {}
     for name in table.column_names:
@@ -74,7 +103,9 @@ def judged_scores(ids: Sequence[bytes], table: pa.Table, config: QualityConfig) 
         if limit is not None and limit.pareto is not None:
             drawn = (1 - uniform(ids, name)) ** (-1 / limit.pareto) - 1
             judged[drawn_feature(name)] = values - (1 - drawn)
-            columns[drawn_feature(name)] = pa.array(judged[drawn_feature(name)], pa.float32(), from_pandas=True)
+            columns[drawn_feature(name)] = pa.array(
+                judged[drawn_feature(name)], pa.float32(), from_pandas=True
+            )
         if limit is not None and limit.spare_frac:
             spared = uniform(ids, f"spare {name}") < limit.spare_frac
             values = np.where(spared, np.nan, values)
@@ -102,13 +133,18 @@ def _resolve(name: str, limit: Limit, scores: Artifact, parts: Sequence[Part]) -
     lower: dict[str, float] = {}
     upper: dict[str, float] = {}
     if limit.keep_frac is not None:
-        (lower if best == "high" else upper).update(cuts_keeping(values, groups, limit.keep_frac, best))
+        (lower if best == "high" else upper).update(
+            cuts_keeping(values, groups, limit.keep_frac, best)
+        )
     if limit.min_quantile is not None:
         lower.update(cuts_keeping(values, groups, 1 - limit.min_quantile, "high"))
     if limit.max_quantile is not None:
         upper.update(cuts_keeping(values, groups, limit.max_quantile, "low"))
     if not lower and not upper:
-        raise ConfigError(f"quality.limits.{name} asks for a share of no document: none has this score; see the scores stage")
+        raise ConfigError(
+            f"quality.limits.{name} asks for a share of no document: none has this score; see the"
+            " scores stage"
+        )
     whole = {"min": lower.pop(WHOLE, None), "max": upper.pop(WHOLE, None)}
     shares = dict.fromkeys(("keep_frac", "min_quantile", "max_quantile"))
     return replace(limit, **shares, **whole, min_by_language=lower, max_by_language=upper)  # type: ignore[arg-type]
@@ -116,6 +152,14 @@ def _resolve(name: str, limit: Limit, scores: Artifact, parts: Sequence[Part]) -
 
 def score_values(name: str, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
     """A score of all documents (float64, NaN for null) and their languages."""
-    values = [read_table(p.payload["scores"], [name])[name].to_numpy(zero_copy_only=False).astype(np.float64) for p in parts]
-    languages = [np.array(read_table(p.payload["language"], ["language"])["language"].to_pylist(), object) for p in parts]
+    values = [
+        read_table(p.payload["scores"], [name])[name]
+        .to_numpy(zero_copy_only=False)
+        .astype(np.float64)
+        for p in parts
+    ]
+    languages = [
+        np.array(read_table(p.payload["language"], ["language"])["language"].to_pylist(), object)
+        for p in parts
+    ]
     return np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0, object), *languages])

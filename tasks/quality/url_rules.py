@@ -1,18 +1,22 @@
 """Which documents come from places that are listed, by domain, URL or a word in the URL?
 
-Blocklists come from the configuration, from files (one entry per line, `#` comments) and from folders laid out as those of the
-University of Toulouse (UT1: `CATEGORY/domains`, `CATEGORY/urls`), the blocklist of RefinedWeb and FineWeb. A listed domain stands
-for itself and everything under it, never above the registrable domain of the public suffix list: `example.co.uk` hits
-`a.example.co.uk`, and an entry `co.uk` is an error. A listed URL stands for itself and everything under its path. Lists of
-allowed domains and URLs win over all. One's own entries are checked before a run begins; in folders, which others keep and which
-have odd lines among millions (`a b.com`, `com.ve`, `localhost`, bytes that are no UTF-8), those are passed over and counted.
+Blocklists come from the configuration, from files (one entry per line, `#` comments) and from
+folders laid out as those of the University of Toulouse (UT1: `CATEGORY/domains`, `CATEGORY/urls`),
+the blocklist of RefinedWeb and FineWeb. A listed domain stands for itself and everything under it,
+never above the registrable domain of the public suffix list: `example.co.uk` hits
+`a.example.co.uk`, and an entry `co.uk` is an error. A listed URL stands for itself and everything
+under its path. Lists of allowed domains and URLs win over all. One's own entries are checked before
+a run begins; in folders, which others keep and which have odd lines among millions (`a b.com`,
+`com.ve`, `localhost`, bytes that are no UTF-8), those are passed over and counted.
 
-Compared are hosts in lower case and punycode (IDNA), without user, port and trailing dot, and URLs without scheme, `www.`,
-fragment and final slash. Keywords are pieces of letters and digits of the URL, escapes undone, in any case.
+Compared are hosts in lower case and punycode (IDNA), without user, port and trailing dot, and URLs
+without scheme, `www.`, fragment and final slash. Keywords are pieces of letters and digits of the
+URL, escapes undone, in any case.
 
-In: url. Out: features `url_domain`, `url_listed`, `url_keyword` (0 or 1, int64; 0 without a URL) and the rules URL_DOMAIN,
-URL_LISTED, URL_KEYWORD. Cost: entries are looked up by hash, hosts once for each different one. A list is a set in memory: some
-100 bytes an entry. Left out: patterns, and the private part of the public suffix list (`github.io` can be listed).
+In: url. Out: features `url_domain`, `url_listed`, `url_keyword` (0 or 1, int64; 0 without a URL)
+and the rules URL_DOMAIN, URL_LISTED, URL_KEYWORD. Cost: entries are looked up by hash, hosts once
+for each different one. A list is a set in memory: some 100 bytes an entry. Left out: patterns, and
+the private part of the public suffix list (`github.io` can be listed).
 """
 
 from __future__ import annotations
@@ -85,7 +89,9 @@ class UrlRules:
 
     def __post_init__(self) -> None:
         if self.categories and not self.folders:
-            raise ConfigError("categories choose among those of folders, and there are none; give folders=[…]")
+            raise ConfigError(
+                "categories choose among those of folders, and there are none; give folders=[…]"
+            )
         for setting, read in _READ.items():
             for entry in getattr(self, setting, ()):
                 read(entry, f"quality.urls.{setting}")
@@ -107,7 +113,8 @@ def url_rules(rules: UrlRules) -> list[tuple[Rule, bool]]:
 
 
 def url_files(rules: UrlRules) -> dict[str, Path]:
-    """{place in the configuration: file}. Raises ConfigError on folders and categories that are not there."""
+    """{place in the configuration: file}. Raises ConfigError on folders and categories that are not
+    there."""
     files: dict[str, Path] = {}
     for setting in _FILES:
         files |= {f"urls/{setting}/{i}": path for i, path in enumerate(getattr(rules, setting))}
@@ -116,24 +123,32 @@ def url_files(rules: UrlRules) -> dict[str, Path]:
         found = sorted(folder.glob("*/domains")) + sorted(folder.glob("*/urls"))
         if not found:
             raise ConfigError(
-                f"quality.urls.folders ({folder}) holds no CATEGORY/domains and no CATEGORY/urls; give a UT1 folder"
+                f"quality.urls.folders ({folder}) holds no CATEGORY/domains and no CATEGORY/urls;"
+                " give a UT1 folder"
             )
         categories |= {path.parent.name for path in found}
-        chosen = [path for path in found if not rules.categories or path.parent.name in rules.categories]
+        chosen = [
+            path for path in found if not rules.categories or path.parent.name in rules.categories
+        ]
         files |= {f"urls/folders/{i}/{path.parent.name}/{path.name}": path for path in chosen}
     for category in rules.categories:
         if category not in categories:
             hint = nearest(category, sorted(categories))
-            raise ConfigError(f"quality.urls.categories names {category}, which no folder has; {hint}")
+            raise ConfigError(
+                f"quality.urls.categories names {category}, which no folder has; {hint}"
+            )
     return files
 
 
 def check_url_files(rules: UrlRules) -> None:
-    """Raise ConfigError for an entry that means nothing in a file of one's own, as reading it would."""
+    """Raise ConfigError for an entry that means nothing in a file of one's own, as reading it
+    would."""
     for setting in _FILES:
         for i, path in enumerate(getattr(rules, setting)):
             stat = path.stat()
-            _entries_of(path, setting, f"quality.urls/{setting}/{i}", (stat.st_size, stat.st_mtime_ns))
+            _entries_of(
+                path, setting, f"quality.urls/{setting}/{i}", (stat.st_size, stat.st_mtime_ns)
+            )
 
 
 def odd_entries(rules: UrlRules, files_digest: str) -> dict[str, int]:
@@ -142,7 +157,8 @@ def odd_entries(rules: UrlRules, files_digest: str) -> dict[str, int]:
 
 
 def check_entries(rules: UrlRules) -> None:
-    """Raise ConfigError on an entry of the configuration itself that is no domain, no URL or no word."""
+    """Raise ConfigError on an entry of the configuration itself that is no domain, no URL or no
+    word."""
     for setting in ("domains", "allow_domains"):
         for entry in getattr(rules, setting):
             _domain(entry, f"quality.urls.{setting}")
@@ -165,11 +181,15 @@ def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict
     encoded = urls.combine_chunks().dictionary_encode()
     encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
     hosts: dict[str, tuple[bool, bool]] = {}
-    verdicts = np.zeros((len(encoded.dictionary) + 1, len(FEATURES_OF_URLS)), np.int64)  # the last: no URL
+    verdicts = np.zeros(
+        (len(encoded.dictionary) + 1, len(FEATURES_OF_URLS)), np.int64
+    )  # the last: no URL
     for i, url in enumerate(encoded.dictionary.to_pylist()):
         verdicts[i] = lists.judge(url, hosts)
     rows = verdicts[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()]
-    return {name: rows[:, i].copy() for i, name in enumerate(FEATURES_OF_URLS) if name in rules.finds}
+    return {
+        name: rows[:, i].copy() for i, name in enumerate(FEATURES_OF_URLS) if name in rules.finds
+    }
 
 
 def count_urls(features: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -195,17 +215,23 @@ class _Lists:
         host, rest = split
         if host not in hosts:
             above = domains_above(host, self.suffixes)
-            hosts[host] = (not self.domains.isdisjoint(above), not self.allow_domains.isdisjoint(above))
+            hosts[host] = (
+                not self.domains.isdisjoint(above),
+                not self.allow_domains.isdisjoint(above),
+            )
         blocked, allowed = hosts[host]
         paths = places_above(host, rest) if self.urls or self.allow_urls else []
         if allowed or not self.allow_urls.isdisjoint(paths):
             return 0, 0, 0
-        keyword = bool(self.keywords) and not self.keywords.isdisjoint(_PIECES.findall(unquote(host + rest).casefold()))
+        keyword = bool(self.keywords) and not self.keywords.isdisjoint(
+            _PIECES.findall(unquote(host + rest).casefold())
+        )
         return int(blocked), int(not self.urls.isdisjoint(paths)), int(keyword)
 
 
 def split_url(url: str) -> tuple[str, str] | None:
-    """(host, what follows it up to the fragment) of an absolute URL or one without a scheme; None where there is no host."""
+    """(host, what follows it up to the fragment) of an absolute URL or one without a scheme; None
+    where there is no host."""
     url = url.strip()
     try:
         pieces = urlsplit(url if _SCHEME.match(url) or url.startswith("//") else f"//{url}")
@@ -217,7 +243,8 @@ def split_url(url: str) -> tuple[str, str] | None:
 
 
 def normal_host(host: str) -> str:
-    """Lower case, punycode, no dots at the end; a name that IDNA does not allow stays as it is, but for case."""
+    """Lower case, punycode, no dots at the end; a name that IDNA does not allow stays as it is, but
+    for case."""
     host = host.translate(_IDNA_DOTS).lower().rstrip(".")
     if host.isascii():
         return host
@@ -228,8 +255,13 @@ def normal_host(host: str) -> str:
 
 
 def domains_above(host: str, suffixes: PublicSuffixList) -> list[str]:
-    """The host and the domains above it, down to the registrable one; an address or an unknown host alone."""
-    registrable = suffixes.privatesuffix(host) if not host.replace(".", "").isdigit() and ":" not in host else None
+    """The host and the domains above it, down to the registrable one; an address or an unknown host
+    alone."""
+    registrable = (
+        suffixes.privatesuffix(host)
+        if not host.replace(".", "").isdigit() and ":" not in host
+        else None
+    )
     if registrable is None:
         return [host]
     labels, least = host.split("."), registrable.count(".") + 1
@@ -237,7 +269,8 @@ def domains_above(host: str, suffixes: PublicSuffixList) -> list[str]:
 
 
 def places_above(host: str, rest: str) -> list[str]:
-    """The URL, without its query, and every folder above it, as `host/path`; `www.` and final slashes are left out."""
+    """The URL, without its query, and every folder above it, as `host/path`; `www.` and final
+    slashes are left out."""
     host = host.removeprefix("www.")
     path = rest.partition("?")[0]
     names = path.strip("/").split("/") if path.strip("/") else []
@@ -255,7 +288,10 @@ def _public_suffixes() -> PublicSuffixList:
 @lru_cache(maxsize=2)
 def _read_lists(rules: UrlRules, files_digest: str) -> _Lists:
     files, odd = url_files(rules), Counter[str]()
-    lists: dict[str, set[str]] = {setting: {read(e, setting) for e in getattr(rules, setting)} for setting, read in _READ.items()}
+    lists: dict[str, set[str]] = {
+        setting: {read(e, setting) for e in getattr(rules, setting)}
+        for setting, read in _READ.items()
+    }
     for name, path in files.items():
         _, kind, *_, last = name.split("/")
         if kind != "folders":
@@ -266,13 +302,16 @@ def _read_lists(rules: UrlRules, files_digest: str) -> _Lists:
                 lists[last].add(_READ[last](entry, name))
             except ConfigError:
                 odd[name] += 1
-    domains, urls, keywords, allow_domains, allow_urls = (frozenset(lists[setting]) for setting in _READ)
+    domains, urls, keywords, allow_domains, allow_urls = (
+        frozenset(lists[setting]) for setting in _READ
+    )
     return _Lists(_public_suffixes(), domains, urls, keywords, allow_domains, allow_urls, odd)
 
 
 @lru_cache(maxsize=16)
 def _entries_of(path: Path, setting: str, where: str, version: Any) -> frozenset[str]:
-    """The entries of a file of one's own. `version`: of its content, so that it is read again when it has changed."""
+    """The entries of a file of one's own. `version`: of its content, so that it is read again when
+    it has changed."""
     read = _READ[_FILES[setting]]
     return frozenset(read(entry, f"{where} ({path})") for entry in read_entries(path, where))
 
@@ -281,11 +320,13 @@ def _domain(entry: str, where: str) -> str:
     host = normal_host(entry.strip().removeprefix("*.").lstrip("."))
     if not host or any(char in host for char in "/:@ ") or ".." in host or not host.isprintable():
         raise ConfigError(
-            f"{where} holds {entry!r}, which is no domain; write it like example.com, and addresses of pages under urls"
+            f"{where} holds {entry!r}, which is no domain; write it like example.com, and addresses"
+            " of pages under urls"
         )
     if not host.replace(".", "").isdigit() and _public_suffixes().is_public(host):
         raise ConfigError(
-            f"{where} holds {entry!r}, a public suffix under which anybody has a domain; list the domains under it that are meant"
+            f"{where} holds {entry!r}, a public suffix under which anybody has a domain; list the"
+            " domains under it that are meant"
         )
     return host
 
@@ -293,7 +334,9 @@ def _domain(entry: str, where: str) -> str:
 def _place(entry: str, where: str) -> str:
     split = split_url(entry)
     if split is None or not entry.isprintable():
-        raise ConfigError(f"{where} holds {entry!r}, which is no URL; write it like example.com/path")
+        raise ConfigError(
+            f"{where} holds {entry!r}, which is no URL; write it like example.com/path"
+        )
     host, rest = split
     if not rest.strip("/"):
         raise ConfigError(f"{where} holds {entry!r}, which is a whole host; write it under domains")
@@ -303,7 +346,9 @@ def _place(entry: str, where: str) -> str:
 def _keyword(entry: str, where: str) -> str:
     word = entry.strip().casefold()
     if not _PIECES.fullmatch(word):
-        raise ConfigError(f"{where} holds {entry!r}; a keyword of URLs is one word of letters and digits")
+        raise ConfigError(
+            f"{where} holds {entry!r}; a keyword of URLs is one word of letters and digits"
+        )
     return word
 
 
@@ -315,5 +360,10 @@ _READ: Mapping[str, Callable[[str, str], str]] = {
     "allow_urls": _place,
 }
 """How an entry of a setting is read."""
-_FILES = {"domain_files": "domains", "url_files": "urls", "keyword_files": "keywords", "allow_domain_files": "allow_domains"}
+_FILES = {
+    "domain_files": "domains",
+    "url_files": "urls",
+    "keyword_files": "keywords",
+    "allow_domain_files": "allow_domains",
+}
 """Settings that name files, and what those hold."""

@@ -1,9 +1,10 @@
 """Reads the records of a file, in every format as one stream of records and faults.
 
-A file is one stream of items, an archive one per member. What cannot be read becomes a `Fault` with file position and error:
-a bad record costs that record, and damage in the middle of a file keeps what is before it. The name of a file says its format
-(formats.py), its first bytes correct the name (contents.py); then there is one module per format. Memory is one block plus the
-longest record, which `Limits` bounds.
+A file is one stream of items, an archive one per member. What cannot be read becomes a `Fault` with
+file position and error: a bad record costs that record, and damage in the middle of a file keeps
+what is before it. The name of a file says its format (formats.py), its first bytes correct the name
+(contents.py); then there is one module per format. Memory is one block plus the longest record,
+which `Limits` bounds.
 """
 
 from __future__ import annotations
@@ -34,14 +35,28 @@ READERS: Mapping[str, Reader] = {
     "warc": read_warc,
 }
 
-__all__ = ["Columns", "Dropped", "Fault", "Item", "Layout", "Record", "Skipped", "json_type", "read_streams"]
+__all__ = [
+    "Columns",
+    "Dropped",
+    "Fault",
+    "Item",
+    "Layout",
+    "Record",
+    "Skipped",
+    "json_type",
+    "read_streams",
+]
 
 
 def read_streams(
-    file: BinaryIO, relative: str, columns: Columns, layout: Layout = BY_NAME, limits: Limits = USUAL
+    file: BinaryIO,
+    relative: str,
+    columns: Columns,
+    layout: Layout = BY_NAME,
+    limits: Limits = USUAL,
 ) -> Iterator[tuple[str, Iterator[Item]]]:
-    """(name, items) of a file that is open, or of each member where it is an archive. Items must be taken before the next
-    stream is."""
+    """(name, items) of a file that is open, or of each member where it is an archive. Items must be
+    taken before the next stream is."""
     form = format_of(relative, layout.format)
     assert form is not None, f"{relative} was listed but has no reader"
     known = recognise(file, form)
@@ -54,25 +69,39 @@ def read_streams(
         else:
             name, member_form, member_stream = member
             inner = f"{relative}!{name}"
-            yield inner, _items(recognise(member_stream, member_form), inner, columns, layout, limits)
+            yield (
+                inner,
+                _items(recognise(member_stream, member_form), inner, columns, layout, limits),
+            )
 
 
-def _items(known: tuple[BinaryIO, Format] | Fault, name: str, columns: Columns, layout: Layout, limits: Limits) -> Iterator[Item]:
+def _items(
+    known: tuple[BinaryIO, Format] | Fault,
+    name: str,
+    columns: Columns,
+    layout: Layout,
+    limits: Limits,
+) -> Iterator[Item]:
     if isinstance(known, Fault):
         return iter((known,))
     stream, form = known
-    return _guarded(_reader(form.kind, layout)(stream, form.compression, name, columns, limits), form.kind)
+    return _guarded(
+        _reader(form.kind, layout)(stream, form.compression, name, columns, limits), form.kind
+    )
 
 
 def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
     """The items of a file or a member, of which what its parser fails on costs the rest.
 
-    A parser may fail on what others wrote in more ways than it says. These few kinds come of the input; any other is ours.
+    A parser may fail on what others wrote in more ways than it says. These few kinds come of the
+    input; any other is ours.
     """
     try:
         yield from items
     except PARSER_TROUBLE as error:
-        yield Fault(1, None, f"unreadable {kind}: its reader failed ({type(error).__name__})", ends=True)
+        yield Fault(
+            1, None, f"unreadable {kind}: its reader failed ({type(error).__name__})", ends=True
+        )
 
 
 def _reader(kind: str, layout: Layout) -> Reader:

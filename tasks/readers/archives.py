@@ -1,8 +1,9 @@
 """Zip and tar archives: every member with a reader is read like a file of its own.
 
-A member is named `archive.zip!folder/file.jsonl`, also where the archive calls it `./folder/file.jsonl`. Members without a
-reader, hidden ones and archives in archives are skipped, as `archive_member`. A member that is damaged is a fault of that
-member; a tar archive that ends early, or goes on after its end, is one of the archive. Encrypted members are faults, and so are
+A member is named `archive.zip!folder/file.jsonl`, also where the archive calls it
+`./folder/file.jsonl`. Members without a reader, hidden ones and archives in archives are skipped,
+as `archive_member`. A member that is damaged is a fault of that member; a tar archive that ends
+early, or goes on after its end, is one of the archive. Encrypted members are faults, and so are
 members of a zip archive that share bytes, as only bombs do. Bounds: tasks.readers.recordlimits.
 """
 
@@ -31,9 +32,11 @@ SPOOLED_BYTES = 64_000_000
 """Members that are read from several places are copied, in memory up to this size."""
 
 PIECE_BYTES = 1 << 16
-"""Asked of a member at once: what the library decompresses for it is not bounded for bzip2 and LZMA."""
+"""Asked of a member at once: what the library decompresses for it is not bounded for bzip2 and
+LZMA."""
 MAX_DIRECTORY_BYTES = 1 << 26
-"""Of a zip archive. The library holds twenty times as much, and reads nothing else that is long at once."""
+"""Of a zip archive. The library holds twenty times as much, and reads nothing else that is long at
+once."""
 LZMA_HEADER_BYTES, LZMA_DICTIONARY = 9, slice(5, 9)
 """At the beginning of a member of a zip archive that is in LZMA."""
 
@@ -48,15 +51,19 @@ ZIP_TROUBLE = (
     OverflowError,
     struct.error,
 )
-"""What a broken archive makes the library raise: also for offsets before its beginning, and passwords."""
+"""What a broken archive makes the library raise: also for offsets before its beginning, and
+passwords."""
 
 Member = tuple[str, Format, BinaryIO] | Fault | Skipped
 SKIPPED = Skipped("archive_member")
 
 
 def read_members(stream: BinaryIO, kind: str, compression: str, limits: Limits) -> Iterator[Member]:
-    """(name, format, stream) of each member that has a reader; the stream is valid until the next one is asked for."""
-    yield from _read_zip(stream, limits) if kind == "zip" else _read_tar(stream, compression, limits)
+    """(name, format, stream) of each member that has a reader; the stream is valid until the next
+    one is asked for."""
+    yield from (
+        _read_zip(stream, limits) if kind == "zip" else _read_tar(stream, compression, limits)
+    )
 
 
 def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
@@ -80,13 +87,21 @@ def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
                 yield Fault(1, None, "broken zip: a member overlaps another", ends=True)
                 continue
             try:
-                if entry.compress_type == zipfile.ZIP_LZMA and _lzma_dictionary_bytes(archive, entry) > limits.window_bytes:
+                if (
+                    entry.compress_type == zipfile.ZIP_LZMA
+                    and _lzma_dictionary_bytes(archive, entry) > limits.window_bytes
+                ):
                     yield Fault(1, None, limits.over("a window of a member"), ends=True)
                     continue
                 member = archive.open(entry)
             except ZIP_TROUBLE as error:
                 _require_no_disk_trouble(error)
-                yield Fault(1, None, f"broken zip: a member cannot be opened ({type(error).__name__})", ends=True)
+                yield Fault(
+                    1,
+                    None,
+                    f"broken zip: a member cannot be opened ({type(error).__name__})",
+                    ends=True,
+                )
                 continue
             with member:
                 sound = SoundMember(member)
@@ -106,7 +121,9 @@ def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Me
             form = _member_format(entry.name)
             holes = hole_bytes(entry) if form else 0
             if holes > left_hole_bytes:
-                yield Fault(1, None, limits.over_spooled("holes in the members of an archive"), ends=True)
+                yield Fault(
+                    1, None, limits.over_spooled("holes in the members of an archive"), ends=True
+                )
                 continue
             left_hole_bytes -= holes
             member = archive.extractfile(entry) if form else None
@@ -119,7 +136,9 @@ def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Me
             if part.damage:
                 yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})", ends=True)
         if _goes_on(buffered):
-            more = "the tar archive goes on after its end, as archives do that are appended with cat"
+            more = (
+                "the tar archive goes on after its end, as archives do that are appended with cat"
+            )
             yield Fault(1, None, damaged(more), ends=True)
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         # Other messages than those of the library quote what is in the file.
@@ -220,13 +239,16 @@ class SoundMember(io.RawIOBase):
 
 
 class _Names:
-    """Names of members, each once: an archive may hold several of one name, and their records are not the same."""
+    """Names of members, each once: an archive may hold several of one name, and their records are
+    not the same."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
 
     def name(self, stored: str) -> str:
-        name = "/".join(_steps(stored)).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        name = (
+            "/".join(_steps(stored)).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        )
         self._seen[name] += 1
         return name if self._seen[name] == 1 else f"{name}#{self._seen[name]}"
 
@@ -238,7 +260,8 @@ def _require_no_disk_trouble(error: BaseException) -> None:
 
 
 def _steps(name: str) -> list[str]:
-    """Folders and name: `tar -c .` and others begin them with `./`. No file is ever written by them."""
+    """Folders and name: `tar -c .` and others begin them with `./`. No file is ever written by
+    them."""
     return [step for step in name.split("/") if step not in ("", ".")]
 
 

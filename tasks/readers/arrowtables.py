@@ -1,10 +1,12 @@
-"""Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One record per row.
+"""Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One
+record per row.
 
-Rows come a batch at a time. What a Parquet file claims is looked at first (tasks.readers.parquetfooters). Arrow trusts the
-offsets in IPC buffers, so every batch is checked in full before a value of it is touched. A file that is unreadable from some
-batch on keeps the rows before it and becomes one fault. Streams that are appended to each other are read one after the other.
-A time that Python has no form for (the year 10000, an overflow that somebody wrote) is given as its count of units, one in a
-zone that nobody knows in UTC.
+Rows come a batch at a time. What a Parquet file claims is looked at first
+(tasks.readers.parquetfooters). Arrow trusts the offsets in IPC buffers, so every batch is checked
+in full before a value of it is touched. A file that is unreadable from some batch on keeps the rows
+before it and becomes one fault. Streams that are appended to each other are read one after the
+other. A time that Python has no form for (the year 10000, an overflow that somebody wrote) is given
+as its count of units, one in a zone that nobody knows in UTC.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from tasks.readers.recordlimits import Limits
 
 IPC_FILE_MAGIC = b"ARROW1"
 NO_FORM = (ValueError, OverflowError, KeyError)
-"""What Arrow raises for values that Python has no form for; a zone that is not known is a KeyError."""
+"""What Arrow raises for values that Python has no form for; a zone that is not known is a
+KeyError."""
 NO_VALUE = (*NO_FORM, ArithmeticError)
 """Values that are none, too: a decimal of more digits than its type has."""
 
 
-def read_parquet(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
+def read_parquet(
+    stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
+) -> Iterator[Item]:
     """Records at their row number."""
     try:
         num_rows = batch_rows(stream, limits)
@@ -37,7 +42,9 @@ def read_parquet(stream: BinaryIO, compression: str, name: str, columns: Columns
     yield from _read_rows("Parquet", lambda: _parquet_batches(stream, num_rows))
 
 
-def read_arrow(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
+def read_arrow(
+    stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
+) -> Iterator[Item]:
     """Records at their row number, from a file or a stream, whichever it is."""
     yield from _read_rows("Arrow", lambda: _ipc_batches(stream))
 
@@ -84,16 +91,30 @@ def _read_rows(kind: str, batches: Callable[[], Iterator[pa.RecordBatch]]) -> It
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the file
-        yield Fault(row + 1, None, f"unreadable {kind}: from row {row + 1} on ({type(error).__name__})", ends=True)
+        yield Fault(
+            row + 1,
+            None,
+            f"unreadable {kind}: from row {row + 1} on ({type(error).__name__})",
+            ends=True,
+        )
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Python has no nanoseconds: without this, what a row holds would depend on whether pandas is installed."""
-    coarser = {"timestamp[ns]": pa.timestamp("us"), "time64[ns]": pa.time64("us"), "duration[ns]": pa.duration("us")}
+    """Python has no nanoseconds: without this, what a row holds would depend on whether pandas is
+    installed."""
+    coarser = {
+        "timestamp[ns]": pa.timestamp("us"),
+        "time64[ns]": pa.time64("us"),
+        "duration[ns]": pa.duration("us"),
+    }
     columns = []
     for column in batch.columns:
         kind = str(column.type).partition(",")[0].rstrip("]") + "]"
-        target = pa.timestamp("us", column.type.tz) if pa.types.is_timestamp(column.type) else coarser.get(kind)
+        target = (
+            pa.timestamp("us", column.type.tz)
+            if pa.types.is_timestamp(column.type)
+            else coarser.get(kind)
+        )
         columns.append(column.cast(target, safe=False) if kind in coarser and target else column)
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
@@ -110,7 +131,10 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
 
 def _row(row: pa.RecordBatch) -> dict[str, Any] | str:
     try:
-        return {name: _in_python(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)}
+        return {
+            name: _in_python(column[0])
+            for name, column in zip(row.schema.names, row.columns, strict=True)
+        }
     except UnicodeDecodeError as error:
         return f"invalid UTF-8: byte 0x{error.object[error.start]:02x}"
     except NO_VALUE as error:
@@ -123,7 +147,9 @@ def _in_python(scalar: pa.Scalar) -> Any:
     except UnicodeDecodeError:
         raise
     except NO_FORM:
-        if not hasattr(scalar, "value") and not isinstance(scalar, (pa.StructScalar, pa.MapScalar, pa.ListScalar)):
+        if not hasattr(scalar, "value") and not isinstance(
+            scalar, (pa.StructScalar, pa.MapScalar, pa.ListScalar)
+        ):
             raise
     if isinstance(scalar, pa.StructScalar):
         return {name: _in_python(member) for name, member in scalar.items()}
@@ -132,6 +158,8 @@ def _in_python(scalar: pa.Scalar) -> Any:
     if isinstance(scalar, pa.ListScalar):
         return [_in_python(member) for member in scalar.values]
     if pa.types.is_timestamp(scalar.type) and scalar.type.tz:
-        return _in_python(scalar.cast(pa.timestamp(scalar.type.unit, None if scalar.type.tz == "UTC" else "UTC")))
+        return _in_python(
+            scalar.cast(pa.timestamp(scalar.type.unit, None if scalar.type.tz == "UTC" else "UTC"))
+        )
     value = scalar.value
     return _in_python(value) if isinstance(value, pa.Scalar) else value

@@ -1,12 +1,15 @@
-"""Reads the bytes of a file, plain or compressed, as far as they are sound, and finds the next sound place after damage.
+"""Reads the bytes of a file, plain or compressed, as far as they are sound, and finds the next
+sound place after damage.
 
-`read_blocks` decompresses gzip, zstd, bzip2 and xz in bounded memory, over every member and every frame. A stream
-that ends in the middle, or is corrupt there, gives all bytes before that place and then raises `DamagedStream`, so
-that readers can keep what is whole. Blocks have no meaning of their own: only their concatenation counts. `SoundBytes` is
-the same as a file object for libraries that read one: it ends where the soundness does, and says so afterwards.
+`read_blocks` decompresses gzip, zstd, bzip2 and xz in bounded memory, over every member and every
+frame. A stream that ends in the middle, or is corrupt there, gives all bytes before that place and
+then raises `DamagedStream`, so that readers can keep what is whole. Blocks have no meaning of their
+own: only their concatenation counts. `SoundBytes` is the same as a file object for libraries that
+read one: it ends where the soundness does, and says so afterwards.
 
-`read_pieces` also tells where members begin, and resumes after damage at the next member whose content begins as expected. A
-magic number alone is not enough for that: three bytes occur in compressed data by chance.
+`read_pieces` also tells where members begin, and resumes after damage at the next member whose
+content begins as expected. A magic number alone is not enough for that: three bytes occur in
+compressed data by chance.
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ import zstandard
 BLOCK_BYTES = 1 << 20
 COMPRESSED_BLOCK_BYTES = 1 << 13
 ZSTD_STEP_BYTES = 1 << 9
-"""Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can return."""
+"""Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can
+return."""
 MAX_WINDOW_BYTES = 1 << 29
-"""Of earlier content that a decompressor may keep: what it takes at the first bytes of a stream that asks for it."""
+"""Of earlier content that a decompressor may keep: what it takes at the first bytes of a stream
+that asks for it."""
 HELD_COMPRESSED_BYTES = 1 << 20
-"""Of the current member, to find the exact place of damage and members that a damaged one ran into. Damaged deflate data
-turns invalid within some kB."""
+"""Of the current member, to find the exact place of damage and members that a damaged one ran into.
+Damaged deflate data turns invalid within some kB."""
 MAX_MEMBER_HEADER_BYTES = 1 << 17
 """A gzip header has an extra field of up to 64 kB and names."""
 TRAILER_BYTES = 4
@@ -63,8 +68,8 @@ class Gap(NamedTuple):
     resumed_at: int
     """Compressed bytes before the next sound member."""
     missing_bytes: int
-    """Uncompressed bytes that the damaged member states beyond those that were given; negative where it gave more than it
-    states, 0 where it states nothing."""
+    """Uncompressed bytes that the damaged member states beyond those that were given; negative
+    where it gave more than it states, 0 where it states nothing."""
 
 
 Piece = bytes | MemberStart | Gap
@@ -76,7 +81,8 @@ class _Codec(NamedTuple):
     make: Callable[[int], Any]
     """A decompressor whose window has at most so many bytes."""
     step: Callable[[Any, bytes], tuple[bytes, bytes]]
-    """(block, what of the pending bytes is still to be decompressed); the libraries differ in how they say the latter."""
+    """(block, what of the pending bytes is still to be decompressed); the libraries differ in how
+    they say the latter."""
     errors: tuple[type[Exception], ...]
     """MemoryError among them: a window that a stream asks for is taken at once."""
     stated_length: Callable[[bytes, bytes], int | None]
@@ -118,19 +124,31 @@ def _frame_size(first: bytes, last: bytes) -> int | None:
 
 _CODECS: Mapping[str, _Codec] = {
     ".gz": _Codec(
-        "gzip", b"\x1f\x8b\x08", lambda window: zlib.decompressobj(wbits=31), _inflate, (zlib.error, MemoryError), _isize
+        "gzip",
+        b"\x1f\x8b\x08",
+        lambda window: zlib.decompressobj(wbits=31),
+        _inflate,
+        (zlib.error, MemoryError),
+        _isize,
     ),
     ".zst": _Codec(
         "zstd",
         b"\x28\xb5\x2f\xfd",
-        lambda window: zstandard.ZstdDecompressor(max_window_size=min(window, 1 << 31)).decompressobj(),
+        lambda window: zstandard.ZstdDecompressor(
+            max_window_size=min(window, 1 << 31)
+        ).decompressobj(),
         _unzstd,
         (zstandard.ZstdError, MemoryError),
         _frame_size,
         padded=False,
     ),
     ".bz2": _Codec(
-        "bzip2", b"BZh", lambda window: bz2.BZ2Decompressor(), _unpack, (OSError, EOFError, MemoryError), lambda first, last: None
+        "bzip2",
+        b"BZh",
+        lambda window: bz2.BZ2Decompressor(),
+        _unpack,
+        (OSError, EOFError, MemoryError),
+        lambda first, last: None,
     ),
     ".xz": _Codec(
         "xz",
@@ -143,8 +161,11 @@ _CODECS: Mapping[str, _Codec] = {
 }
 
 
-def read_blocks(stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES) -> Iterator[bytes]:
-    """The uncompressed bytes of a stream, in blocks. Raises DamagedStream after the last sound byte.
+def read_blocks(
+    stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES
+) -> Iterator[bytes]:
+    """The uncompressed bytes of a stream, in blocks. Raises DamagedStream after the last sound
+    byte.
 
     compression: a suffix of `tasks.readers.formats.COMPRESSIONS`, or empty.
     """
@@ -154,12 +175,16 @@ def read_blocks(stream: BinaryIO, compression: str = "", max_window_bytes: int =
 
 
 def read_pieces(
-    stream: BinaryIO, compression: str = "", begins: bytes = b"", max_window_bytes: int = MAX_WINDOW_BYTES
+    stream: BinaryIO,
+    compression: str = "",
+    begins: bytes = b"",
+    max_window_bytes: int = MAX_WINDOW_BYTES,
 ) -> Iterator[Piece]:
     """Blocks of uncompressed bytes, the places where members begin, and gaps.
 
-    begins: what the content of every member that is worth resuming at begins with; empty: damage ends the stream, and is raised
-    as DamagedStream. So is damage after which there is no such member.
+    begins: what the content of every member that is worth resuming at begins with; empty: damage
+    ends the stream, and is raised as DamagedStream. So is damage after which there is no such
+    member.
     """
     if not compression:
         while block := stream.read(BLOCK_BYTES):
@@ -211,7 +236,10 @@ def read_pieces(
 def _describe(codec: _Codec, raised: BaseException, max_window_bytes: int) -> str:
     if not (isinstance(raised, MemoryError) or "emory" in str(raised)):
         return f"corrupt {codec.name} stream ({raised})"
-    return f"a {codec.name} stream needs a window of more than {max_window_bytes:,} bytes; raise source.max_record_bytes"
+    return (
+        f"a {codec.name} stream needs a window of more than {max_window_bytes:,} bytes; raise"
+        " source.max_record_bytes"
+    )
 
 
 class _Compressed:
@@ -228,7 +256,10 @@ class _Compressed:
 
     def read(self) -> bytes:
         if self._returned:
-            chunk, self._returned = self._returned[:COMPRESSED_BLOCK_BYTES], self._returned[COMPRESSED_BLOCK_BYTES:]
+            chunk, self._returned = (
+                self._returned[:COMPRESSED_BLOCK_BYTES],
+                self._returned[COMPRESSED_BLOCK_BYTES:],
+            )
         else:
             chunk = self._stream.read(COMPRESSED_BLOCK_BYTES)
         self.offset += len(chunk)
@@ -259,7 +290,8 @@ class _Compressed:
 def _salvage(
     codec: _Codec, make: Callable[[], Any], source: _Compressed, pending: bytes, given: int
 ) -> Iterator[tuple[bytes, int]]:
-    """(block, how many of the pending bytes are sound) up to the damage: a call that fails keeps what it had decompressed.
+    """(block, how many of the pending bytes are sound) up to the damage: a call that fails keeps
+    what it had decompressed.
 
     Decompresses the member again, and what failed byte by byte; only where all of it is held.
     """
@@ -283,7 +315,13 @@ def _salvage(
 
 
 def _resume(
-    codec: _Codec, make: Callable[[], Any], source: _Compressed, error: str, stopped_at: int, given: int, begins: bytes
+    codec: _Codec,
+    make: Callable[[], Any],
+    source: _Compressed,
+    error: str,
+    stopped_at: int,
+    given: int,
+    begins: bytes,
 ) -> Gap:
     """Go to the next sound member. Raises DamagedStream where there is none."""
     data = source.held()
@@ -301,9 +339,20 @@ def _resume(
         if _begins(codec, make(), data[found : found + MAX_MEMBER_HEADER_BYTES], begins):
             resumed_at = source.offset - len(data) + found
             source.give_back(data[found:])
-            stated = codec.stated_length(first, data[max(0, found - TRAILER_BYTES) : found]) if is_member else None
-            believed = stated is not None and 0 < stated <= MAX_DEFLATE_RATIO * (resumed_at - span_start)
-            return Gap(error, stopped_at, resumed_at, stated - given if stated is not None and believed else 0)
+            stated = (
+                codec.stated_length(first, data[max(0, found - TRAILER_BYTES) : found])
+                if is_member
+                else None
+            )
+            believed = stated is not None and 0 < stated <= MAX_DEFLATE_RATIO * (
+                resumed_at - span_start
+            )
+            return Gap(
+                error,
+                stopped_at,
+                resumed_at,
+                stated - given if stated is not None and believed else 0,
+            )
         place = found + 1
     raise DamagedStream(error, stopped_at)
 
@@ -321,9 +370,12 @@ def _begins(codec: _Codec, member: Any, data: bytes, begins: bytes) -> bool:
 
 
 class SoundBytes(io.RawIOBase):
-    """The uncompressed bytes of a stream as a file to read forwards. `damage` says, at its end, why it ended early."""
+    """The uncompressed bytes of a stream as a file to read forwards. `damage` says, at its end, why
+    it ended early."""
 
-    def __init__(self, stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES) -> None:
+    def __init__(
+        self, stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES
+    ) -> None:
         self._blocks = read_blocks(stream, compression, max_window_bytes)
         self._block = memoryview(b"")
         self.damage: DamagedStream | None = None

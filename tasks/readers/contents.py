@@ -1,8 +1,9 @@
 """Recognises what a file holds by its first bytes, where that is not what its name says.
 
-Compressed content under any name, and Parquet and Arrow tables under that of another format, are read as what they are, and so is
-plain JSON, WARC, HTML or tar whose name ends in `.gz` and the like. Whatever else is plainly of another kind (a PDF, a zip
-archive under the name of a text) is one fault that says so. What cannot be told from damage is left to its reader.
+Compressed content under any name, and Parquet and Arrow tables under that of another format, are
+read as what they are, and so is plain JSON, WARC, HTML or tar whose name ends in `.gz` and the
+like. Whatever else is plainly of another kind (a PDF, a zip archive under the name of a text) is
+one fault that says so. What cannot be told from damage is left to its reader.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ COMPRESSED: Mapping[str, re.Pattern[bytes]] = {
     ".bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
     ".xz": re.compile(rb"\xfd7zXZ\x00"),
 }
-TABLES: Mapping[str, tuple[bytes, bytes]] = {"parquet": (b"PAR1", b"PAR1"), "arrow": (b"ARROW1\0\0", b"ARROW1")}
+TABLES: Mapping[str, tuple[bytes, bytes]] = {
+    "parquet": (b"PAR1", b"PAR1"),
+    "arrow": (b"ARROW1\0\0", b"ARROW1"),
+}
 """First and last bytes; both are asked for, since text may begin with either."""
 PLAIN: Mapping[str, re.Pattern[bytes]] = {
     "jsonl": re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]"),
@@ -63,14 +67,28 @@ def recognise(stream: BinaryIO, form: Format) -> tuple[BinaryIO, Format] | Fault
             what = f"plain text under a name in {form.compression}; take that off its name"
             return Fault(1, 0, f"another format: {what}", True, 0)
         return stream, form
-    table = next((kind for kind, (first, last) in TABLES.items() if head.startswith(first) and _ends_with(stream, last)), None)
+    table = next(
+        (
+            kind
+            for kind, (first, last) in TABLES.items()
+            if head.startswith(first) and _ends_with(stream, last)
+        ),
+        None,
+    )
     if table is not None:
         return stream, Format(table, "")
     other = f"a file in {compression}" if compression else _other(head, form.kind)
     if other:
-        return Fault(1, 0, f"another format: {other} under the name of {form.kind}; rename or unpack it, or leave it out")
+        return Fault(
+            1,
+            0,
+            f"another format: {other} under the name of {form.kind}; rename or unpack it, or leave"
+            " it out",
+        )
     if form.kind in ("parquet", "zip") and len(head) > 8 and _is_text(head):
-        return Fault(1, 0, f"another format: plain text under the name of {form.kind}; rename it", True, 0)
+        return Fault(
+            1, 0, f"another format: plain text under the name of {form.kind}; rename it", True, 0
+        )
     return stream, form
 
 
@@ -79,13 +97,19 @@ def _other(head: bytes, kind: str) -> str | None:
     if kind in ("zip", "tar", "parquet", "arrow"):
         return None
     what = next((what for what, magic in OTHERS.items() if magic.match(head)), None)
-    # Two letters, or the name of a format, may also begin a text. A PDF may be all text where it begins.
+    # Two letters, or the name of a format, may also begin a text. A PDF may be all text where it
+    # begins.
     return None if what != "a PDF file" and _is_text(head) else what
 
 
 def _is_plain(head: bytes, kind: str) -> bool:
-    """Whether the first bytes are those of the format itself. One sign alone may be that of a damaged stream."""
-    return kind in PLAIN and PLAIN[kind].match(head) is not None and (kind in ("warc", "tar") or _is_text(head))
+    """Whether the first bytes are those of the format itself. One sign alone may be that of a
+    damaged stream."""
+    return (
+        kind in PLAIN
+        and PLAIN[kind].match(head) is not None
+        and (kind in ("warc", "tar") or _is_text(head))
+    )
 
 
 def _is_text(head: bytes) -> bool:

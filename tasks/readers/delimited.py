@@ -1,8 +1,9 @@
 """Comma and tab separated values: the first row names the columns, every other row is a record.
 
-In CSV (RFC 4180) quoted fields may hold separators and line ends. TSV (IANA text/tab-separated-values) has no quotes: a field
-that begins with one is text, not the beginning of a field that swallows rows. A source can say otherwise of both. Blank lines
-are no rows. A row with another number of fields than the first is a fault. A quote that is never closed takes the rest of
+In CSV (RFC 4180) quoted fields may hold separators and line ends. TSV (IANA
+text/tab-separated-values) has no quotes: a field that begins with one is text, not the beginning of
+a field that swallows rows. A source can say otherwise of both. Blank lines are no rows. A row with
+another number of fields than the first is a fault. A quote that is never closed takes the rest of
 the file with it, as one fault. Memory is one block plus the longest row.
 """
 
@@ -28,19 +29,29 @@ DELIMITED: Mapping[str, Layout] = {"csv": Layout("csv", ",", '"'), "tsv": Layout
 def read_delimited(
     stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits, layout: Layout
 ) -> Iterator[Item]:
-    """Records at the byte offset of their first line. `layout` has a delimiter, and a quote or an empty one."""
+    """Records at the byte offset of their first line. `layout` has a delimiter, and a quote or an
+    empty one."""
     csv.field_size_limit(MAX_FIELD_CHARS)
     lines = _Lines(stream, compression, limits, layout.quote or "")
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if layout.quote else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=layout.delimiter or ",", quotechar=layout.quote or None, quoting=quoting, strict=True)
+    reader = csv.reader(
+        lines,
+        delimiter=layout.delimiter or ",",
+        quotechar=layout.quote or None,
+        quoting=quoting,
+        strict=True,
+    )
     header: list[str] | None = None
     while True:
         number, offset = lines.begin_row()
         try:
             row = next(reader, None)
         except csv.Error as error:
-            # How far a compressed file was read before is not known: the rest was, in search of the end of a quotation.
-            yield Fault(number, offset, f"broken CSV: {error}", lines.ended, None if compression else offset)
+            # How far a compressed file was read before is not known: the rest was, in search of the
+            # end of a quotation.
+            yield Fault(
+                number, offset, f"broken CSV: {error}", lines.ended, None if compression else offset
+            )
             if lines.ended:
                 break
             continue
@@ -63,13 +74,16 @@ def read_delimited(
         else:
             yield Record(offset, number, offset, dict(zip(header, row, strict=True)))
     if lines.damage:
-        yield Fault(lines.number, lines.offset, damaged(lines.damage), True, lines.damage.stopped_at)
+        yield Fault(
+            lines.number, lines.offset, damaged(lines.damage), True, lines.damage.stopped_at
+        )
 
 
 class _Lines:
     """Lines as text, bytes that are no UTF-8 as surrogates; knows where the next one begins.
 
-    Of the lines of a row over the limit, all that is kept is whether a quotation is open after them.
+    Of the lines of a row over the limit, all that is kept is whether a quotation is open after
+    them.
     """
 
     def __init__(self, stream: BinaryIO, compression: str, limits: Limits, quote: str) -> None:
@@ -99,7 +113,13 @@ class _Lines:
         self.number, self.offset = number + 1, offset + num_bytes + 1
         self.is_long = self.is_long or self.offset - 1 - self._row_offset > self._max_row_bytes
         if self.is_long:
-            num_marks = line.num_marks if isinstance(line, LongLine) else line.count(self._quote.encode()) if self._quote else 0
+            num_marks = (
+                line.num_marks
+                if isinstance(line, LongLine)
+                else line.count(self._quote.encode())
+                if self._quote
+                else 0
+            )
             return (self._quote if self._quote and num_marks % 2 else "") + "\n"
         assert isinstance(line, bytes), "a long line makes a long row"
         text = line.removeprefix(BOM) if number == 1 else line

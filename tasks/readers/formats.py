@@ -1,7 +1,8 @@
 """What does the name of a file say about what it holds?
 
-`pages.warc.gz` is a web archive in gzip, `texts.tar.zst` an archive of files in zstd; the format of a member of an archive is
-read off its own name. Config and planning need this before anything is opened, so nothing heavy is imported here.
+`pages.warc.gz` is a web archive in gzip, `texts.tar.zst` an archive of files in zstd; the format of
+a member of an archive is read off its own name. Config and planning need this before anything is
+opened, so nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ SHORT_NAMES: Mapping[str, tuple[str, str]] = {
 }
 ARCHIVES = ("zip", "tar")
 SEEKING = ("parquet", "arrow", "zip")
-"""Formats that are read from several places of a file; compressed as a whole, they would have to be unpacked first."""
+"""Formats that are read from several places of a file; compressed as a whole, they would have to be
+unpacked first."""
 
 
 class Format(NamedTuple):
@@ -60,14 +62,16 @@ class Layout(NamedTuple):
     delimiter: str | None = None
     """Between the fields of CSV and TSV; None: a comma and a tab."""
     quote: str | None = None
-    """Around fields that may hold the delimiter and line ends; None: `"` in CSV and none in TSV; empty: none."""
+    """Around fields that may hold the delimiter and line ends; None: `"` in CSV and none in TSV;
+    empty: none."""
 
 
 BY_NAME = Layout()
 
 
 def format_of(name: str, assumed: str | None = None) -> Format | None:
-    """The format of a file by its name, or by the ending `assumed` where its own says nothing; None where there is no reader."""
+    """The format of a file by its name, or by the ending `assumed` where its own says nothing; None
+    where there is no reader."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes[-2:]]
     if suffixes and suffixes[-1] in SHORT_NAMES:
         suffixes[-1:] = SHORT_NAMES[suffixes[-1]]

@@ -1,7 +1,7 @@
 """Defines what a reader yields: records, and three kinds of items that are not records.
 
-`read` counts records, faults and drops; what is skipped was never meant as a document (a request in a web archive, a
-picture in a zip file) and is counted beside them.
+`read` counts records, faults and drops; what is skipped was never meant as a document (a request in
+a web archive, a picture in a zip file) and is counted beside them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tasks.readers.recordlimits import Limits
 
 @dataclass(slots=True)
 class Record:
-    """One record. `position` names it for ever: a byte offset in the uncompressed stream, or a row number."""
+    """One record. `position` names it for ever: a byte offset in the uncompressed stream, or a row
+    number."""
 
     position: int
     line: int
@@ -26,7 +27,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What could not be read, and where. The error is `kind: details`, and never quotes the input."""
+    """What could not be read, and where. The error is `kind: details`, and never quotes the
+    input."""
 
     line: int
     byte_offset: int | None
@@ -34,14 +36,16 @@ class Fault:
     ends: bool = field(default=False, compare=False)
     """What comes after it in the file, or in a member of it, is lost too."""
     stopped_at: int | None = field(default=None, compare=False)
-    """Bytes of the file on disk before damage that may have cost more than this; None where they are not known."""
+    """Bytes of the file on disk before damage that may have cost more than this; None where they
+    are not known."""
     resumed_at: int | None = field(default=None, compare=False)
     """Bytes on disk before what is read next; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A record that its reader can tell to be no text; `record` has its place and what is known of it beside a text."""
+    """A record that its reader can tell to be no text; `record` has its place and what is known of
+    it beside a text."""
 
     reason: str
     record: Record | None = field(default=None, compare=False)
@@ -57,8 +61,9 @@ class Skipped:
 Item = Record | Fault | Dropped | Skipped
 
 MAX_NESTING = 254
-"""Lists and objects in each other that a record may hold, itself among them: what orjson writes. Where the standard library gives
-up depends on how deep in calls it is called, so a record near that would be kept by one runner and refused by another."""
+"""Lists and objects in each other that a record may hold, itself among them: what orjson writes.
+Where the standard library gives up depends on how deep in calls it is called, so a record near that
+would be kept by one runner and refused by another."""
 TOO_DEEP = f"nested too deeply: more than {MAX_NESTING} levels"
 
 
@@ -71,9 +76,12 @@ class Columns(NamedTuple):
     added: str | None
 
     def values(self, text: Any, **known: str | None) -> dict[str, Any]:
-        """{column: value} of what is known, under the names of the source; a column that is null is left out."""
+        """{column: value} of what is known, under the names of the source; a column that is null is
+        left out."""
         named = {getattr(self, name): value for name, value in known.items()}
-        return {column: value for column, value in named.items() if column and value is not None} | {self.text: text}
+        return {
+            column: value for column, value in named.items() if column and value is not None
+        } | {self.text: text}
 
 
 Reader = Callable[[BinaryIO, str, str, Columns, Limits], Iterator[Item]]
@@ -84,7 +92,14 @@ def json_type(value: Any) -> str:
     """What JSON calls the type of a value."""
     if value is None:
         return "null"
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "text",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), type(value).__name__)
 
 

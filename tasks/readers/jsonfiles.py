@@ -1,9 +1,11 @@
-"""Reads JSON files: lines, arrays of records, and records over several lines, whichever the file begins with.
+"""Reads JSON files: lines, arrays of records, and records over several lines, whichever the file
+begins with.
 
-The name does not tell them apart, so the beginning of the file does. JSON lines take the fast way of tasks.readers.jsonlines;
-everything else is read value by value (tasks.readers.jsonvalues). A file without a record is one fault that says what it
-holds: an array of numbers, an object around an array, many lines that are not JSON. Left out: arrays within an object, as in
-`{"data": [...]}`; which of its members are records is not ours to guess.
+The name does not tell them apart, so the beginning of the file does. JSON lines take the fast way
+of tasks.readers.jsonlines; everything else is read value by value (tasks.readers.jsonvalues). A
+file without a record is one fault that says what it holds: an array of numbers, an object around an
+array, many lines that are not JSON. Left out: arrays within an object, as in `{"data": [...]}`;
+which of its members are records is not ours to guess.
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ BEGINNING_BYTES = 1 << 16
 MAX_BEGINNING_BYTES = 1 << 21
 """Where only white space follows the first line."""
 MAX_FIRST_FAULTS = 100
-"""Lines without a record at the beginning of a file count one by one, up to so many; more are one fault."""
+"""Lines without a record at the beginning of a file count one by one, up to so many; more are one
+fault."""
 
 
-def read_json(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
-    """Records at the byte offset of their line, or of the object where the file is not one of lines."""
+def read_json(
+    stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
+) -> Iterator[Item]:
+    """Records at the byte offset of their line, or of the object where the file is not one of
+    lines."""
     blocks = read_blocks(stream, compression, limits.window_bytes)
     start, is_all, damage = b"", False, None
     try:
@@ -38,12 +44,15 @@ def read_json(stream: BinaryIO, compression: str, name: str, columns: Columns, l
         is_all, damage = True, error
     again = _again(start, blocks, damage)
     if opens_values(start, is_all):
-        return _as_one_without_records(_read_values(again, start.startswith(BOM), limits), columns, "value")
+        return _as_one_without_records(
+            _read_values(again, start.startswith(BOM), limits), columns, "value"
+        )
     return _as_one_without_records(read_lines(again, limits), columns, "line")
 
 
 def _is_enough(start: bytes) -> bool:
-    """Whether the beginning of a file shows what follows its first line, or that the line is long."""
+    """Whether the beginning of a file shows what follows its first line, or that the line is
+    long."""
     if len(start) > MAX_BEGINNING_BYTES:
         return True
     _, found, rest = start.removeprefix(BOM).lstrip().partition(b"\n")
@@ -59,17 +68,25 @@ def _again(start: bytes, blocks: Iterator[bytes], damage: DamagedStream | None) 
 
 
 def _as_one_without_records(items: Iterator[Item], columns: Columns, unit: str) -> Iterator[Item]:
-    """The items of a file, with one fault in place of many before the first record, or of all where there is none."""
+    """The items of a file, with one fault in place of many before the first record, or of all where
+    there is none."""
     faults: list[Fault] = []
     count, item = 0, None
     for item in items:
         if not isinstance(item, Fault) or item.ends:
             break
-        faults, count, item = [*faults, item] if count < MAX_FIRST_FAULTS else faults, count + 1, None
+        faults, count, item = (
+            [*faults, item] if count < MAX_FIRST_FAULTS else faults,
+            count + 1,
+            None,
+        )
     has_record = isinstance(item, Record)
     if count > MAX_FIRST_FAULTS or (count and unit == "value" and not has_record):
         first, place = faults[0], " before the first record" if has_record else ""
-        what = f"no records: {count:,} {unit}(s){place}, none of them a JSON object (the first: {first.error})"
+        what = (
+            f"no records: {count:,} {unit}(s){place}, none of them a JSON object (the first:"
+            f" {first.error})"
+        )
         yield Fault(first.line, first.byte_offset, what)
     elif unit == "value" and not count and item is None:
         yield Fault(1, 0, "no records: an empty JSON array")
@@ -86,14 +103,19 @@ def _as_one_without_records(items: Iterator[Item], columns: Columns, unit: str) 
 
 def _describe(record: Record, columns: Columns) -> Item:
     """The only object of a file, or what it is where it holds records instead of being one."""
-    lists = [value for value in record.values.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    lists = [
+        value
+        for value in record.values.values()
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+    ]
     if not lists:
         return record
     return Fault(
         record.line,
         record.byte_offset,
-        f"no records: one JSON object without column {columns.text}, in which {len(lists)} array(s) hold "
-        f"{sum(map(len, lists)):,} objects; write those as an array or as lines, e.g. with jq -c '.[] | arrays | .[]'",
+        f"no records: one JSON object without column {columns.text}, in which {len(lists)} array(s)"
+        f" hold {sum(map(len, lists)):,} objects; write those as an array or as lines, e.g. with jq"
+        " -c '.[] | arrays | .[]'",
     )
 
 
@@ -101,11 +123,15 @@ def _read_values(blocks: Iterator[bytes], has_bom: bool, limits: Limits) -> Iter
     values, in_damage, cut_off = Values(blocks, limits.record_bytes), False, None
     for value in values:
         if value.is_long and (value.is_whole or values.damage is None):
-            yield Fault(value.line, value.offset, limits.over("a JSON value"), ends=not value.is_whole)
+            yield Fault(
+                value.line, value.offset, limits.over("a JSON value"), ends=not value.is_whole
+            )
             in_damage = True
             continue
         item = _read_value(value)
-        is_broken = not value.is_whole or (isinstance(item, Fault) and item.error.startswith("broken JSON"))
+        is_broken = not value.is_whole or (
+            isinstance(item, Fault) and item.error.startswith("broken JSON")
+        )
         if is_broken and in_damage and value.data[:1] not in (b"{", b"["):
             continue  # what a broken record leaves behind
         in_damage = is_broken
@@ -129,7 +155,11 @@ def _read_value(value: Value) -> Record | Fault:
     except orjson.JSONDecodeError:
         return read_odd_line(value.data, value.line, value.offset)
     if type(parsed) is not dict:
-        return Fault(value.line, value.offset, f"wrong type: the record is {json_type(parsed)}, not an object")
+        return Fault(
+            value.line,
+            value.offset,
+            f"wrong type: the record is {json_type(parsed)}, not an object",
+        )
     if may_be_rounded(parsed):
         return read_odd_line(value.data, value.line, value.offset)
     return Record(value.offset, value.line, value.offset, parsed)

@@ -1,10 +1,10 @@
 """JSON lines: one record per line that is not blank; one bad line costs that line.
 
-JSON is parsed by orjson. What it refuses is parsed again by the standard library, which tells three things apart:
-broken JSON (a fault), NaN and infinities (not JSON, but common in dumps of data frames; they become null), and
-lone surrogates (become U+FFFD, and the record says so). Integers beyond 64 bits, which orjson rounds, keep
-their digits the same way, wherever in the record they are. Memory is one block plus the longest line. Records over several lines:
-tasks.readers.jsonfiles.
+JSON is parsed by orjson. What it refuses is parsed again by the standard library, which tells three
+things apart: broken JSON (a fault), NaN and infinities (not JSON, but common in dumps of data
+frames; they become null), and lone surrogates (become U+FFFD, and the record says so). Integers
+beyond 64 bits, which orjson rounds, keep their digits the same way, wherever in the record they
+are. Memory is one block plus the longest line. Records over several lines: tasks.readers.jsonfiles.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class LongLine(NamedTuple):
 def read_lines(blocks: Iterator[bytes], limits: Limits) -> Iterator[Item]:
     """Records at the byte offset of their line."""
     loads, number, offset = orjson.loads, 1, 0
-    # One loop over the lines of a block: a generator for each line would cost as much as parsing a short one.
+    # One loop over the lines of a block: a generator for each line would cost as much as parsing a
+    # short one.
     for lines in line_blocks(blocks, limits.record_bytes):
         if isinstance(lines, DamagedStream):
             yield Fault(number, offset, damaged(lines), True, lines.stopped_at)
@@ -56,13 +57,19 @@ def read_lines(blocks: Iterator[bytes], limits: Limits) -> Iterator[Item]:
                     yield read_odd_line(line, number, offset)
             else:
                 if type(values) is not dict:
-                    yield Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
+                    yield Fault(
+                        number,
+                        offset,
+                        f"wrong type: the record is {json_type(values)}, not an object",
+                    )
                 else:
                     for value in values.values():
                         kind = type(value)
                         if kind is str or kind is int:
                             continue
-                        if (kind is float and abs(value) >= 2**63) or ((kind is dict or kind is list) and may_be_rounded(value)):
+                        if (kind is float and abs(value) >= 2**63) or (
+                            (kind is dict or kind is list) and may_be_rounded(value)
+                        ):
                             yield read_odd_line(line, number, offset)
                             break
                     else:
@@ -73,7 +80,8 @@ def read_lines(blocks: Iterator[bytes], limits: Limits) -> Iterator[Item]:
 def line_blocks(
     blocks: Iterator[bytes], max_line_bytes: int, mark: bytes = b"\0"
 ) -> Iterator[list[bytes] | LongLine | DamagedStream]:
-    """Lists of whole lines without their ends, and longer lines between them; at last the damage, where the stream has some.
+    """Lists of whole lines without their ends, and longer lines between them; at last the damage,
+    where the stream has some.
 
     mark: a sign that is counted in longer lines.
     """
@@ -108,7 +116,9 @@ def line_blocks(
         yield [b"".join(held)]
 
 
-def _without_long(lines: list[bytes], max_line_bytes: int, mark: bytes) -> Iterator[list[bytes] | LongLine]:
+def _without_long(
+    lines: list[bytes], max_line_bytes: int, mark: bytes
+) -> Iterator[list[bytes] | LongLine]:
     """Lines that are within the limit in lists, and the others between them."""
     for is_long, some in groupby(lines, lambda line: len(line) > max_line_bytes):
         if is_long:
@@ -120,9 +130,12 @@ def _without_long(lines: list[bytes], max_line_bytes: int, mark: bytes) -> Itera
 def split_lines(
     stream: BinaryIO, compression: str, limits: Limits, mark: bytes
 ) -> Iterator[tuple[int, int, bytes | LongLine | DamagedStream]]:
-    """(line number from 1, byte offset, line); the last one is the damage, where a stream has some."""
+    """(line number from 1, byte offset, line); the last one is the damage, where a stream has
+    some."""
     number, offset = 1, 0
-    for lines in line_blocks(read_blocks(stream, compression, limits.window_bytes), limits.record_bytes, mark):
+    for lines in line_blocks(
+        read_blocks(stream, compression, limits.window_bytes), limits.record_bytes, mark
+    ):
         if isinstance(lines, DamagedStream):
             yield number, offset, lines
             return
@@ -136,7 +149,8 @@ def split_lines(
 
 
 def parse_json(line: bytes) -> tuple[Any, bool]:
-    """The value of a JSON text, and whether lone surrogates were replaced in it. Raises ValueError."""
+    """The value of a JSON text, and whether lone surrogates were replaced in it. Raises
+    ValueError."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -145,7 +159,8 @@ def parse_json(line: bytes) -> tuple[Any, bool]:
 
 
 def may_be_rounded(value: Any) -> bool:
-    """Whether a list or object holds a number so large that it may have been an integer beyond 64 bits, which orjson rounds."""
+    """Whether a list or object holds a number so large that it may have been an integer beyond 64
+    bits, which orjson rounds."""
     held = [value]
     for one in held:  # grows while it is walked
         for member in one.values() if type(one) is dict else one:
@@ -168,14 +183,26 @@ def read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
     try:
         values, surrogates = parse_json(line)
     except UnicodeDecodeError as error:
-        return Fault(number, offset, f"invalid UTF-8: byte 0x{line[error.start]:02x} at byte {error.start} of the line")
+        return Fault(
+            number,
+            offset,
+            f"invalid UTF-8: byte 0x{line[error.start]:02x} at byte {error.start} of the line",
+        )
     except json.JSONDecodeError as error:
-        return Fault(number, offset, f"broken JSON: {error.msg.removesuffix(' starting at')} at character {error.pos}")
+        return Fault(
+            number,
+            offset,
+            f"broken JSON: {error.msg.removesuffix(' starting at')} at character {error.pos}",
+        )
     except ValueError as error:
         return Fault(number, offset, f"broken JSON: {type(error).__name__}")
     if not isinstance(values, dict):
-        return Fault(number, offset, f"wrong type: the record is {json_type(values)}, not an object")
-    return Record(offset, number, offset, values, repaired + (("LONE_SURROGATE",) if surrogates else ()))
+        return Fault(
+            number, offset, f"wrong type: the record is {json_type(values)}, not an object"
+        )
+    return Record(
+        offset, number, offset, values, repaired + (("LONE_SURROGATE",) if surrogates else ())
+    )
 
 
 def _nesting(line: bytes) -> int:
@@ -194,7 +221,8 @@ def _nesting(line: bytes) -> int:
 
 
 def _repaired(value: Any) -> tuple[Any, bool]:
-    """A JSON value without NaN, infinities (null) and lone surrogates (U+FFFD), and whether it had any of the last."""
+    """A JSON value without NaN, infinities (null) and lone surrogates (U+FFFD), and whether it had
+    any of the last."""
     if isinstance(value, str):
         repaired, count = LONE_SURROGATES.subn("\ufffd", value)
         return repaired, count > 0

@@ -1,9 +1,11 @@
-"""Splits JSON that is not one record per line into its records: arrays of objects, and objects over several lines.
+"""Splits JSON that is not one record per line into its records: arrays of objects, and objects over
+several lines.
 
-A small scanner finds where each value ends, by brackets outside of texts; orjson parses one at a time. So an array of any size
-takes the memory of its longest record and one block. No text of JSON goes over a line end, so an unclosed one ends there.
-A record whose brackets do not match would swallow the rest of the array: where one cannot be parsed, the next one is looked
-for by the white space and the first key that the records of the file begin with.
+A small scanner finds where each value ends, by brackets outside of texts; orjson parses one at a
+time. So an array of any size takes the memory of its longest record and one block. No text of JSON
+goes over a line end, so an unclosed one ends there. A record whose brackets do not match would
+swallow the rest of the array: where one cannot be parsed, the next one is looked for by the white
+space and the first key that the records of the file begin with.
 """
 
 from __future__ import annotations
@@ -28,21 +30,24 @@ MAX_BEGINNING_BYTES = 256
 
 
 class Value(NamedTuple):
-    """A value that stands on its own or in an array: where it is, its bytes, and whether its end was found."""
+    """A value that stands on its own or in an array: where it is, its bytes, and whether its end
+    was found."""
 
     line: int
     offset: int
     data: bytes
     is_whole: bool
     is_long: bool = False
-    """Whether it is over the limit: it has no bytes then, and is whole where the next one was found."""
+    """Whether it is over the limit: it has no bytes then, and is whole where the next one was
+    found."""
 
 
 def opens_values(start: bytes, is_all: bool) -> bool:
-    """Whether a file is read value by value: its first line begins an array, or an object, that goes on in the next one.
+    """Whether a file is read value by value: its first line begins an array, or an object, that
+    goes on in the next one.
 
-    start: the beginning of the file; is_all: whether there is no more. A first line that is a value of its own begins JSON
-    lines, but for an array that is all there is.
+    start: the beginning of the file; is_all: whether there is no more. A first line that is a value
+    of its own begins JSON lines, but for an array that is all there is.
     """
     first, found, rest = start.removeprefix(BOM).lstrip().partition(b"\n")
     first, second = first.rstrip(), rest.lstrip().partition(b"\n")[0].rstrip()
@@ -59,18 +64,24 @@ def opens_values(start: bytes, is_all: bool) -> bool:
     if depth <= 0 or (token.end() == len(first) and _is_open(token.group())):
         return False
     if first[:1] == b"{" and first[-1:] in (b"{", b","):
-        # Where a line of JSON lines was cut off there, the next one begins with a bracket and no key.
+        # Where a line of JSON lines was cut off there, the next one begins with a bracket and no
+        # key.
         return second[:1] in (b'"', b"}")
     return first[-1:] in (b"[", b"{", b",", b":") or second[:1] in (b",", b"]", b"}")
 
 
 def _is_open(token: bytes) -> bool:
     """Whether a token is a text that does not end."""
-    return token[:1] == b'"' and (len(token) == 1 or token[-1:] != b'"' or (len(token) - len(token[:-1].rstrip(b"\\"))) % 2 == 0)
+    return token[:1] == b'"' and (
+        len(token) == 1
+        or token[-1:] != b'"'
+        or (len(token) - len(token[:-1].rstrip(b"\\"))) % 2 == 0
+    )
 
 
 class Values:
-    """The values of a file in order, those of arrays one by one. `damage` and `in_array` say, at the end, how it ended."""
+    """The values of a file in order, those of arrays one by one. `damage` and `in_array` say, at
+    the end, how it ended."""
 
     def __init__(self, blocks: Iterator[bytes], max_value_bytes: int) -> None:
         self._blocks, self._max_value_bytes = blocks, max_value_bytes
@@ -115,7 +126,8 @@ class Values:
             yield value
 
     def step_back(self, value: Value) -> bool:
-        """Let what looks like another record within the broken value, which was just given, come next; whether there is one."""
+        """Let what looks like another record within the broken value, which was just given, come
+        next; whether there is one."""
         found = self._next.search(value.data, 1) if self._next is not None else None
         if found is not None:
             self._place -= len(value.data) - found.start()
@@ -140,7 +152,8 @@ class Values:
         self._place = place
 
     def _more(self) -> bool:
-        """Have more bytes, about as many again as are held, to the limit of a value; false at the end."""
+        """Have more bytes, about as many again as are held, to the limit of a value; false at the
+        end."""
         held = self._data[self._place :]
         blocks, wanted = [held], max(0, min(len(held), self._max_value_bytes - len(held)))
         try:
@@ -154,7 +167,8 @@ class Values:
         return len(self._data) > len(held)
 
     def _learn(self, blank: bytes) -> None:
-        """How a record begins, to know one again within a broken one. White space before the first may be unlike the rest."""
+        """How a record begins, to know one again within a broken one. White space before the first
+        may be unlike the rest."""
         found = BEGINNING.match(self._data, self._place, self._place + MAX_BEGINNING_BYTES)
         if found:
             line_end = blank.rfind(b"\n")
@@ -182,13 +196,18 @@ class Values:
             else:
                 scan = len(self._data)
             scan, held = scan - self._place, len(self._data) - self._place
-            if held > MAX_HELD_BYTES and self._next and (found := self._next.search(self._data, self._place + 1)):
+            if (
+                held > MAX_HELD_BYTES
+                and self._next
+                and (found := self._next.search(self._data, self._place + 1))
+            ):
                 return found.start(), False
             if held > self._max_value_bytes or not self._more():
                 return len(self._data), False
 
     def _go_to_next(self) -> bool:
-        """Go to the next record that is known by its beginning, keeping nothing on the way; false where there is none."""
+        """Go to the next record that is known by its beginning, keeping nothing on the way; false
+        where there is none."""
         while True:
             if self._next and (found := self._next.search(self._data, self._place + 1)):
                 self._go_to(found.start())

@@ -1,7 +1,8 @@
-"""A page of unknown encoding, on this side of the sandbox that reads it (tasks.runtime.sandbox; the other side is tasks.ingest.pagetext).
+"""A page of unknown encoding, on this side of the sandbox that reads it (tasks.runtime.sandbox; the
+other side is tasks.ingest.pagetext).
 
-A page can be made that takes hours to read, so none is read in the process that must go on. Order and answer are a JSON header
-and bytes, one frame each.
+A page can be made that takes hours to read, so none is read in the process that must go on. Order
+and answer are a JSON header and bytes, one frame each.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ READ_PAGE = "tasks.ingest.pagetext:read_page"
 class Encoded:
     """A text that is still bytes: its encoding is to be found, and where it is HTML, its text.
 
-    charset: what the transport says about the encoding; None where it says nothing.
-    codings: what the transport did to the bytes, in order: `chunked`, `gzip`, `deflate`, `br`, `zstd`.
+    charset: what the transport says about the encoding; None where it says nothing. codings: what
+    the transport did to the bytes, in order: `chunked`, `gzip`, `deflate`, `br`, `zstd`.
     """
 
     data: bytes
@@ -44,7 +45,9 @@ class PageText(NamedTuple):
     """Whether bytes without a meaning became U+FFFD."""
 
 
-def extract(page: Encoded, sandbox: Sandbox, main_content: bool, limits: Limits = USUAL) -> PageText:
+def extract(
+    page: Encoded, sandbox: Sandbox, main_content: bool, limits: Limits = USUAL
+) -> PageText:
     """The text of a page. Raises BrokenPage, OutOfBounds."""
     header = {
         "charset": page.charset,

@@ -1,8 +1,10 @@
-"""Looks at what a Parquet file claims before Arrow believes it: the depth of its schema and the sizes of its pages.
+"""Looks at what a Parquet file claims before Arrow believes it: the depth of its schema and the
+sizes of its pages.
 
-Arrow follows a schema by calls within calls, so ten thousand levels end the process. It takes the memory that the header of a
-page asks for, up to 2 GiB. Both are read here first: the footer and the headers of pages are structs in Thrift's compact protocol
-(parquet-format, thrift-compact-protocol). What cannot be decoded is left to Arrow, which refuses it with the rows before it kept.
+Arrow follows a schema by calls within calls, so ten thousand levels end the process. It takes the
+memory that the header of a page asks for, up to 2 GiB. Both are read here first: the footer and the
+headers of pages are structs in Thrift's compact protocol (parquet-format, thrift-compact-protocol).
+What cannot be decoded is left to Arrow, which refuses it with the rows before it kept.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ MAX_STRUCT_DEPTH = 32
 """Of structs and lists in Thrift; those of Parquet need eight."""
 PAGE_HEADER_BYTES = 1 << 10
 MAX_PAGE_HEADER_BYTES = 1 << 20
-"""Statistics hold values, so a header may be long; Arrow takes up to 16 MiB, which no writer needs."""
+"""Statistics hold values, so a header may be long; Arrow takes up to 16 MiB, which no writer
+needs."""
 MAX_PAGE_RATIO = 100
-"""Text compresses ten times. A page beyond the limit of a record that is this much smaller in the file is a bomb; others may hold
-many records."""
+"""Text compresses ten times. A page beyond the limit of a record that is this much smaller in the
+file is a bomb; others may hold many records."""
 DICTIONARY_PAGE, DELTA_BYTE_ARRAY = 2, 7
 BATCH_ROWS = 256
 
@@ -37,9 +40,11 @@ class Undecodable(ValueError):
 
 
 def batch_rows(stream: BinaryIO, limits: Limits) -> int:
-    """How many rows may be read at once, so that they do not take much more than a record may. Raises OverLimit.
+    """How many rows may be read at once, so that they do not take much more than a record may.
+    Raises OverLimit.
 
-    A value that is in the file once may be that of every row: in a dictionary, or as the beginning of the next one.
+    A value that is in the file once may be that of every row: in a dictionary, or as the beginning
+    of the next one.
     """
     stream.seek(0, os.SEEK_END)
     size = stream.tell()
@@ -67,7 +72,8 @@ def _read_footer(stream: BinaryIO, size: int) -> dict[int, Any]:
 
 
 def _require_shallow(schema: Any) -> None:
-    """Follow the tree of columns, which is written as a list of nodes with their numbers of children, from its root on."""
+    """Follow the tree of columns, which is written as a list of nodes with their numbers of
+    children, from its root on."""
     left: list[int] = []
     """Of each open node, the children that are still to come."""
     for node in _structs(schema):
@@ -79,11 +85,14 @@ def _require_shallow(schema: Any) -> None:
         if isinstance(children, int) and children > 0:
             left.append(children)
             if len(left) > MAX_SCHEMA_DEPTH:
-                raise OverLimit(f"over the limit: a Parquet schema of more than {MAX_SCHEMA_DEPTH} levels")
+                raise OverLimit(
+                    f"over the limit: a Parquet schema of more than {MAX_SCHEMA_DEPTH} levels"
+                )
 
 
 def _largest_repeatable(stream: BinaryIO, row_groups: Any, limits: Limits) -> int:
-    """Bytes of the largest page whose values may come again without being written again. Raises OverLimit."""
+    """Bytes of the largest page whose values may come again without being written again. Raises
+    OverLimit."""
     largest, seen = 0, set[int]()
     for group in _structs(row_groups):
         for column in _structs(group.get(1)):
@@ -105,7 +114,10 @@ def _walk_pages(stream: BinaryIO, column: dict[int, Any], limits: Limits, seen: 
             page = _read_page_header(stream, place)
         except Undecodable:
             break
-        if page.num_bytes > limits.record_bytes and page.num_bytes > MAX_PAGE_RATIO * page.compressed_bytes:
+        if (
+            page.num_bytes > limits.record_bytes
+            and page.num_bytes > MAX_PAGE_RATIO * page.compressed_bytes
+        ):
             raise OverLimit(limits.over("a Parquet page"))
         largest = max(largest, page.num_bytes if page.is_repeatable else 0)
         place, left = page.end, left - page.num_values
@@ -138,8 +150,12 @@ def _read_page_header(stream: BinaryIO, place: int) -> _Page:
         raise Undecodable("a size below zero")
     is_dictionary = header.get(1) == DICTIONARY_PAGE
     first, second = header.get(5), header.get(8)
-    encodings = [one.get(field) for one, field in ((first, 2), (second, 4)) if isinstance(one, dict)]
-    num_values = max((_number(one, 1) for one in (first, second) if isinstance(one, dict)), default=0)
+    encodings = [
+        one.get(field) for one, field in ((first, 2), (second, 4)) if isinstance(one, dict)
+    ]
+    num_values = max(
+        (_number(one, 1) for one in (first, second) if isinstance(one, dict)), default=0
+    )
     return _Page(
         _number(header, 2),
         compressed,
@@ -159,7 +175,8 @@ def _number(struct: dict[int, Any], field: int) -> int:
 
 
 class Compact:
-    """Thrift's compact protocol, as far as structs go: {field: value}, of texts their lengths alone."""
+    """Thrift's compact protocol, as far as structs go: {field: value}, of texts their lengths
+    alone."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

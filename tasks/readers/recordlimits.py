@@ -1,7 +1,9 @@
-"""Bounds the memory and disk that a record, a member or a stream may take, before any of it is taken.
+"""Bounds the memory and disk that a record, a member or a stream may take, before any of it is
+taken.
 
-Three megabytes of gzip can hold a line of three gigabytes, and three kilobytes of tar a member of four exabytes. One number
-says what a record may take; the other bounds follow from it. What is over a bound is quarantined, and reading continues.
+Three megabytes of gzip can hold a line of three gigabytes, and three kilobytes of tar a member of
+four exabytes. One number says what a record may take; the other bounds follow from it. What is over
+a bound is quarantined, and reading continues.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DEFAULT_RECORD_BYTES = 1 << 28
-"""A record is held about six times at once: as bytes, parsed, and as a row of a table. So this fits into 2 GiB."""
+"""A record is held about six times at once: as bytes, parsed, and as a row of a table. So this fits
+into 2 GiB."""
 LEAST_WINDOW_BYTES = 1 << 27
 """What `zstd --long` and `xz -9` need, whatever records may take."""
 SPOOLED_RECORDS = 16
@@ -22,12 +25,14 @@ class Limits(NamedTuple):
 
     @property
     def window_bytes(self) -> int:
-        """Of earlier content that a decompressor may keep. With records of 1 GiB, that of `zstd --long=31`."""
+        """Of earlier content that a decompressor may keep. With records of 1 GiB, that of `zstd
+        --long=31`."""
         return max(LEAST_WINDOW_BYTES, 2 * self.record_bytes)
 
     @property
     def spooled_bytes(self) -> int:
-        """Of a member of an archive that has to be copied to disk, and of the holes of one that is stored without them."""
+        """Of a member of an archive that has to be copied to disk, and of the holes of one that is
+        stored without them."""
         return SPOOLED_RECORDS * self.record_bytes
 
     def over(self, what: str) -> str:

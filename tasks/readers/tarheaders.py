@@ -1,9 +1,10 @@
 """Reads the headers of a tar archive, within what headers may claim.
 
-The standard library believes a header: a size of 2^62 is skipped block by block long after the end of the file, a name of a
-gigabyte is read whole, and every extension header is a call within a call. Here a stream ends where its bytes do, all that
-belongs to one header has a bound, and sizes are not negative. Members without their holes (GNU tar --sparse) are read as far as
-the map of their holes is sound.
+The standard library believes a header: a size of 2^62 is skipped block by block long after the end
+of the file, a name of a gigabyte is read whole, and every extension header is a call within a call.
+Here a stream ends where its bytes do, all that belongs to one header has a bound, and sizes are not
+negative. Members without their holes (GNU tar --sparse) are read as far as the map of their holes
+is sound.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ MAX_EXTENSIONS = 16
 LONG_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 EXTENSIONS = (*LONG_NAMES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 LONG_NUMBER = re.compile(rb"\d{100}")
-"""No number of a header has so many digits; the library looks at a run of them from each of its digits on."""
+"""No number of a header has so many digits; the library looks at a run of them from each of its
+digits on."""
 
 
 def read_headers(stream: io.BufferedIOBase) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """(archive, header) of each member in order. Raises tarfile.TarError and others for what is no header."""
-    with _Archive.open(fileobj=cast(IO[bytes], _Forward(stream)), mode="r:", tarinfo=_Header) as archive:
+    """(archive, header) of each member in order. Raises tarfile.TarError and others for what is no
+    header."""
+    with _Archive.open(
+        fileobj=cast(IO[bytes], _Forward(stream)), mode="r:", tarinfo=_Header
+    ) as archive:
         while (entry := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined]  # the library keeps them all
             yield archive, entry
 
 
 def hole_bytes(entry: tarfile.TarInfo) -> int:
-    """Bytes of a member that are not stored. Raises ReadError for a map of holes that no program writes."""
+    """Bytes of a member that are not stored. Raises ReadError for a map of holes that no program
+    writes."""
     spans = cast("list[tuple[int, int]] | None", entry.sparse)
     if spans is None:
         return 0
@@ -107,8 +113,8 @@ class _Archive(tarfile.TarFile):
 
 
 class _Header(tarfile.TarInfo):
-    """The library takes a header it cannot read, or the want of one, for the end of the archive; only the mark of the end is
-    that."""
+    """The library takes a header it cannot read, or the want of one, for the end of the archive;
+    only the mark of the end is that."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
@@ -133,7 +139,9 @@ class _Header(tarfile.TarInfo):
             if self.type == tarfile.XGLTYPE:
                 archive.global_bytes += self.size
                 if archive.global_bytes > MAX_HEADER_BYTES:
-                    raise tarfile.ReadError(f"global headers of more than {MAX_HEADER_BYTES:,} bytes")
+                    raise tarfile.ReadError(
+                        f"global headers of more than {MAX_HEADER_BYTES:,} bytes"
+                    )
         entry: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         if entry.size < 0:
             raise tarfile.ReadError("a size below zero")

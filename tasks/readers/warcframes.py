@@ -1,14 +1,17 @@
 """Splits a web archive into records, and finds the next one after a damaged one.
 
-A record is `WARC/1.x`, header lines, an empty line, `Content-Length` bytes and two line ends (ISO 28500). Its length is
-believed only where it leads to that end, to the header of another record or to the end of the file; then nothing in the
-content can split the record. Where it leads elsewhere, or is no length, the record is damaged and reading resumes at the next
-header in sight. A member of a compressed archive that begins with a header ends the record before it in any case, so a length
-that is too long is noticed there. After a damaged member reading resumes at the next sound one that begins with a header.
+A record is `WARC/1.x`, header lines, an empty line, `Content-Length` bytes and two line ends (ISO
+28500). Its length is believed only where it leads to that end, to the header of another record or
+to the end of the file; then nothing in the content can split the record. Where it leads elsewhere,
+or is no length, the record is damaged and reading resumes at the next header in sight. A member of
+a compressed archive that begins with a header ends the record before it in any case, so a length
+that is too long is noticed there. After a damaged member reading resumes at the next sound one that
+begins with a header.
 
-Offsets count uncompressed bytes. A damaged member counts with the length it states, so that offsets behind it are those of the
-undamaged archive; where it states none that is possible, it counts with what could be decompressed of it.
-A record that says it is longer than the limit is taken for damaged. Memory is one record and one block.
+Offsets count uncompressed bytes. A damaged member counts with the length it states, so that offsets
+behind it are those of the undamaged archive; where it states none that is possible, it counts with
+what could be decompressed of it. A record that says it is longer than the limit is taken for
+damaged. Memory is one record and one block.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from tasks.readers.recordlimits import Limits
 
 MAGIC = b"WARC/"
 HEADER = re.compile(rb"WARC/\d+\.\d+\r\n[A-Za-z][A-Za-z-]*:")
-"""What reading resumes at. With carriage returns only: pages about web archives show headers without them."""
+"""What reading resumes at. With carriage returns only: pages about web archives show headers
+without them."""
 HEADER_BYTES = 64
 """A match of HEADER is hardly longer."""
 BARE_LINE_END = re.compile(rb"(?<!\r)\n")
@@ -69,7 +73,8 @@ def read_frames(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[
 
 
 class _Window:
-    """The bytes of an archive from `offset` on, as many as were asked for, up to the next damage."""
+    """The bytes of an archive from `offset` on, as many as were asked for, up to the next
+    damage."""
 
     def __init__(self, stream: BinaryIO, compression: str, limits: Limits) -> None:
         self._pieces = read_pieces(stream, compression, MAGIC, limits.window_bytes)
@@ -78,14 +83,16 @@ class _Window:
         self.starts: list[int] = []
         """Offsets from `offset` on at which members begin."""
         self.first_of: int | None = None
-        """Where the member begins that the record at `offset` is the first of; None for a later record."""
+        """Where the member begins that the record at `offset` is the first of; None for a later
+        record."""
         self.stop: Gap | DamagedStream | None = None
         """Damage after `data`."""
         self._member = (0, 0)
         """Compressed and uncompressed bytes before the last member of which bytes were taken."""
 
     def fill(self, num_bytes: int) -> bool:
-        """Have so many bytes from `offset` on; false where there are fewer before damage or the end."""
+        """Have so many bytes from `offset` on; false where there are fewer before damage or the
+        end."""
         while len(self.data) < num_bytes and self.stop is None:
             try:
                 piece = next(self._pieces, None)
@@ -119,8 +126,8 @@ class _Window:
             self.drop(num_bytes)
 
     def seek_header(self, start: int) -> bool:
-        """Drop what is before the next header, looked for from `start` on; false, and all dropped, where there is none before
-        damage or the end."""
+        """Drop what is before the next header, looked for from `start` on; false, and all dropped,
+        where there is none before damage or the end."""
         while (found := HEADER.search(self.data, start)) is None:
             self.drop(max(start, len(self.data) - HEADER_BYTES))
             start = 0
@@ -133,7 +140,11 @@ class _Window:
     def next_member(self, num_bytes: int) -> bool:
         """Whether, before so many bytes from `offset` on, another member begins with a header."""
         for place in [start - self.offset for start in self.starts]:
-            if 0 < place < num_bytes and self.fill(place + len(MAGIC)) and self.data.startswith(MAGIC, place):
+            if (
+                0 < place < num_bytes
+                and self.fill(place + len(MAGIC))
+                and self.data.startswith(MAGIC, place)
+            ):
                 return True
         return False
 
@@ -142,21 +153,29 @@ class _Window:
         return self.stop is not None and not any(start > offset for start in self.starts)
 
     def explains(self, offset: int) -> bool:
-        """Whether damage to its member explains what is wrong with the record at `offset`, where the window is. Of a member that
-        is long, no more is read to find out."""
-        while self.first_of is not None and not any(start > offset for start in self.starts) and len(self.data) < STEP_BYTES:
+        """Whether damage to its member explains what is wrong with the record at `offset`, where
+        the window is. Of a member that is long, no more is read to find out."""
+        while (
+            self.first_of is not None
+            and not any(start > offset for start in self.starts)
+            and len(self.data) < STEP_BYTES
+        ):
             if not self.fill(len(self.data) + 1):
                 break
         return self.first_of is not None and self.is_damaged(offset)
 
     def cross_stop(self, offset: int) -> Broken:
-        """Go to what is behind the damage; the record at `offset`, and all after it, is what it cost."""
+        """Go to what is behind the damage; the record at `offset`, and all after it, is what it
+        cost."""
         stop, self.stop = self.stop, None
         assert stop is not None, "there is no damage to cross"
         if self.first_of is not None:
-            offset = min(offset, self.first_of)  # line ends before the record may be damaged bytes of it
+            offset = min(
+                offset, self.first_of
+            )  # line ends before the record may be damaged bytes of it
         end = self.offset + len(self.data)
-        # Damage is noticed late, at the latest by the checksum. What was not read begins where the record does.
+        # Damage is noticed late, at the latest by the checksum. What was not read begins where the
+        # record does.
         begin, uncompressed_begin = self._member
         read_frac = max(0, offset - uncompressed_begin) / max(1, end - uncompressed_begin)
         stopped_at = begin + int((stop.stopped_at - begin) * read_frac)
@@ -170,7 +189,8 @@ class _Window:
 
 
 def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
-    """The record at the beginning of the window, which is then after it, or where reading resumes."""
+    """The record at the beginning of the window, which is then after it, or where reading
+    resumes."""
     if not window.fill(len(MAGIC)) and MAGIC.startswith(window.data):
         return _cut_off(window)
     if not window.data.startswith(MAGIC):
@@ -186,7 +206,9 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
     headers, trouble = _parse(header)
     length = (headers.get("Content-Length") or "").strip()
     if not (length.isdecimal() and len(length) < 19):
-        missing = "a record without Content-Length" if not length else "the Content-Length is no length"
+        missing = (
+            "a record without Content-Length" if not length else "the Content-Length is no length"
+        )
         return _resume(window, begin, trouble or missing)
     if int(length) > limits.record_bytes:
         return _resume(window, begin, limits.over("a record"), "")
@@ -196,16 +218,26 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
             return _cut_off(window, begin)
     after = _after_end(window, stop)
     if window.next_member(stop) or after is None:
-        return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
+        return _resume(
+            window, begin, trouble or "the Content-Length does not lead to the end of the record"
+        )
     has_next = window.fill(after + len(MAGIC)) and window.data.startswith(MAGIC, after)
-    # A wrong length may lead to an empty line of a later record, whose header is then in between; but not to a new member.
-    may_have_next = MAGIC.startswith(window.data[after : after + len(MAGIC)]) or window.offset + after in window.starts
+    # A wrong length may lead to an empty line of a later record, whose header is then in between;
+    # but not to a new member.
+    may_have_next = (
+        MAGIC.startswith(window.data[after : after + len(MAGIC)])
+        or window.offset + after in window.starts
+    )
     if not may_have_next and HEADER.search(window.data, begin, stop):
-        return _resume(window, begin, trouble or "the Content-Length does not lead to the end of the record")
+        return _resume(
+            window, begin, trouble or "the Content-Length does not lead to the end of the record"
+        )
     with memoryview(window.data) as view:
         offset, body = window.offset, bytes(view[begin:stop])
     if not has_next and window.explains(offset):
-        return window.cross_stop(offset)  # nothing else is in the member, so what is damaged is this record
+        return window.cross_stop(
+            offset
+        )  # nothing else is in the member, so what is damaged is this record
     if trouble and window.explains(offset):
         return window.cross_stop(offset)
     window.drop(stop)
@@ -213,16 +245,25 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
 
 
 def header_end(data: bytes | bytearray, limit: int) -> int | None:
-    """Where the empty line after a header ends, whatever its lines end with; None where there is none so far."""
+    """Where the empty line after a header ends, whatever its lines end with; None where there is
+    none so far."""
     whole = data.find(b"\r\n\r\n", 0, limit)
     stop = limit if whole < 0 else whole
-    bare = [place + 2 for place in (data.find(b"\n\n", 0, stop), data.find(b"\n\r\n", 0, stop)) if place >= 0]
+    bare = [
+        place + 2
+        for place in (data.find(b"\n\n", 0, stop), data.find(b"\n\r\n", 0, stop))
+        if place >= 0
+    ]
     return min(bare) if bare else whole + 4 if whole >= 0 else None
 
 
 def with_carriage_returns(header: bytes) -> bytes:
     """The header with CR LF at the end of every line."""
-    return header if header.count(b"\n") == header.count(b"\r\n") else BARE_LINE_END.sub(b"\r\n", header)
+    return (
+        header
+        if header.count(b"\n") == header.count(b"\r\n")
+        else BARE_LINE_END.sub(b"\r\n", header)
+    )
 
 
 def _parse(header: bytes) -> tuple[Any, str | None]:
@@ -240,8 +281,8 @@ def _parse(header: bytes) -> tuple[Any, str | None]:
 
 
 def _after_end(window: _Window, stop: int) -> int | None:
-    """Where what follows a record begins, if that ends at `stop`: with two line ends, or, as some programs write them, others
-    before the next header. None where it does not."""
+    """Where what follows a record begins, if that ends at `stop`: with two line ends, or, as some
+    programs write them, others before the next header. None where it does not."""
     window.fill(stop + 4 + len(MAGIC))
     if window.data.startswith(b"\r\n\r\n", stop):
         return stop + 4
@@ -261,10 +302,13 @@ def _resume(window: _Window, start: int, error: str, kind: str = "broken WARC: "
 
 
 def _cut_off(window: _Window, begin: int = 0) -> Broken:
-    """What to make of a record that should go on where its bytes end; begin: where its content does."""
+    """What to make of a record that should go on where its bytes end; begin: where its content
+    does."""
     offset = window.offset
     if window.stop is not None:
         return window.cross_stop(offset)
     if window.seek_header(max(begin, 1)):
         return Broken(offset, "broken WARC: the Content-Length leads beyond the end of the file")
-    return Broken(offset, damaged("the last WARC record is cut off"), True, 0, 0)  # nothing behind it was read over
+    return Broken(
+        offset, damaged("the last WARC record is cut off"), True, 0, 0
+    )  # nothing behind it was read over

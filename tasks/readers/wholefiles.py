@@ -12,7 +12,9 @@ from tasks.readers.pages import Encoded
 from tasks.readers.recordlimits import Limits
 
 
-def read_text(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
+def read_text(
+    stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
+) -> Iterator[Item]:
     """The whole file as one text in UTF-8."""
     data = _read_whole(stream, compression, limits)
     if isinstance(data, Fault):
@@ -28,7 +30,9 @@ def read_text(stream: BinaryIO, compression: str, name: str, columns: Columns, l
         yield Record(0, 1, 0, columns.values(text, id=name), repaired)
 
 
-def read_html(stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits) -> Iterator[Item]:
+def read_html(
+    stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
+) -> Iterator[Item]:
     """The whole file as one page in whatever encoding."""
     data = _read_whole(stream, compression, limits)
     if isinstance(data, Fault):

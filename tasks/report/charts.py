@@ -1,8 +1,8 @@
 """Charts as inline SVG: bars, histogram, lines, forest, heat.
 
-Each is a pure function of its data and a width, so a figure can be drawn twice, once for a wide column and once for a
-phone, and the style sheet shows the one that fits. Colours are classes of the page (light, dark and print);
-every mark carries a <title> with its full name, value and unit.
+Each is a pure function of its data and a width, so a figure can be drawn twice, once for a wide
+column and once for a phone, and the style sheet shows the one that fits. Colours are classes of the
+page (light, dark and print); every mark carries a <title> with its full name, value and unit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from tasks.report.markup import Markup, tag
 from tasks.report.quantities import count
-from tasks.report.scales import FONT_SIZE, Axis, linear_axis, log_axis, shorten, text_width, tick_text
+from tasks.report.scales import (
+    FONT_SIZE,
+    Axis,
+    linear_axis,
+    log_axis,
+    shorten,
+    text_width,
+    tick_text,
+)
 
 WIDE = 820
 NARROW_WIDTH = 380
@@ -66,7 +74,8 @@ class Reference:
 
 
 def bars(rows: Sequence[Bar], width: int) -> Markup:
-    """Horizontal bars from zero on one scale. The label stands beside its bar, or above it where the width is small."""
+    """Horizontal bars from zero on one scale. The label stands beside its bar, or above it where
+    the width is small."""
     largest = max((max(r.value, r.whole or 0, r.high or 0) for r in rows), default=0) or 1
     rooms = _Rooms.fit([r.label for r in rows], [r.shown for r in rows], width)
     marks = []
@@ -75,34 +84,72 @@ def bars(rows: Sequence[Bar], width: int) -> Markup:
         axis = Axis(0, largest, rooms.left, rooms.right, ())
         pieces = [label, shown]
         if row.whole is not None:
-            pieces.append(_rect(rooms.left, middle - 5, axis.at(row.whole) - rooms.left, 10, f"{row.tone} pale"))
-        pieces.append(_rect(rooms.left, middle - 5, axis.at(row.value) - rooms.left, 10, row.tone, thin=row.value > 0))
+            pieces.append(
+                _rect(
+                    rooms.left, middle - 5, axis.at(row.whole) - rooms.left, 10, f"{row.tone} pale"
+                )
+            )
+        pieces.append(
+            _rect(
+                rooms.left,
+                middle - 5,
+                axis.at(row.value) - rooms.left,
+                10,
+                row.tone,
+                thin=row.value > 0,
+            )
+        )
         if row.low is not None and row.high is not None:
             pieces.extend(_whisker(axis.at(row.low), axis.at(row.high), middle, "whisker"))
-        marks.append(tag("g", tag("title", row.title), _target(rooms.top(i), width, rooms.row_height), pieces))
+        marks.append(
+            tag(
+                "g", tag("title", row.title), _target(rooms.top(i), width, rooms.row_height), pieces
+            )
+        )
     return _svg(width, rooms.row_height * len(rows) + 4, marks)
 
 
-def forest(rows: Sequence[Estimate], references: Sequence[Reference], unit: str, width: int) -> Markup:
+def forest(
+    rows: Sequence[Estimate], references: Sequence[Reference], unit: str, width: int
+) -> Markup:
     """Values with intervals on one axis, and dashed lines to compare them with."""
-    edges = [x for r in rows for x in (r.value, r.low, r.high) if x is not None] + [r.value for r in references]
+    edges = [x for r in rows for x in (r.value, r.low, r.high) if x is not None] + [
+        r.value for r in references
+    ]
     rooms = _Rooms.fit([r.label for r in rows], [r.shown for r in rows], width)
     low, high = min(edges), max(edges)
     margin = (high - low) * 0.04
-    axis = linear_axis(low - margin, high + margin, rooms.left + 6, rooms.right - 6, 6 if width > 500 else 4, snap=False)
+    axis = linear_axis(
+        low - margin,
+        high + margin,
+        rooms.left + 6,
+        rooms.right - 6,
+        6 if width > 500 else 4,
+        snap=False,
+    )
     bottom = rooms.row_height * len(rows) + 4
     marks: list[Markup] = [_line(axis.at(t), 0, axis.at(t), bottom, "grid") for t in axis.ticks]
     for reference in references:
         x = axis.at(reference.value)
         line = _line(x, 0, x, bottom, f"reference {reference.tone}")
-        marks.append(tag("g", tag("title", f"{reference.name}: {reference.value:.3f} {unit}"), line))
+        marks.append(
+            tag("g", tag("title", f"{reference.name}: {reference.value:.3f} {unit}"), line)
+        )
     for i, row in enumerate(rows):
         label, shown, middle = rooms.texts(i, row.label, row.shown)
         pieces = [label, shown]
         if row.low is not None and row.high is not None:
-            pieces.extend(_whisker(axis.at(row.low), axis.at(row.high), middle, f"interval {row.tone}"))
-        pieces.append(tag("circle", cx=axis.at(row.value), cy=float(middle), r=4, class_=f"dot {row.tone}"))
-        marks.append(tag("g", tag("title", row.title), _target(rooms.top(i), width, rooms.row_height), pieces))
+            pieces.extend(
+                _whisker(axis.at(row.low), axis.at(row.high), middle, f"interval {row.tone}")
+            )
+        pieces.append(
+            tag("circle", cx=axis.at(row.value), cy=float(middle), r=4, class_=f"dot {row.tone}")
+        )
+        marks.append(
+            tag(
+                "g", tag("title", row.title), _target(rooms.top(i), width, rooms.row_height), pieces
+            )
+        )
     marks.extend(_x_axis(axis, bottom, unit, tick_text))
     return _svg(width, bottom + 38, marks)
 
@@ -119,7 +166,8 @@ def histogram(
     shown: Callable[[float], str] = tick_text,
     tick: Callable[[float], str] = tick_text,
 ) -> Markup:
-    """Counts between edges, one more edge than counts; `behind`, as many counts again, stands pale behind them.
+    """Counts between edges, one more edge than counts; `behind`, as many counts again, stands pale
+    behind them.
 
     On a log axis a first edge at zero is drawn at half the second.
     """
@@ -142,7 +190,9 @@ def histogram(
             _rect(x0 + 0.5, y_axis.at(n), max(x1 - x0 - 1, 0.5), bottom - y_axis.at(n), tone)
             for n, tone in (((whole[i], "a pale"),) if behind else ()) + ((counts[i], "a"),)
         ]
-        target = tag("rect", x=x0, y=float(top), width=x1 - x0, height=float(bottom - top), class_="target")
+        target = tag(
+            "rect", x=x0, y=float(top), width=x1 - x0, height=float(bottom - top), class_="target"
+        )
         marks.append(tag("g", tag("title", title), target, bar))
     marks.extend(_x_axis(x_axis, bottom, x_label, tick))
     return _svg(width, bottom + 38, marks)
@@ -162,7 +212,12 @@ def lines(
     ys = [y for _, y in points] + [r.value for r in references] + ([0.0] if from_zero else [])
     left, top, bottom = 46, 22, 250 if width > 500 else 210
     x_axis = linear_axis(
-        min(x for x, _ in points), max(x for x, _ in points), left, width - 14, 6 if width > 500 else 4, snap=False
+        min(x for x, _ in points),
+        max(x for x, _ in points),
+        left,
+        width - 14,
+        6 if width > 500 else 4,
+        snap=False,
     )
     y_axis = linear_axis(min(ys), max(ys), bottom, top, 5)
     marks = _y_axis(y_axis, left, width - 14, y_label)
@@ -184,9 +239,19 @@ def lines(
     return _svg(width, bottom + 38, marks)
 
 
-def heat(names: Sequence[str], numbered: Sequence[int], matrix: Sequence[Sequence[float]], width: int, *, noun: str) -> Markup:
-    """A square table of shares: how much of the row's total also belongs to the column. Both carry the given numbers."""
-    labels = [f"{name} · {n}" if width > 500 else f"{n}" for n, name in zip(numbered, names, strict=True)]
+def heat(
+    names: Sequence[str],
+    numbered: Sequence[int],
+    matrix: Sequence[Sequence[float]],
+    width: int,
+    *,
+    noun: str,
+) -> Markup:
+    """A square table of shares: how much of the row's total also belongs to the column. Both carry
+    the given numbers."""
+    labels = [
+        f"{name} · {n}" if width > 500 else f"{n}" for n, name in zip(numbered, names, strict=True)
+    ]
     left = min(max((text_width(label) for label in labels), default=0) + 12, width * 0.45)
     cell = min((width - left - 4) / max(len(names), 1), 34.0)
     top = 22
@@ -212,7 +277,11 @@ def heat(names: Sequence[str], numbered: Sequence[int], matrix: Sequence[Sequenc
                 height=cell - 1,
                 rx=1.5,
                 class_="self" if i == j else "heat",
-                style=None if i == j else f"fill-opacity:{0.05 + 0.95 * min(fraction, 1.0):.2f}" if both else "fill-opacity:0.05",
+                style=None
+                if i == j
+                else f"fill-opacity:{0.05 + 0.95 * min(fraction, 1.0):.2f}"
+                if both
+                else "fill-opacity:0.05",
             )
             number = None
             if cell >= 26 and both and text_width(count(both), 11) <= cell - 2:
@@ -224,7 +293,8 @@ def heat(names: Sequence[str], numbered: Sequence[int], matrix: Sequence[Sequenc
 
 @dataclass(frozen=True)
 class _Rooms:
-    """The columns of a row chart: label, plot, value; on a small width label and value stand above the plot."""
+    """The columns of a row chart: label, plot, value; on a small width label and value stand above
+    the plot."""
 
     left: float
     right: float
@@ -248,24 +318,54 @@ class _Rooms:
         top = self.top(i)
         if self.stacked:
             value = _text(self.width, top + 14, shown, "end", "value")
-            return _text(0, top + 14, shorten(label, self.width - text_width(shown) - 12), "start", "label"), value, top + 26
+            return (
+                _text(
+                    0,
+                    top + 14,
+                    shorten(label, self.width - text_width(shown) - 12),
+                    "start",
+                    "label",
+                ),
+                value,
+                top + 26,
+            )
         middle = top + self.row_height / 2
         value = _text(self.width, middle + 4, shown, "end", "value")
-        return _text(self.left - 10, middle + 4, shorten(label, self.left - 12), "end", "label"), value, middle
+        return (
+            _text(self.left - 10, middle + 4, shorten(label, self.left - 12), "end", "label"),
+            value,
+            middle,
+        )
 
 
 def _svg(width: float, height: float, marks: Sequence[Markup]) -> Markup:
-    return tag("svg", marks, viewBox=f"0 0 {width:g} {height:.0f}", role="img", style=f"max-width:{width * 1.25:g}px")
+    return tag(
+        "svg",
+        marks,
+        viewBox=f"0 0 {width:g} {height:.0f}",
+        role="img",
+        style=f"max-width:{width * 1.25:g}px",
+    )
 
 
-def _text(x: float, y: float, text: str, anchor: str, tone: str | None = None, font_size: int = FONT_SIZE) -> Markup:
-    return tag("text", text, x=float(x), y=float(y), text_anchor=anchor, class_=tone, font_size=font_size)
+def _text(
+    x: float, y: float, text: str, anchor: str, tone: str | None = None, font_size: int = FONT_SIZE
+) -> Markup:
+    return tag(
+        "text", text, x=float(x), y=float(y), text_anchor=anchor, class_=tone, font_size=font_size
+    )
 
 
 def _rect(x: float, y: float, width: float, height: float, tone: str, thin: bool = False) -> Markup:
     # An amount above zero is never invisible.
     return tag(
-        "rect", x=float(x), y=float(y), width=max(float(width), 1.5 if thin else 0.0), height=float(height), rx=1.5, class_=tone
+        "rect",
+        x=float(x),
+        y=float(y),
+        width=max(float(width), 1.5 if thin else 0.0),
+        height=float(height),
+        rx=1.5,
+        class_=tone,
     )
 
 
@@ -274,7 +374,11 @@ def _line(x0: float, y0: float, x1: float, y1: float, tone: str) -> Markup:
 
 
 def _whisker(x0: float, x1: float, y: float, tone: str) -> list[Markup]:
-    return [_line(x0, y, x1, y, tone), _line(x0, y - 4, x0, y + 4, tone), _line(x1, y - 4, x1, y + 4, tone)]
+    return [
+        _line(x0, y, x1, y, tone),
+        _line(x0, y - 4, x0, y + 4, tone),
+        _line(x1, y - 4, x1, y + 4, tone),
+    ]
 
 
 def _target(top: float, width: float, height: float) -> Markup:

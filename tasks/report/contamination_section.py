@@ -14,11 +14,15 @@ def contamination_section(run: Run) -> Section | None:
     suites = found.items("suites")
     if not suites:
         return None
-    documents, items = found.number("documents"), sum(row.number("hit_items") or 0 for _, row in suites)
+    documents, items = (
+        found.number("documents"),
+        sum(row.number("hit_items") or 0 for _, row in suites),
+    )
     done = "are kept, as the run asks" if found.text("action") == "report" else "were dropped"
     finding = (
-        f"{plural(documents, 'document')} ({share(documents, run.counters('contamination').number('read'))} of those read) "
-        f"hold n-grams of {plural(items, 'evaluation item')} and {done}."
+        f"{plural(documents, 'document')}"
+        f" ({share(documents, run.counters('contamination').number('read'))} of those read) hold"
+        f" n-grams of {plural(items, 'evaluation item')} and {done}."
     )
     largest = max((row.number("hit_items") or 0 for _, row in suites), default=0) or 1
     rows = [
@@ -30,15 +34,23 @@ def contamination_section(run: Run) -> Section | None:
             count(row.number("hit_documents")),
             count(row.number("too_short")),
         )
-        for name, row in sorted(suites, key=lambda item: (-(item[1].number("hit_items") or 0), item[0]))
+        for name, row in sorted(
+            suites, key=lambda item: (-(item[1].number("hit_items") or 0), item[0])
+        )
     ]
     note = (
-        "Items found: those with an n-gram in some document. Too short: items in many texts by chance, not looked for. "
-        f"{plural(found.number('ignored_ngrams'), 'n-gram')} of many documents were taken for phrases of the language. "
-        "hits.jsonl of the artifact lists every item with its document and place; `textmill hits` shows the texts of both."
+        "Items found: those with an n-gram in some document. Too short: items in many texts by"
+        f" chance, not looked for. {plural(found.number('ignored_ngrams'), 'n-gram')} of many"
+        " documents were taken for phrases of the language. hits.jsonl of the artifact lists every"
+        " item with its document and place; `textmill hits` shows the texts of both."
     )
     pieces: list[Markup | None] = [
-        table("Found by suite", ("suite", "items", "items found", "of items", "documents", "too short"), rows, note),
+        table(
+            "Found by suite",
+            ("suite", "items", "items found", "of items", "documents", "too short"),
+            rows,
+            note,
+        ),
         _sources(run),
         *_examples(run),
     ]
@@ -51,15 +63,24 @@ def _sources(run: Run) -> Markup | None:
         return None
     rows = [
         (foreign(name), count(row.number("documents")))
-        for name, row in sorted(sources, key=lambda item: (-(item[1].number("documents") or 0), item[0]))
+        for name, row in sorted(
+            sources, key=lambda item: (-(item[1].number("documents") or 0), item[0])
+        )
     ]
-    return folded(f"The {plural(len(rows), 'source')} of these documents", table(None, ("source", "documents"), rows))
+    return folded(
+        f"The {plural(len(rows), 'source')} of these documents",
+        table(None, ("source", "documents"), rows),
+    )
 
 
 def _examples(run: Run) -> list[Markup]:
     shown = []
     for example in run.metrics("contamination").rows("examples"):
-        where = [foreign(example.text("suite") or ""), ", item ", foreign(example.text("item") or "")]
+        where = [
+            foreign(example.text("suite") or ""),
+            ", item ",
+            foreign(example.text("item") or ""),
+        ]
         shown.append(
             folded(
                 ["An excerpt: ", where],

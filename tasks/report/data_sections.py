@@ -1,4 +1,5 @@
-"""Where documents came from and where they went: funnel, reasons, sources, lengths, languages, quality rules."""
+"""Where documents came from and where they went: funnel, reasons, sources, lengths, languages,
+quality rules."""
 
 from __future__ import annotations
 
@@ -36,19 +37,35 @@ STAGE_WORDS = {
     "pii": "not dropped for personal data",
     "documents": "kept",
 }
-REPAIRS = {"NUL": "NUL byte", "BOM": "byte order mark", "CRLF": "Windows line end", "LONE_SURROGATE": "lone surrogate"}
+REPAIRS = {
+    "NUL": "NUL byte",
+    "BOM": "byte order mark",
+    "CRLF": "Windows line end",
+    "LONE_SURROGATE": "lone surrogate",
+}
 
 
 def documents_section(run: Run) -> Section:
     reasons = _reasons(run)
     read, kept = run.documents_read, run.documents_kept
-    finding: list[object] = [f"Of {plural(read, 'record')} read, {count(kept)} ({share(kept, read)}) were kept."]
+    finding: list[object] = [
+        f"Of {plural(read, 'record')} read, {count(kept)} ({share(kept, read)}) were kept."
+    ]
     if read is None or kept is None:
         finding = ["How many records were read and kept was not measured in this run."]
     if reasons:
         stage, reason, lost = max(reasons, key=lambda r: r[2])
-        finding.append([" The largest loss is ", code(reason), f" in {stage}: {plural(lost, 'document')}."])
-    pieces = [_funnel(run), _reason_table(run, reasons), _sources(run), _lengths(run), _input_state(run), _licences(run)]
+        finding.append(
+            [" The largest loss is ", code(reason), f" in {stage}: {plural(lost, 'document')}."]
+        )
+    pieces = [
+        _funnel(run),
+        _reason_table(run, reasons),
+        _sources(run),
+        _lengths(run),
+        _input_state(run),
+        _licences(run),
+    ]
     return Section("documents", "Documents", finding, pieces)
 
 
@@ -58,14 +75,17 @@ def rules_section(run: Run) -> Section:
     dropped = sum(numbers(run.counters("quality").group("dropped")).values())
     struck = sum(1 for row in hits.values() if row.number("dropped"))
     finding = (
-        f"{plural(struck, 'rule')} of {len(quality.rows('rules'))} had something to drop; together they dropped "
-        f"{plural(dropped, 'document')}. A document may break several rules: its first is the one it is counted under."
+        f"{plural(struck, 'rule')} of {len(quality.rows('rules'))} had something to drop; together"
+        f" they dropped {plural(dropped, 'document')}. A document may break several rules: its"
+        " first is the one it is counted under."
     )
     if lines := quality.number("line_cuts", "all", "cuts"):
-        num_bytes, documents = (quality.number("line_cuts", "all", name) for name in ("bytes", "documents"))
+        num_bytes, documents = (
+            quality.number("line_cuts", "all", name) for name in ("bytes", "documents")
+        )
         finding += (
-            f" {plural(lines, 'line')} ({size(num_bytes)}) that break rules on lines were cut out of "
-            f"{plural(documents, 'document')} that rules kept."
+            f" {plural(lines, 'line')} ({size(num_bytes)}) that break rules on lines were cut out"
+            f" of {plural(documents, 'document')} that rules kept."
         )
     if not quality.rows("rules"):
         finding = "Quality rules were not measured in this run."
@@ -74,23 +94,34 @@ def rules_section(run: Run) -> Section:
 
 
 def languages_section(run: Run) -> Section:
-    found, kept = run.metrics("language").items("languages"), run.metrics("documents").group("by_language")
+    found, kept = (
+        run.metrics("language").items("languages"),
+        run.metrics("documents").group("by_language"),
+    )
     if not found:
         return Section("languages", "Languages", "Languages were not measured in this run.", [])
     total = sum(facts.number("documents") or 0 for _, facts in found)
     largest, facts = max(found, key=lambda item: item[1].number("documents") or 0)
     unknown = next((f.number("documents") for name, f in found if name == "und"), None)
     finding: list[object] = [
-        f"{plural(sum(name != 'und' for name, _ in found), 'language')} identified; the largest is ",
+        (
+            f"{plural(sum(name != 'und' for name, _ in found), 'language')} identified; the"
+            " largest is "
+        ),
         foreign(largest),
         f" with {share(facts.number('documents'), total)} of the documents.",
         f" {plural(unknown, 'document')} could not be assigned (und)." if unknown else None,
     ]
     note = (
-        "Documents by identified language (ISO code; und: undetermined). Pale: identified among all read. "
-        "Solid: still there after filtering and deduplication."
+        "Documents by identified language (ISO code; und: undetermined). Pale: identified among all"
+        " read. Solid: still there after filtering and deduplication."
     )
-    return Section("languages", "Languages", finding, _distribution("Documents by language", "language", found, kept, note))
+    return Section(
+        "languages",
+        "Languages",
+        finding,
+        _distribution("Documents by language", "language", found, kept, note),
+    )
 
 
 def _funnel(run: Run) -> Markup:
@@ -103,11 +134,26 @@ def _funnel(run: Run) -> Markup:
         left, name = row.number("documents") or 0, row.text("stage") or ""
         if name == "documents" and left == before:
             continue  # writing what is kept loses nothing
-        lost = f", {count(before - left)} fewer than before" if before is not None and before > left else ""
+        lost = (
+            f", {count(before - left)} fewer than before"
+            if before is not None and before > left
+            else ""
+        )
         title = f"{name}: {plural(left, 'document')}, {share(left, read)} of those read{lost}"
-        marks.append(Bar(STAGE_WORDS.get(name, name), left, f"{count(left)} · {share(left, read)}", title, whole=max(read, left)))
+        marks.append(
+            Bar(
+                STAGE_WORDS.get(name, name),
+                left,
+                f"{count(left)} · {share(left, read)}",
+                title,
+                whole=max(read, left),
+            )
+        )
         before = left
-    note = "Documents left after each stage, with their share of all records read. Pale: everything that was read."
+    note = (
+        "Documents left after each stage, with their share of all records read. Pale: everything"
+        " that was read."
+    )
     return figure("What is left after each stage", lambda width: bars(marks, width), note)
 
 
@@ -116,9 +162,13 @@ def _reasons(run: Run) -> list[tuple[str, str, float]]:
     found: list[tuple[str, str, float]] = []
     order = {stage: i for i, stage in enumerate(run.artifacts)}
     for stage, group in sorted(
-        run.metrics("documents").group("dropped").items(), key=lambda item: (order.get(item[0], len(order)), item[0])
+        run.metrics("documents").group("dropped").items(),
+        key=lambda item: (order.get(item[0], len(order)), item[0]),
     ):
-        by_size = sorted(numbers(group if isinstance(group, Mapping) else {}).items(), key=lambda item: (-item[1], item[0]))
+        by_size = sorted(
+            numbers(group if isinstance(group, Mapping) else {}).items(),
+            key=lambda item: (-item[1], item[0]),
+        )
         found.extend((str(stage), reason, lost) for reason, lost in by_size if lost)
     return found
 
@@ -127,16 +177,32 @@ def _reason_table(run: Run, reasons: Sequence[tuple[str, str, float]]) -> Markup
     if not reasons:
         return None
     largest = max(lost for _, _, lost in reasons)
-    rows = [(code(reason), stage, amount(lost, largest), share(lost, run.documents_read)) for stage, reason, lost in reasons]
+    rows = [
+        (code(reason), stage, amount(lost, largest), share(lost, run.documents_read))
+        for stage, reason, lost in reasons
+    ]
     note = (
-        "Each dropped document is counted once, under the first reason that met it. Kept, dropped and quarantined add up to read."
+        "Each dropped document is counted once, under the first reason that met it. Kept, dropped"
+        " and quarantined add up to read."
     )
-    return table("Why documents were dropped", ("reason", "stage", "documents", "of read"), rows, note, left=2)
+    return table(
+        "Why documents were dropped",
+        ("reason", "stage", "documents", "of read"),
+        rows,
+        note,
+        left=2,
+    )
 
 
 def _sources(run: Run) -> list[Markup]:
-    note = "Pale: documents read. Solid: documents kept. A source that is all pale was dropped entirely."
-    read, kept = run.metrics("ingest").items("by_source"), run.metrics("documents").group("by_source")
+    note = (
+        "Pale: documents read. Solid: documents kept. A source that is all pale was dropped"
+        " entirely."
+    )
+    read, kept = (
+        run.metrics("ingest").items("by_source"),
+        run.metrics("documents").group("by_source"),
+    )
     return _distribution("Documents by source", "source", read, kept, note)
 
 
@@ -145,7 +211,8 @@ def _distribution(
 ) -> list[Markup]:
     """Kept of read by name: the largest as bars, all in a table.
 
-    The rest entry of a long table is not compared: which names it sums up differs between read and kept.
+    The rest entry of a long table is not compared: which names it sums up differs between read and
+    kept.
     """
     if not read:
         return [absent(title, f"The distribution by {what}")]
@@ -153,17 +220,38 @@ def _distribution(
     marks, rows = [], []
     for name, facts in ordered:
         if name == OTHER:
-            rows.append((name, count(facts.number("documents")), size(facts.number("bytes")), "–", "–", "–"))
+            rows.append(
+                (name, count(facts.number("documents")), size(facts.number("bytes")), "–", "–", "–")
+            )
             continue
         there, left = facts.number("documents") or 0, Facts(kept.get(name)).number("documents") or 0
-        title_text = f"{name}: {count(left)} of {plural(there, 'document')} kept, {size(facts.number('bytes'))} read"
+        title_text = (
+            f"{name}: {count(left)} of {plural(there, 'document')} kept,"
+            f" {size(facts.number('bytes'))} read"
+        )
         marks.append(Bar(name, left, f"{count(left)} of {count(there)}", title_text, whole=there))
         kept_bytes = size(Facts(kept.get(name)).number("bytes") or 0)
-        rows.append((foreign(name), count(there), size(facts.number("bytes")), count(left), kept_bytes, share(left, there)))
+        rows.append(
+            (
+                foreign(name),
+                count(there),
+                size(facts.number("bytes")),
+                count(left),
+                kept_bytes,
+                share(left, there),
+            )
+        )
     of_how_many, table_has = f"{len(marks)}", "all"
     if len(rows) > len(marks):  # how many names the rest has is not known
-        of_how_many, table_has = f"more than {len(marks)}", f"the {len(marks)} largest and the rest in one row"
-    more = f" The {LARGEST} largest of {of_how_many}; the table has {table_has}." if len(marks) > LARGEST else ""
+        of_how_many, table_has = (
+            f"more than {len(marks)}",
+            f"the {len(marks)} largest and the rest in one row",
+        )
+    more = (
+        f" The {LARGEST} largest of {of_how_many}; the table has {table_has}."
+        if len(marks) > LARGEST
+        else ""
+    )
     chart = marks and figure(
         title,
         lambda width: bars(marks[:LARGEST], width),
@@ -179,13 +267,22 @@ def _distribution(
 
 def _lengths(run: Run) -> Markup:
     lengths = run.metrics("ingest")
-    edges = [n for v in lengths.sequence("length_histogram", "edges_bytes") if (n := number(v)) is not None]
-    counts = [n for v in lengths.sequence("length_histogram", "counts") if (n := number(v)) is not None]
+    edges = [
+        n
+        for v in lengths.sequence("length_histogram", "edges_bytes")
+        if (n := number(v)) is not None
+    ]
+    counts = [
+        n for v in lengths.sequence("length_histogram", "counts") if (n := number(v)) is not None
+    ]
     if len(edges) == len(counts) and edges:
         edges.append(edges[-1] * 2 or 1.0)  # the last bin has no upper end
     if len(edges) != len(counts) + 1 or not any(counts):
         return absent("Document length", "The length distribution")
-    note = "Documents read, by UTF-8 bytes of text, on a logarithmic axis: equal steps are equal ratios."
+    note = (
+        "Documents read, by UTF-8 bytes of text, on a logarithmic axis: equal steps are equal"
+        " ratios."
+    )
     return figure(
         "Document length",
         lambda width: histogram(
@@ -212,8 +309,13 @@ def _input_state(run: Run) -> list[Markup]:
     counters, examples = run.counters("ingest"), run.metrics("ingest").rows("quarantine_examples")
     repaired = numbers(counters.group("repaired"))
     quarantined = counters.number("quarantined")
-    mended = ", ".join(f"{REPAIRS.get(k, k)} in {plural(v, 'document')}" for k, v in repaired.items() if v)
-    text = f"Quarantined: {plural(quarantined, 'record')}. Repaired: {mended or ('none' if repaired else NOT_MEASURED)}."
+    mended = ", ".join(
+        f"{REPAIRS.get(k, k)} in {plural(v, 'document')}" for k, v in repaired.items() if v
+    )
+    text = (
+        f"Quarantined: {plural(quarantined, 'record')}. Repaired:"
+        f" {mended or ('none' if repaired else NOT_MEASURED)}."
+    )
     pieces = [tag("p", text, class_="note")]
     if examples:
         rows = [
@@ -225,8 +327,13 @@ def _input_state(run: Run) -> list[Markup]:
             )
             for e in examples
         ]
-        note = "The first records that are no document: broken JSON, invalid UTF-8, a wrong type. quarantine.jsonl lists all."
-        pieces.append(table("Records in quarantine", ("file", "error", "line", "byte"), rows, note, left=2))
+        note = (
+            "The first records that are no document: broken JSON, invalid UTF-8, a wrong type."
+            " quarantine.jsonl lists all."
+        )
+        pieces.append(
+            table("Records in quarantine", ("file", "error", "line", "byte"), rows, note, left=2)
+        )
     return [tag("div", tag("h3", "State of the input"), pieces, class_="tabled")]
 
 
@@ -237,7 +344,10 @@ def _licences(run: Run) -> Markup:
     total = sum(licences.values())
     ordered = sorted(licences.items(), key=lambda item: (-item[1], item[0]))
     rows = [(foreign(name), amount(n, ordered[0][1]), share(n, total)) for name, n in ordered]
-    note = "As declared by each record that was read. Whether a use is allowed is for a person to decide."
+    note = (
+        "As declared by each record that was read. Whether a use is allowed is for a person to"
+        " decide."
+    )
     return table("Licences", ("licence", "documents", "share"), rows, note)
 
 
@@ -260,8 +370,9 @@ def _rule_table(quality: Facts, hits: Mapping[str | None, Facts]) -> Markup:
         criterion = join([_criterion(rule, is_off), _other_bounds(rule)])
         rows.append((numbered, rule.text("preset") or "–", criterion, *hit_cells))
     note = (
-        "Hits: documents the rule would drop on its own. First: documents for which it is the first rule broken, in this order; "
-        "these add up to all documents dropped. A rule with many hits and few firsts repeats what earlier rules found."
+        "Hits: documents the rule would drop on its own. First: documents for which it is the first"
+        " rule broken, in this order; these add up to all documents dropped. A rule with many hits"
+        " and few firsts repeats what earlier rules found."
     )
     if observed:
         note += f" {plural(observed, 'rule')} only observed: hits counted, nothing dropped."
@@ -275,12 +386,22 @@ def _bounds(place: Facts) -> bool:
 
 
 def _criterion(rule: Facts, is_off: bool) -> Markup:
-    """What a document must satisfy, e.g. `num_words ≥ 50`; a rule without any bound is switched off."""
+    """What a document must satisfy, e.g. `num_words ≥ 50`; a rule without any bound is switched
+    off."""
     if rule.value("threshold") is None:
-        return join([code(rule.text("feature") or NOT_MEASURED), tag("span", "off", class_="aside") if is_off else None])
+        return join(
+            [
+                code(rule.text("feature") or NOT_MEASURED),
+                tag("span", "off", class_="aside") if is_off else None,
+            ]
+        )
     scope = rule.text("applies_to") or "all"
     criterion = _bound(rule, rule.value("threshold"))
-    return criterion if scope == "all" else join([criterion, tag("span", f"{scope} only", class_="aside")])
+    return (
+        criterion
+        if scope == "all"
+        else join([criterion, tag("span", f"{scope} only", class_="aside")])
+    )
 
 
 def _bound(rule: Facts, threshold: object) -> Markup:
@@ -288,7 +409,9 @@ def _bound(rule: Facts, threshold: object) -> Markup:
         rule.text("side") or "", rule.text("side")
     )
     limit = f"{n:,.6g}" if (n := number(threshold)) is not None else str(threshold)
-    return code(" ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED)
+    return code(
+        " ".join(part for part in (rule.text("feature"), sign, limit) if part) or NOT_MEASURED
+    )
 
 
 def _other_bounds(rule: Facts) -> Markup | None:
@@ -304,7 +427,8 @@ _AXES = ("source", "kind", "language")
 
 
 def _places(rule: Facts) -> list[Facts]:
-    """The entries of `elsewhere` that say something: a source without a say leaves a language the rule it has everywhere."""
+    """The entries of `elsewhere` that say something: a source without a say leaves a language the
+    rule it has everywhere."""
 
     def asks(place: Facts) -> tuple[object, ...]:
         return (place.value("threshold"), place.group("cuts"), place.value("drops"))
@@ -313,7 +437,11 @@ def _places(rule: Facts) -> list[Facts]:
 
     def wider(labels: tuple[object, ...]) -> list[Facts]:
         """The entries with one label less."""
-        fewer = [tuple(None if i == j else label for j, label in enumerate(labels)) for i in range(len(labels)) if labels[i]]
+        fewer = [
+            tuple(None if i == j else label for j, label in enumerate(labels))
+            for i in range(len(labels))
+            if labels[i]
+        ]
         return [found[place] for place in fewer if place in found]
 
     return [
@@ -324,15 +452,27 @@ def _places(rule: Facts) -> list[Facts]:
 
 
 def _rules_of_places(rules: Sequence[Facts]) -> Markup | None:
-    """What rules ask of languages, kinds and sources where that is not what they ask of the others."""
+    """What rules ask of languages, kinds and sources where that is not what they ask of the
+    others."""
     rows: list[tuple[object, ...]] = []
     for rule in rules:
         name = code(rule.text("name") or NOT_MEASURED)
         for place in (rule, *_places(rule)):
             language, threshold = place.value("language"), place.value("threshold")
-            labels = [foreign(str(label)) if label is not None else "all" for axis in _AXES for label in (place.value(axis),)]
+            labels = [
+                foreign(str(label)) if label is not None else "all"
+                for axis in _AXES
+                for label in (place.value(axis),)
+            ]
             if place is not rule and (threshold is not None or not _bounds(place)):
-                rows.append((name, *labels, _bound(rule, threshold) if threshold is not None else "off", _role(place)))
+                rows.append(
+                    (
+                        name,
+                        *labels,
+                        _bound(rule, threshold) if threshold is not None else "off",
+                        _role(place),
+                    )
+                )
             rows += [
                 (name, *labels[:-1], foreign(label), _bound(rule, cut), _role(place))
                 for label, cut in place.group("cuts").items()
@@ -340,11 +480,17 @@ def _rules_of_places(rules: Sequence[Facts]) -> Markup | None:
             ]
     if not rows:
         return None
-    note = "Where a language, a kind or a source has a number of its own, it stands in place of the one in the table above."
+    note = (
+        "Where a language, a kind or a source has a number of its own, it stands in place of the"
+        " one in the table above."
+    )
     columns: tuple[str, ...] = ("rule", *_AXES, "keeps documents with", "")
     if all(row[2] == "all" for row in rows):
         rows, columns = [row[:2] + row[3:] for row in rows], columns[:2] + columns[3:]
-    title = f"{plural(len(rows), 'threshold')} by {'language and source' if len(columns) == 5 else 'language, kind and source'}"
+    title = (
+        f"{plural(len(rows), 'threshold')} by"
+        f" {'language and source' if len(columns) == 5 else 'language, kind and source'}"
+    )
     return folded(title, table(None, columns, rows, note, left=len(columns)))
 
 
@@ -362,20 +508,32 @@ def _hits_of_all(quality: Facts, rule: int) -> float | None:
 
 def _overlap(quality: Facts) -> Markup:
     names = [rule.text("name") or f"rule {i + 1}" for i, rule in enumerate(quality.rows("rules"))]
-    matrix = [[number(v) or 0.0 for v in row] for row in quality.sequence("overlap") if isinstance(row, (list, tuple))]
+    matrix = [
+        [number(v) or 0.0 for v in row]
+        for row in quality.sequence("overlap")
+        if isinstance(row, (list, tuple))
+    ]
     if not names or len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
         return absent("How rules overlap", "The overlap of rules")
-    by_hits = sorted((i for i in range(len(names)) if matrix[i][i] > 0), key=lambda i: -matrix[i][i])[:MOST_RULES_IN_MATRIX]
+    by_hits = sorted(
+        (i for i in range(len(names)) if matrix[i][i] > 0), key=lambda i: -matrix[i][i]
+    )[:MOST_RULES_IN_MATRIX]
     used = sorted(by_hits)
     if len(used) < 2:
-        return tag("p", "Fewer than two rules had hits, so there is no overlap to show.", class_="note")
+        return tag(
+            "p", "Fewer than two rules had hits, so there is no overlap to show.", class_="note"
+        )
     drawn, numbered = [names[i] for i in used], [i + 1 for i in used]
     small = [[matrix[i][j] for j in used] for i in used]
     note = (
-        "Documents that break both rules; the darker, the larger their share of the row. Grey: all hits of the rule itself. "
-        f"Numbers as in the table above{_only(len(used), names, matrix)}."
+        "Documents that break both rules; the darker, the larger their share of the row. Grey: all"
+        f" hits of the rule itself. Numbers as in the table above{_only(len(used), names, matrix)}."
     )
-    return figure("How rules overlap", lambda width: heat(drawn, numbered, small, width, noun="documents"), note)
+    return figure(
+        "How rules overlap",
+        lambda width: heat(drawn, numbered, small, width, noun="documents"),
+        note,
+    )
 
 
 def _only(drawn: int, names: Sequence[str], matrix: Sequence[Sequence[float]]) -> str:
@@ -388,16 +546,26 @@ def _only(drawn: int, names: Sequence[str], matrix: Sequence[Sequence[float]]) -
 
 
 def _dropped_by_language(quality: Facts) -> Markup | None:
-    dropped = sorted(numbers(quality.group("dropped_by_language")).items(), key=lambda item: (-item[1], item[0]))
+    dropped = sorted(
+        numbers(quality.group("dropped_by_language")).items(), key=lambda item: (-item[1], item[0])
+    )
     dropped = [(name, n) for name, n in dropped if n]
     if not dropped:
         return None
     total = sum(n for _, n in dropped)
     marks = [
-        Bar(name, n, count(n), f"{name}: {plural(n, 'document')} dropped, {percent(n / total)} of all dropped")
+        Bar(
+            name,
+            n,
+            count(n),
+            f"{name}: {plural(n, 'document')} dropped, {percent(n / total)} of all dropped",
+        )
         for name, n in dropped
     ]
-    note = "Documents that quality rules dropped, by identified language. Rules made for one language can be unfair to others."
+    note = (
+        "Documents that quality rules dropped, by identified language. Rules made for one language"
+        " can be unfair to others."
+    )
     if len(marks) > LARGEST:
         note += f" The {LARGEST} largest of {len(marks)}."
     return figure("Dropped by language", lambda width: bars(marks[:LARGEST], width), note)

@@ -1,7 +1,8 @@
 """Two similar excerpts with the words marked that only one of them has.
 
-Words are compared in order (Ratcliff and Obershelp, difflib); scripts without spaces are compared character by character.
-How a text goes on where its excerpt breaks off is not known, so the end of the other one is not marked there.
+Words are compared in order (Ratcliff and Obershelp, difflib); scripts without spaces are compared
+character by character. How a text goes on where its excerpt breaks off is not known, so the end of
+the other one is not marked there.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from tasks.report.markup import Markup, join, tag
 MAX_CHARS = 2000
 """Excerpts are short by contract; the comparison is quadratic, so a longer one is cut."""
 EXCERPT_CHARS = 300
-"""What `tasks.documents.duplicate_examples` keeps of a text; imported from there, all that it imports would be in the key of reports."""
-_UNIT = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]|\w+|\s+|.", re.DOTALL)
+"""What `tasks.documents.duplicate_examples` keeps of a text; imported from there, all that it
+imports would be in the key of reports."""
+_UNIT = re.compile(
+    r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]|\w+|\s+|.", re.DOTALL
+)
 
 
 def mark_differences(first: str, second: str) -> tuple[Markup, Markup]:

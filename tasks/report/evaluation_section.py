@@ -1,4 +1,5 @@
-"""How good the model is: bits per byte with intervals against baselines, by source and language, and what it writes."""
+"""How good the model is: bits per byte with intervals against baselines, by source and language,
+and what it writes."""
 
 from __future__ import annotations
 
@@ -20,14 +21,17 @@ def evaluation_section(run: Run) -> Section:
     evaluate = run.metrics("evaluate")
     documents = evaluate.number("val_bpb", "num_documents")
     finding: list[object] = [
-        f"{fixed(evaluate.number('val_bpb', 'value'))} bits per byte on {plural(documents, 'held-out document')}"
+        f"{fixed(evaluate.number('val_bpb', 'value'))} bits per byte on"
+        f" {plural(documents, 'held-out document')}"
     ]
     verdicts = [verdict for name, _ in BASELINES if (verdict := run.against_baseline(name))]
     finding.append(f": {'; '.join(verdicts)}." if verdicts else ".")
     measured = evaluate.number("val_bpb", "value") is not None
     if not measured:
         finding = ["How well the model predicts unseen text was not measured in this run."]
-    pieces: list[Markup | None] = [_eval_table(run, evaluate) if measured else absent("Bits per byte", "The evaluation")]
+    pieces: list[Markup | None] = [
+        _eval_table(run, evaluate) if measured else absent("Bits per byte", "The evaluation")
+    ]
     pieces.extend(_by_name(run, evaluate, "by_source", "source"))
     pieces.extend(_by_name(run, evaluate, "by_language", "language"))
     pieces.append(_policy(evaluate))
@@ -38,20 +42,31 @@ def samples_section(run: Run) -> Section:
     samples = [s for s in run.metrics("evaluate").rows("samples") if s.text("text") is not None]
     if not samples:
         return Section("samples", "Samples", "No sample generations were recorded in this run.", [])
-    finding = f"{plural(len(samples), 'continuation')} as the model wrote them, personal data replaced, not selected for quality."
+    finding = (
+        f"{plural(len(samples), 'continuation')} as the model wrote them, personal data replaced,"
+        " not selected for quality."
+    )
     shown = []
     for sample in samples:
         prompt, text = sample.text("prompt") or "", sample.text("text") or ""
         rest = text[len(prompt) :] if prompt and text.startswith(prompt) else text
         shown.append(tag("div", tag("p", tag("b", prompt), rest, dir="auto"), class_="sample"))
-    note = tag("p", "Bold: the prompt. What follows was generated; whatever it claims is made up.", class_="note")
+    note = tag(
+        "p",
+        "Bold: the prompt. What follows was generated; whatever it claims is made up.",
+        class_="note",
+    )
     return Section("samples", "Samples", finding, [*shown, note])
 
 
 def references_of(evaluate: Facts) -> list[Reference]:
     """The baselines as lines to compare with."""
     found = [(name, evaluate.number(f"{name}_bpb"), tone) for name, tone in BASELINES]
-    return [Reference(f"{name} baseline", value, tone) for name, value, tone in found if value is not None]
+    return [
+        Reference(f"{name} baseline", value, tone)
+        for name, value, tone in found
+        if value is not None
+    ]
 
 
 def reference_legend(references: Sequence[Reference], *first: tuple[str, str]) -> Markup:
@@ -61,23 +76,51 @@ def reference_legend(references: Sequence[Reference], *first: tuple[str, str]) -
 def _eval_table(run: Run, evaluate: Facts) -> Markup:
     whole, gain = Facts(evaluate.group("val_bpb")), Facts(evaluate.group("gain_over_best_baseline"))
     value = whole.number("value") or 0.0
-    rows = [("model", fixed(whole.number("value")), span(whole.number("low"), whole.number("high")), "1")]
+    rows = [
+        (
+            "model",
+            fixed(whole.number("value")),
+            span(whole.number("low"), whole.number("high")),
+            "1",
+        )
+    ]
     for name, _ in BASELINES:
-        baseline, interval = evaluate.number(f"{name}_bpb"), Facts(evaluate.group("baselines", name))
+        baseline, interval = (
+            evaluate.number(f"{name}_bpb"),
+            Facts(evaluate.group("baselines", name)),
+        )
         low, high = interval.number("low"), interval.number("high")
         ratio = f"{baseline / value:.2f}" if baseline is not None and value else NOT_MEASURED
-        rows.append((f"{name} baseline", fixed(baseline), span(low, high) if low is not None else "–", ratio))
+        rows.append(
+            (
+                f"{name} baseline",
+                fixed(baseline),
+                span(low, high) if low is not None else "–",
+                ratio,
+            )
+        )
     if gain.number("value") is not None:
         best = gain.text("baseline") or "best"
-        rows.append((f"gain over the {best}", fixed(gain.number("value")), span(gain.number("low"), gain.number("high")), "–"))
+        rows.append(
+            (
+                f"gain over the {best}",
+                fixed(gain.number("value")),
+                span(gain.number("low"), gain.number("high")),
+                "–",
+            )
+        )
     note = (
-        f"Bits per byte over {plural(whole.number('num_documents'), 'validation document')} "
-        f"({size(whole.number('num_bytes'))}): the negative log₂ likelihoods of all tokens, summed, per UTF-8 byte of text. "
-        f"Comparable between tokenizers. The {run.interval_name} says how far it would move with other documents of this kind; "
-        "that of the gain compares both models on the same documents, so it is the one to judge by. "
-        "Baselines are fitted to the training tokens: unigram knows how often each token occurs, bigram which follows which."
+        f"Bits per byte over {plural(whole.number('num_documents'), 'validation document')}"
+        f" ({size(whole.number('num_bytes'))}): the negative log₂ likelihoods of all tokens,"
+        f" summed, per UTF-8 byte of text. Comparable between tokenizers. The {run.interval_name}"
+        " says how far it would move with other documents of this kind; that of the gain compares"
+        " both models on the same documents, so it is the one to judge by. Baselines are fitted to"
+        " the training tokens: unigram knows how often each token occurs, bigram which follows"
+        " which."
     )
-    return table("Bits per byte", ("", "bits per byte", run.interval_name, "times the model"), rows, note)
+    return table(
+        "Bits per byte", ("", "bits per byte", run.interval_name, "times the model"), rows, note
+    )
 
 
 def _by_name(run: Run, evaluate: Facts, group: str, what: str) -> list[Markup]:
@@ -93,12 +136,25 @@ def _by_name(run: Run, evaluate: Facts, group: str, what: str) -> list[Markup]:
         tone = "a small" if f.value("small") is True else "a"
         marks.append(Estimate(name, value, low, high, interval_text(f), title, tone))
         any_small |= tone != "a"
-        rows.append((foreign(name), fixed(value), span(low, high), count(f.number("documents")), size(f.number("bytes"))))
+        rows.append(
+            (
+                foreign(name),
+                fixed(value),
+                span(low, high),
+                count(f.number("documents")),
+                size(f.number("bytes")),
+            )
+        )
     references = references_of(evaluate)
-    more = f" The {LARGEST} largest of {len(marks)}; the table has all." if len(marks) > LARGEST else ""
+    more = (
+        f" The {LARGEST} largest of {len(marks)}; the table has all."
+        if len(marks) > LARGEST
+        else ""
+    )
     note = (
-        f"Point: bits per byte on held-out documents of one {what}. Whisker: {run.interval_name}, if there are enough. "
-        f"Largest first. The baselines are those of the whole validation set.{more}"
+        f"Point: bits per byte on held-out documents of one {what}. Whisker: {run.interval_name},"
+        " if there are enough. Largest first. The baselines are those of the whole validation"
+        f" set.{more}"
     )
     chart = figure(
         f"Bits per byte by {what}",
@@ -117,10 +173,22 @@ def _by_name(run: Run, evaluate: Facts, group: str, what: str) -> list[Markup]:
 def _policy(evaluate: Facts) -> Markup | None:
     """How the numbers were made, in the words of the stage."""
     policy = evaluate.group("policy")
-    entries: list[tuple[str, object, str]] = [(name.replace("_", " "), foreign(value), "") for name, value in policy.items()]
-    extra = [
-        ("bits per token", evaluate.number("bits_per_token"), "of the model, over the scored tokens"),
-        ("bits of an end of text", evaluate.number("eos_bits_per_document"), "mean per document; in no other figure"),
+    entries: list[tuple[str, object, str]] = [
+        (name.replace("_", " "), foreign(value), "") for name, value in policy.items()
     ]
-    entries += [(name, fixed(value), meaning) for name, value, meaning in extra if value is not None]
+    extra = [
+        (
+            "bits per token",
+            evaluate.number("bits_per_token"),
+            "of the model, over the scored tokens",
+        ),
+        (
+            "bits of an end of text",
+            evaluate.number("eos_bits_per_document"),
+            "mean per document; in no other figure",
+        ),
+    ]
+    entries += [
+        (name, fixed(value), meaning) for name, value, meaning in extra if value is not None
+    ]
     return folded("How this was measured", ledger(entries)) if entries else None

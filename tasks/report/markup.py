@@ -2,7 +2,8 @@
 
 `tag` escapes every child and attribute that is not already `Markup`, so a section cannot forget to.
 Characters that would be invisible or would turn the page around (controls, bidi overrides, lone
-surrogates) are shown by their code point. What it leaves out: templates, streaming, validation of tag names.
+surrogates) are shown by their code point. What it leaves out: templates, streaming, validation of
+tag names.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _VOID = frozenset(("meta", "br", "hr", "col", "wbr"))
 
 
 class Markup(str):
-    """Text that is HTML already and goes into the page as it is. Only this module makes it from strings."""
+    """Text that is HTML already and goes into the page as it is. Only this module makes it from
+    strings."""
 
     __slots__ = ()
 
@@ -38,12 +40,14 @@ def visible(text: str) -> str:
 
 
 def join(children: Iterable[Any], separator: str = "") -> Markup:
-    """Children one after another, escaped; None and nested lists are allowed, so sections can leave pieces out."""
+    """Children one after another, escaped; None and nested lists are allowed, so sections can leave
+    pieces out."""
     return Markup(escape(separator).join(_flatten(children)))
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
-    """One element. `class_` stands for class, `_` in other names for `-`; None or False leaves an attribute out."""
+    """One element. `class_` stands for class, `_` in other names for `-`; None or False leaves an
+    attribute out."""
     pairs = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(value))}"'
         for key, value in attributes.items()
@@ -55,7 +59,8 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
 
 
 def constant(source: str) -> Markup:
-    """A literal of this program's own source (a style sheet, a doctype) as markup. Never give it data."""
+    """A literal of this program's own source (a style sheet, a doctype) as markup. Never give it
+    data."""
     return Markup(source)
 
 
@@ -77,7 +82,8 @@ def _flatten(children: Iterable[Any]) -> list[Markup]:
 
 
 def _plain(value: Any) -> Any:
-    """Coordinates with one decimal, without the trailing zero: pages stay small and equal everywhere."""
+    """Coordinates with one decimal, without the trailing zero: pages stay small and equal
+    everywhere."""
     if isinstance(value, float):
         return f"{round(value, 1) + 0.0:.6g}"
     return "true" if value is True else value

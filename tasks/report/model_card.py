@@ -1,7 +1,9 @@
-"""The model card: what the model is, what it was made of, what it may be used for, and where it must not be trusted.
+"""The model card: what the model is, what it was made of, what it may be used for, and where it
+must not be trusted.
 
-After Mitchell et al., Model Cards for Model Reporting (2019). Every statement is made of measured facts of this run or
-of what the pipeline does by construction; nothing is claimed that no stage looked at.
+After Mitchell et al., Model Cards for Model Reporting (2019). Every statement is made of measured
+facts of this run or of what the pipeline does by construction; nothing is claimed that no stage
+looked at.
 """
 
 from __future__ import annotations
@@ -32,17 +34,32 @@ USUAL_TOKENS_PER_PARAMETER = 20
 
 
 def model_card_section(run: Run) -> Section:
-    finding = "What the model is, what it was made of, and where not to trust it, drawn from the facts of this run."
-    use = [tag("h3", "Intended use"), tag("ul", [tag("li", line) for line in _uses(run)], class_="limits")]
-    limits = [tag("h3", "Limits"), tag("ul", [tag("li", line) for line in _limits(run)], class_="limits")]
+    finding = (
+        "What the model is, what it was made of, and where not to trust it, drawn from the facts of"
+        " this run."
+    )
+    use = [
+        tag("h3", "Intended use"),
+        tag("ul", [tag("li", line) for line in _uses(run)], class_="limits"),
+    ]
+    limits = [
+        tag("h3", "Limits"),
+        tag("ul", [tag("li", line) for line in _limits(run)], class_="limits"),
+    ]
     return Section("model-card", "Model card", finding, [_identity(run), *use, *limits])
 
 
 def _identity(run: Run) -> Markup:
     train, documents = run.metrics("train"), run.metrics("documents")
     splits = documents.items("split")
-    texts = "; ".join(f"{name} {plural(f.number('documents'), 'document')}, {size(f.number('bytes'))}" for name, f in splits)
-    licences = sorted(numbers(run.metrics("ingest").group("licenses")).items(), key=lambda item: (-item[1], item[0]))
+    texts = "; ".join(
+        f"{name} {plural(f.number('documents'), 'document')}, {size(f.number('bytes'))}"
+        for name, f in splits
+    )
+    licences = sorted(
+        numbers(run.metrics("ingest").group("licenses")).items(),
+        key=lambda item: (-item[1], item[0]),
+    )
     named = join([foreign(name) for name, _ in licences[:MOST_NAMED]], ", ")
     more = f" and {len(licences) - MOST_NAMED} more" if len(licences) > MOST_NAMED else ""
     tokenizer = run.metrics("tokenizer")
@@ -82,21 +99,35 @@ def _identity(run: Run) -> Markup:
 
 
 def _uses(run: Run) -> list[object]:
-    tested = [name for name, n in _languages_tested(run) if n >= FEW_LANGUAGE_DOCUMENTS and name != "und"]
+    tested = [
+        name for name, n in _languages_tested(run) if n >= FEW_LANGUAGE_DOCUMENTS and name != "und"
+    ]
     uses: list[object] = [
         "Study of this pipeline, and a starting point for further training on similar text.",
-        "It continues text. It was not tuned to follow instructions, to answer questions or to refuse anything.",
+        (
+            "It continues text. It was not tuned to follow instructions, to answer questions or to"
+            " refuse anything."
+        ),
     ]
     if tested:
         names = join([foreign(name) for name in tested[:LARGEST]], ", ")
         uses.insert(
-            1, ["Languages with at least ", f"{FEW_LANGUAGE_DOCUMENTS} held-out documents behind their numbers: ", names, "."]
+            1,
+            [
+                "Languages with at least ",
+                f"{FEW_LANGUAGE_DOCUMENTS} held-out documents behind their numbers: ",
+                names,
+                ".",
+            ],
         )
     return uses
 
 
 def _languages_tested(run: Run) -> list[tuple[str, float]]:
-    found = [(name, f.number("documents") or 0) for name, f in run.metrics("evaluate").items("by_language")]
+    found = [
+        (name, f.number("documents") or 0)
+        for name, f in run.metrics("evaluate").items("by_language")
+    ]
     return sorted(found, key=lambda item: (-item[1], item[0]))
 
 
@@ -110,24 +141,42 @@ def _limits(run: Run) -> list[object]:
             _limit_of_validation(run),
             _limit_of_privacy(run),
             _limit_of_duplicates(run),
-            "Factual accuracy, bias and harmful content were not measured. What the model writes can be wrong or offensive.",
+            (
+                "Factual accuracy, bias and harmful content were not measured. What the model"
+                " writes can be wrong or offensive."
+            ),
         )
         if line
     ]
 
 
 def _limit_of_scale(run: Run) -> str | None:
-    held, seen, parameters = run.shard_tokens, run.seen_tokens, run.metrics("train").number("num_parameters")
+    held, seen, parameters = (
+        run.shard_tokens,
+        run.seen_tokens,
+        run.metrics("train").number("num_parameters"),
+    )
     if seen is None or not parameters:
         return None
-    usual = f"; models of this kind are usually trained on {USUAL_TOKENS_PER_PARAMETER} or more (Hoffmann et al. 2022)"
+    usual = (
+        f"; models of this kind are usually trained on {USUAL_TOKENS_PER_PARAMETER} or more"
+        " (Hoffmann et al. 2022)"
+    )
     few = seen / parameters < USUAL_TOKENS_PER_PARAMETER
-    each, text = significant(seen / parameters, 2), f" of a text of {compact(held)}" if held is not None else ""
-    return f"Training saw {compact(seen)} tokens{text}, {each} for each parameter{usual if few else ''}."
+    each, text = (
+        significant(seen / parameters, 2),
+        f" of a text of {compact(held)}" if held is not None else "",
+    )
+    return (
+        f"Training saw {compact(seen)} tokens{text}, {each} for each"
+        f" parameter{usual if few else ''}."
+    )
 
 
 def _limit_of_languages(run: Run) -> object:
-    kept = [(name, f.number("bytes") or 0) for name, f in run.metrics("documents").items("by_language")]
+    kept = [
+        (name, f.number("bytes") or 0) for name, f in run.metrics("documents").items("by_language")
+    ]
     total = sum(n for _, n in kept)
     if not total:
         return None
@@ -149,12 +198,18 @@ def _limit_of_languages(run: Run) -> object:
 
 
 def _limit_of_sources(run: Run) -> object:
-    kept = [(name, f.number("bytes") or 0) for name, f in run.metrics("documents").items("by_source")]
+    kept = [
+        (name, f.number("bytes") or 0) for name, f in run.metrics("documents").items("by_source")
+    ]
     total = sum(n for _, n in kept)
     if not total:
         return None
     name, largest = max(kept, key=lambda item: item[1])
-    return [f"{percent(largest / total)} of the kept text comes from the largest source, ", foreign(name), "."]
+    return [
+        f"{percent(largest / total)} of the kept text comes from the largest source, ",
+        foreign(name),
+        ".",
+    ]
 
 
 def _limit_of_validation(run: Run) -> str | None:
@@ -164,8 +219,9 @@ def _limit_of_validation(run: Run) -> str | None:
         return None
     rough = ", so that even the interval is rough" if held_out < FEW_VALIDATION_DOCUMENTS else ""
     return (
-        f"The validation documents ({count(held_out)}{rough}) come from the same sources as the training documents: "
-        f"{fixed(evaluate.number('val_bpb', 'value'))} bits per byte says nothing about other text."
+        f"The validation documents ({count(held_out)}{rough}) come from the same sources as the"
+        f" training documents: {fixed(evaluate.number('val_bpb', 'value'))} bits per byte says"
+        " nothing about other text."
     )
 
 
@@ -189,6 +245,6 @@ def _limit_of_duplicates(run: Run) -> str | None:
     removed = sum(n for reason, n in dropped.items() if reason.endswith("_DUPLICATE"))
     of_read = share(removed, run.documents_read)
     return (
-        f"Near-duplicates from a similarity of {threshold:g} on were removed ({of_read} of what was read); "
-        "shorter shared passages remain, and what repeats can be memorised."
+        f"Near-duplicates from a similarity of {threshold:g} on were removed ({of_read} of what was"
+        " read); shorter shared passages remain, and what repeats can be memorised."
     )

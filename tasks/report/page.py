@@ -1,7 +1,7 @@
 """The page and its building blocks: sections, figures, tables, cards, notes.
 
-One file that opens from disk: style inline, no script, no font, no request. A content policy in the head forbids
-all of them, so that even markup that slipped through could load or run nothing.
+One file that opens from disk: style inline, no script, no font, no request. A content policy in the
+head forbids all of them, so that even markup that slipped through could load or run nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def page(
         tag("style", constant(STYLE)),
     )
     contents = tag(
-        "nav", tag("ol", [tag("li", tag("a", s.heading, href=f"#{s.anchor}")) for s in sections]), aria_label="Contents"
+        "nav",
+        tag("ol", [tag("li", tag("a", s.heading, href=f"#{s.anchor}")) for s in sections]),
+        aria_label="Contents",
     )
     header = tag(
         "header",
@@ -70,7 +72,13 @@ def page(
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def figure(title: Any, draw: Callable[[int], Markup], note: Any, legend: Markup | None = None, half: bool = False) -> Markup:
+def figure(
+    title: Any,
+    draw: Callable[[int], Markup],
+    note: Any,
+    legend: Markup | None = None,
+    half: bool = False,
+) -> Markup:
     """A chart drawn for a wide and a narrow column, its title above and how to read it below."""
     drawings: list[Markup] = [] if half else [tag("div", draw(WIDE), class_="wide")]
     drawings.append(tag("div", draw(NARROW_WIDTH), class_="always" if half else "narrow"))
@@ -85,23 +93,52 @@ def pair(*figures: Markup | None) -> Markup | None:
 
 def legend(*entries: tuple[str, str]) -> Markup:
     """(class of the mark, meaning) …"""
-    return tag("p", [tag("span", tag("i", class_=tone), text) for tone, text in entries], class_="legend")
+    return tag(
+        "p", [tag("span", tag("i", class_=tone), text) for tone, text in entries], class_="legend"
+    )
 
 
-def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: Any = None, left: int = 1) -> Markup:
+def table(
+    title: str | None,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    note: Any = None,
+    left: int = 1,
+) -> Markup:
     """A table whose first `left` columns are text and whose others are numbers."""
     align = ["t" if i < left else "n" for i in range(len(columns))]
-    head = tag("tr", [tag("th", name, class_=align[i], scope="col") for i, name in enumerate(columns)])
-    body = [tag("tr", [tag("td", cell, class_=align[i]) for i, cell in enumerate(row)]) for row in rows]
-    grid = tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="scroll", tabindex="0")
-    return tag("div", tag("h3", title) if title else None, grid, tag("p", note, class_="note") if note else None, class_="tabled")
+    head = tag(
+        "tr", [tag("th", name, class_=align[i], scope="col") for i, name in enumerate(columns)]
+    )
+    body = [
+        tag("tr", [tag("td", cell, class_=align[i]) for i, cell in enumerate(row)]) for row in rows
+    ]
+    grid = tag(
+        "div", tag("table", tag("thead", head), tag("tbody", body)), class_="scroll", tabindex="0"
+    )
+    return tag(
+        "div",
+        tag("h3", title) if title else None,
+        grid,
+        tag("p", note, class_="note") if note else None,
+        class_="tabled",
+    )
 
 
 def facts(title: str | None, entries: Sequence[tuple[str, Any, str]], note: Any = None) -> Markup:
     """Named values with what each means."""
-    rows = [tag("div", tag("dt", name), tag("dd", tag("b", value), tag("span", meaning))) for name, value, meaning in entries]
+    rows = [
+        tag("div", tag("dt", name), tag("dd", tag("b", value), tag("span", meaning)))
+        for name, value, meaning in entries
+    ]
     heading = tag("h3", title) if title else None
-    return tag("div", heading, tag("dl", rows, class_="facts"), tag("p", note, class_="note") if note else None, class_="tabled")
+    return tag(
+        "div",
+        heading,
+        tag("dl", rows, class_="facts"),
+        tag("p", note, class_="note") if note else None,
+        class_="tabled",
+    )
 
 
 def folded(summary: Any, *pieces: Any, anchor: str | None = None) -> Markup:
@@ -111,12 +148,20 @@ def folded(summary: Any, *pieces: Any, anchor: str | None = None) -> Markup:
 
 def absent(title: str, what: str) -> Markup:
     """A figure that cannot be drawn, said where it would stand."""
-    return tag("div", tag("h3", title), tag("p", f"{what}: not measured in this run.", class_="absent"), class_="tabled")
+    return tag(
+        "div",
+        tag("h3", title),
+        tag("p", f"{what}: not measured in this run.", class_="absent"),
+        class_="tabled",
+    )
 
 
 def ledger(entries: Sequence[tuple[str, Any, str]]) -> Markup:
     """Named texts, one below the other, each with what it means."""
-    rows = [tag("div", tag("dt", name), tag("dd", value, tag("span", meaning))) for name, value, meaning in entries]
+    rows = [
+        tag("div", tag("dt", name), tag("dd", value, tag("span", meaning)))
+        for name, value, meaning in entries
+    ]
     return tag("dl", rows, class_="ledger")
 
 
@@ -134,7 +179,13 @@ def code(text: str) -> Markup:
 
 def _section(section: Section) -> Markup:
     heading = tag("h2", section.heading)
-    return tag("section", heading, tag("p", section.finding, class_="finding"), section.pieces, id=section.anchor)
+    return tag(
+        "section",
+        heading,
+        tag("p", section.finding, class_="finding"),
+        section.pieces,
+        id=section.anchor,
+    )
 
 
 def _card(card: Card) -> Markup:
@@ -150,4 +201,10 @@ def _notices(notices: Sequence[Any]) -> Markup | None:
     if not notices:
         return tag("p", "No warnings: every check of this report passed.", class_="all-clear")
     heading = tag("h2", "Read this first")
-    return tag("div", heading, tag("ul", [tag("li", join([notice])) for notice in notices]), class_="notices", role="note")
+    return tag(
+        "div",
+        heading,
+        tag("ul", [tag("li", join([notice])) for notice in notices]),
+        class_="notices",
+        role="note",
+    )

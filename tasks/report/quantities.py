@@ -1,4 +1,5 @@
-"""Numbers as people read them: counts, bytes, shares, durations, intervals; and a tolerant view of metrics.
+"""Numbers as people read them: counts, bytes, shares, durations, intervals; and a tolerant view of
+metrics.
 
 A value that is not there is `NOT_MEASURED`, never zero and never a guess.
 """
@@ -17,7 +18,8 @@ NARROW = "\u202f"
 
 
 class Facts:
-    """Metrics by path. A missing or mistyped entry reads as None, an empty group or an empty table."""
+    """Metrics by path. A missing or mistyped entry reads as None, an empty group or an empty
+    table."""
 
     def __init__(self, values: Any) -> None:
         self._values: Mapping[str, Any] = values if isinstance(values, Mapping) else {}
@@ -40,7 +42,11 @@ class Facts:
     def group(self, *path: str) -> dict[str, Any]:
         """A group in the order of its names, which is that of an artifact read from disk."""
         found = self.value(*path)
-        return {str(name): found[name] for name in sorted(found, key=str)} if isinstance(found, Mapping) else {}
+        return (
+            {str(name): found[name] for name in sorted(found, key=str)}
+            if isinstance(found, Mapping)
+            else {}
+        )
 
     def items(self, *path: str) -> list[tuple[str, Facts]]:
         """The members of a group of groups, in the order of their names."""
@@ -76,7 +82,8 @@ def fixed(value: float | None, digits: int = 3) -> str:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, in plain notation where it is readable, with thousands marked."""
+    """A number with so many significant digits, in plain notation where it is readable, with
+    thousands marked."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
     if value == 0:
@@ -151,7 +158,11 @@ def moment(text: str) -> str:
 
 def span(low: float | None, high: float | None, digits: int = 3) -> str:
     """An interval, from – to."""
-    return NOT_MEASURED if low is None or high is None else f"{fixed(low, digits)}–{fixed(high, digits)}"
+    return (
+        NOT_MEASURED
+        if low is None or high is None
+        else f"{fixed(low, digits)}–{fixed(high, digits)}"
+    )
 
 
 def plural(amount: float | None, noun: str, many: str | None = None) -> str:

@@ -1,4 +1,5 @@
-"""One run as the report sees it: the artifacts by stage, the headline numbers, and what deserves a warning."""
+"""One run as the report sees it: the artifacts by stage, the headline numbers, and what deserves a
+warning."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tasks.report.earlier_runs import earlier_documents
-from tasks.report.quantities import Facts, count, fixed, number, percent, plural, share, significant, span
+from tasks.report.quantities import (
+    Facts,
+    count,
+    fixed,
+    number,
+    percent,
+    plural,
+    share,
+    significant,
+    span,
+)
 from tasks.runtime.artifact import Artifact
 
 FEW_VALIDATION_DOCUMENTS = 100
@@ -47,8 +58,12 @@ class Run:
 
     @property
     def seen_tokens(self) -> float | None:
-        """What training read over all its steps; less than the shards hold, or some of it several times. Padding is no token."""
-        places, padding_frac = self.counters("train").number("tokens"), self.metrics("train").number("packing", "padding_frac")
+        """What training read over all its steps; less than the shards hold, or some of it several
+        times. Padding is no token."""
+        places, padding_frac = (
+            self.counters("train").number("tokens"),
+            self.metrics("train").number("packing", "padding_frac"),
+        )
         return None if places is None else places * (1 - (padding_frac or 0))
 
     @cached_property
@@ -62,8 +77,13 @@ class Run:
         difference = self.metrics("bench").number("correctness", "fp64_max_abs_diff")
         if difference is None:
             checks = self.metrics("bench").rows("correctness", "checks")
-            failed = [check.text("name") or "?" for check in checks if check.value("passed") is False]
-            return f"the correctness check of cached decoding failed ({', '.join(failed) or 'no difference stated'})"
+            failed = [
+                check.text("name") or "?" for check in checks if check.value("passed") is False
+            ]
+            return (
+                "the correctness check of cached decoding failed"
+                f" ({', '.join(failed) or 'no difference stated'})"
+            )
         return f"logits with and without the cache differ by {significant(difference)} in float64"
 
     @cached_property
@@ -74,7 +94,8 @@ class Run:
         return f"{level[0]} interval" if level else "confidence interval"
 
     def against_baseline(self, name: str) -> str | None:
-        """How the model's bits per byte compare with the `unigram` or `bigram` baseline, beyond the interval or not."""
+        """How the model's bits per byte compare with the `unigram` or `bigram` baseline, beyond the
+        interval or not."""
         evaluate = self.metrics("evaluate")
         value, high, low = (evaluate.number("val_bpb", key) for key in ("value", "high", "low"))
         baseline = evaluate.number(f"{name}_bpb")
@@ -82,8 +103,14 @@ class Run:
             return None
         change = percent(abs(1 - value / baseline))
         if high is not None and low is not None and low <= baseline <= high:
-            return f"not distinguishable from the {name} baseline ({fixed(baseline)}), which lies inside the interval"
-        return f"{change} {'below' if value < baseline else 'above'} the {name} baseline ({fixed(baseline)})"
+            return (
+                f"not distinguishable from the {name} baseline ({fixed(baseline)}), which lies"
+                " inside the interval"
+            )
+        return (
+            f"{change} {'below' if value < baseline else 'above'} the {name} baseline"
+            f" ({fixed(baseline)})"
+        )
 
     def headline(self) -> dict[str, float | None]:
         """The numbers on the cards, for whoever tracks runs."""
@@ -126,12 +153,23 @@ class Run:
         low, baseline = gain.number("low"), gain.text("baseline")
         if low is not None and baseline:
             paired = f"the gain over it is {interval_text(gain)} bits per byte"
-            return f"The model is not shown to be better than the {baseline} baseline: {paired}." if low <= 0 else None
+            return (
+                f"The model is not shown to be better than the {baseline} baseline: {paired}."
+                if low <= 0
+                else None
+            )
         value, high = evaluate.number("val_bpb", "value"), evaluate.number("val_bpb", "high")
         for name in ("unigram", "bigram"):
             known = evaluate.number(f"{name}_bpb")
-            if value is not None and known is not None and (high if high is not None else value) >= known:
-                return f"The model is not shown to be better than the {name} baseline: {self.against_baseline(name)}."
+            if (
+                value is not None
+                and known is not None
+                and (high if high is not None else value) >= known
+            ):
+                return (
+                    f"The model is not shown to be better than the {name} baseline:"
+                    f" {self.against_baseline(name)}."
+                )
         return None
 
     def _warn_of_small_validation(self) -> str | None:
@@ -139,39 +177,63 @@ class Run:
         if held_out is None or held_out >= FEW_VALIDATION_DOCUMENTS:
             return None
         return (
-            f"The validation set has only {plural(held_out, 'document')}: intervals over fewer than "
-            f"{FEW_VALIDATION_DOCUMENTS} documents are rough, and numbers by source or language are rougher."
+            f"The validation set has only {plural(held_out, 'document')}: intervals over fewer than"
+            f" {FEW_VALIDATION_DOCUMENTS} documents are rough, and numbers by source or language"
+            " are rougher."
         )
 
     def _warn_of_overfitting(self) -> str | None:
-        losses = [n for row in self.metrics("train").rows("val_curve") if (n := row.number("val_loss")) is not None]
+        losses = [
+            n
+            for row in self.metrics("train").rows("val_curve")
+            if (n := row.number("val_loss")) is not None
+        ]
         if len(losses) < 2 or losses[-1] <= min(losses) * (1 + OVERFIT_FRAC):
             return None
-        return f"Validation loss rose from {fixed(min(losses))} to {fixed(losses[-1])} nats per token before training ended."
+        return (
+            f"Validation loss rose from {fixed(min(losses))} to {fixed(losses[-1])} nats per token"
+            " before training ended."
+        )
 
     def _warn_of_events(self) -> str | None:
-        found = events_text(self.metrics("train"), leave_out=("preempted", "resumed", "skipped_step_loss_scale_overflow"))
-        return f"Not all of training went well: {found}; metrics.jsonl of the train artifact has the steps." if found else None
+        found = events_text(
+            self.metrics("train"),
+            leave_out=("preempted", "resumed", "skipped_step_loss_scale_overflow"),
+        )
+        return (
+            f"Not all of training went well: {found}; metrics.jsonl of the train artifact has the"
+            " steps."
+            if found
+            else None
+        )
 
     def _warn_of_quarantine(self) -> str | None:
         quarantined = self.counters("ingest").number("quarantined")
         if not quarantined:
             return None
-        of_read, lost = share(quarantined, self.documents_read), self.counters("ingest").number("lost_estimate")
+        of_read, lost = (
+            share(quarantined, self.documents_read),
+            self.counters("ingest").number("lost_estimate"),
+        )
         more = f" Damaged files would hold some {count(lost)} more, by their size." if lost else ""
         return (
-            f"{plural(quarantined, 'record')} ({of_read} of those read) could not be read and went to quarantine; see "
-            f"Documents.{more}"
+            f"{plural(quarantined, 'record')} ({of_read} of those read) could not be read and went"
+            f" to quarantine; see Documents.{more}"
         )
 
     def _warn_of_accounting(self) -> str | None:
         for stage, artifact in self.artifacts.items():
             facts = Facts(artifact.counters)
             read, kept = facts.number("read"), facts.number("kept")
-            dropped = [n for value in facts.group("dropped").values() if (n := number(value)) is not None]
+            dropped = [
+                n for value in facts.group("dropped").values() if (n := number(value)) is not None
+            ]
             total = (kept or 0) + sum(dropped) + (facts.number("quarantined") or 0)
             if read is not None and kept is not None and read != total:
-                return f"{stage} does not add up: {count(read)} read, {count(total)} kept, dropped or quarantined."
+                return (
+                    f"{stage} does not add up: {count(read)} read, {count(total)} kept, dropped or"
+                    " quarantined."
+                )
         return None
 
     def _warn_of_tokenizer(self) -> list[str]:
@@ -179,15 +241,22 @@ class Run:
         round_trip, unknown = tokenizer.number("round_trip_frac"), tokenizer.number("unknown_frac")
         found = []
         if round_trip is not None and round_trip < 1:
-            found.append(f"Only {percent(round_trip)} of documents survive encoding and decoding unchanged.")
+            found.append(
+                f"Only {percent(round_trip)} of documents survive encoding and decoding unchanged."
+            )
         if unknown:
             found.append(f"{percent(unknown)} of validation tokens are unknown to the vocabulary.")
         return found
 
 
 def events_text(train: Facts, leave_out: Collection[str] = ()) -> str:
-    """How often each event happened in training, as `rollback × 1, slow rank × 3`; empty where none did."""
-    counts = {name: n for name, value in train.group("events").items() if name not in leave_out and (n := number(value))}
+    """How often each event happened in training, as `rollback × 1, slow rank × 3`; empty where none
+    did."""
+    counts = {
+        name: n
+        for name, value in train.group("events").items()
+        if name not in leave_out and (n := number(value))
+    }
     return ", ".join(f"{name.replace('_', ' ')} × {count(n)}" for name, n in sorted(counts.items()))
 
 

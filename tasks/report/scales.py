@@ -1,7 +1,8 @@
 """Where things stand in a chart: axes, ticks, and how much room a text takes.
 
-Ticks are 1, 2 or 5 times a power of ten (Heckbert, Graphics Gems I), so that they can be read aloud. Text widths are
-estimates from above, because a static page cannot ask the browser: labels are shortened, never overlapped.
+Ticks are 1, 2 or 5 times a power of ten (Heckbert, Graphics Gems I), so that they can be read
+aloud. Text widths are estimates from above, because a static page cannot ask the browser: labels
+are shortened, never overlapped.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Axis:
         return self.start + (self.end - self.start) * min(max(fraction, 0.0), 1.0)
 
 
-def linear_axis(low: float, high: float, start: float, end: float, num_ticks: int = 5, snap: bool = True) -> Axis:
+def linear_axis(
+    low: float, high: float, start: float, end: float, num_ticks: int = 5, snap: bool = True
+) -> Axis:
     """An axis that holds low…high; with `snap` it ends on ticks. Equal ends are moved apart."""
     largest = max(abs(low), abs(high))
     # Nearer than a double can divide into ticks is equal.
@@ -47,11 +50,14 @@ def linear_axis(low: float, high: float, start: float, end: float, num_ticks: in
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     # Multiples are rounded so that 3 · 0.1 reads 0.3.
     digits = max(0, -math.floor(math.log10(step)))
-    return Axis(low, high, start, end, tuple(round(i * step, digits) for i in range(first, last + 1)))
+    return Axis(
+        low, high, start, end, tuple(round(i * step, digits) for i in range(first, last + 1))
+    )
 
 
 def log_axis(low: float, high: float, start: float, end: float, max_ticks: int = 8) -> Axis:
-    """A logarithmic axis with ticks at powers of ten, thinned to `max_ticks`, or at 1, 2, 5 where there are few."""
+    """A logarithmic axis with ticks at powers of ten, thinned to `max_ticks`, or at 1, 2, 5 where
+    there are few."""
     low = max(low, 1e-12)
     if not high > low:
         low, high = low / 2, low * 2
@@ -103,6 +109,7 @@ def shorten(text: str, room: float, font_size: float = FONT_SIZE) -> str:
 
 
 def _nice_step(rough: float) -> float:
-    """The smallest round step that is not much finer than asked: a few ticks more are better than an empty half of the axis."""
+    """The smallest round step that is not much finer than asked: a few ticks more are better than
+    an empty half of the axis."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.75)

@@ -1,4 +1,5 @@
-"""How documents score by models of good text, how far the models are to be trusted, and whom a cut would lose."""
+"""How documents score by models of good text, how far the models are to be trusted, and whom a cut
+would lose."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ from tasks.corpus.tally import OTHER
 from tasks.report.charts import Bar, Series, bars, histogram, lines
 from tasks.report.markup import Markup, foreign
 from tasks.report.page import Section, absent, code, figure, folded, legend, pair, table
-from tasks.report.quantities import NOT_MEASURED, Facts, count, fixed, number, plural, share, significant, span
+from tasks.report.quantities import (
+    NOT_MEASURED,
+    Facts,
+    count,
+    fixed,
+    number,
+    plural,
+    share,
+    significant,
+    span,
+)
 from tasks.report.run import Run
 
 DIMENSIONS = {"register": "register", "language": "language", "source": "source"}
@@ -20,13 +31,20 @@ def scores_section(run: Run) -> Section | None:
     scores = run.metrics("scores").items("scores")
     if not scores:
         return None
-    rules = [row for row in run.metrics("quality").rows("rules") if row.text("feature") in {name for name, _ in scores}]
+    rules = [
+        row
+        for row in run.metrics("quality").rows("rules")
+        if row.text("feature") in {name for name, _ in scores}
+    ]
     cutting = [row for row in rules if row.value("drops") is True]
     finding: list[object] = [f"{plural(len(scores), 'score')} of models of good text. "]
     if cutting:
         removed = sum(_removed(run, row.text("name") or "") or 0 for row in cutting)
         limits = plural(len(cutting), "limit")
-        finding.append(f"By {limits} on them {plural(removed, 'document')} would go, whatever other rules say of them.")
+        finding.append(
+            f"By {limits} on them {plural(removed, 'document')} would go, whatever other rules say"
+            " of them."
+        )
     else:
         finding.append("No limit stands on them: they are measured and drop nothing.")
     pieces: list[Markup | None] = []
@@ -47,7 +65,10 @@ def _summary(name: str, facts: Facts) -> Markup:
     auc = Facts(training.group("auc"))
     low, high = auc.number("low"), auc.number("high")
     rows: list[tuple[object, object]] = [
-        ("documents with the score", f"{count(facts.number('scored'))}, {count(facts.number('unscored'))} without"),
+        (
+            "documents with the score",
+            f"{count(facts.number('scored'))}, {count(facts.number('unscored'))} without",
+        ),
         ("median", significant(facts.number("quantiles", "0.5"))),
     ]
     if facts.text("kind") == "classifier" and training.number("positives") is not None:
@@ -55,18 +76,32 @@ def _summary(name: str, facts: Facts) -> Markup:
         rows.append(
             (
                 "learnt from",
-                f"{plural(training.number('positives'), 'positive')}, {plural(training.number('negatives'), 'negative')}",
+                (
+                    f"{plural(training.number('positives'), 'positive')},"
+                    f" {plural(training.number('negatives'), 'negative')}"
+                ),
             )
         )
-        rows.append(("area under the ROC curve, held out", f"{fixed(auc.number('value'))}{interval}"))
+        rows.append(
+            ("area under the ROC curve, held out", f"{fixed(auc.number('value'))}{interval}")
+        )
     for language, held_out in training.items("held_out")[:LARGEST]:
         reference = training.number("languages", language, "bytes")
         ngrams = plural(held_out.number("ngrams"), "n-gram")
-        shown = f"{significant(held_out.number('perplexity'))}, {ngrams} of {count(reference)} bytes"
+        shown = (
+            f"{significant(held_out.number('perplexity'))}, {ngrams} of {count(reference)} bytes"
+        )
         rows.append(([foreign(language or "all"), ": perplexity of held-out reference"], shown))
-    note = "Each text is scored by a model that has not read it: held-out numbers are those of all training texts."
+    note = (
+        "Each text is scored by a model that has not read it: held-out numbers are those of all"
+        " training texts."
+    )
     return table(
-        f"{name}, {facts.text('kind') or 'score'}: {facts.text('best') or '?'} is good", ("measure", "value"), rows, note, left=2
+        f"{name}, {facts.text('kind') or 'score'}: {facts.text('best') or '?'} is good",
+        ("measure", "value"),
+        rows,
+        note,
+        left=2,
     )
 
 
@@ -88,16 +123,22 @@ def _calibration(name: str, facts: Facts) -> Markup | None:
     points = [
         (score, frac)
         for row in facts.rows("training", "calibration")
-        if (score := row.number("mean_score")) is not None and (frac := row.number("positive_frac")) is not None
+        if (score := row.number("mean_score")) is not None
+        and (frac := row.number("positive_frac")) is not None
     ]
     if len(points) < 2:
         return None
     ideal = Series("calibrated", [(0.0, 0.0), (1.0, 1.0)], "b")
     found = Series("held out", points, dots=True)
-    note = "Share of positives among held-out texts, by their score in ten bins. On the straight line a score is a probability."
+    note = (
+        "Share of positives among held-out texts, by their score in ten bins. On the straight line"
+        " a score is a probability."
+    )
     return figure(
         f"Calibration of {name}",
-        lambda width: lines([ideal, found], width, x_label="score", y_label="positives", from_zero=True),
+        lambda width: lines(
+            [ideal, found], width, x_label="score", y_label="positives", from_zero=True
+        ),
         note,
         half=True,
     )
@@ -109,11 +150,21 @@ def _kept_by_register(name: str, facts: Facts) -> Markup | None:
         scored, kept = row.number("scored"), row.number("kept_0.25")
         if scored and kept is not None and label != OTHER:
             shown = f"{share(kept, scored)} of {count(scored)}"
-            marks.append((scored, Bar(label, kept, shown, f"{label}: {shown} scored documents kept", whole=scored)))
+            marks.append(
+                (
+                    scored,
+                    Bar(
+                        label, kept, shown, f"{label}: {shown} scored documents kept", whole=scored
+                    ),
+                )
+            )
     if len(marks) < 2:
         return None
     largest = [bar for _, bar in sorted(marks, key=lambda mark: -mark[0])[:LARGEST]]
-    note = "What a cut that keeps the best quarter would leave of each register. Classifiers are known to lose colloquial text."
+    note = (
+        "What a cut that keeps the best quarter would leave of each register. Classifiers are known"
+        " to lose colloquial text."
+    )
     return figure(
         f"Best quarter by {name}, by register",
         lambda width: bars(largest, width),
@@ -126,7 +177,10 @@ def _tables(facts: Facts) -> list[Markup]:
     tables = []
     for dimension, word in DIMENSIONS.items():
         rows = []
-        ordered = sorted(facts.items("by", dimension), key=lambda item: (-(item[1].number("documents") or 0), item[0]))
+        ordered = sorted(
+            facts.items("by", dimension),
+            key=lambda item: (-(item[1].number("documents") or 0), item[0]),
+        )
         for label, row in ordered:
             scored = row.number("scored")
             kept = [share(row.number(column), scored) if scored else "–" for column in KEPT]
@@ -142,11 +196,16 @@ def _buckets(buckets: Facts) -> Markup | None:
     if not tables:
         return None
     rows = []
-    for label, row in sorted(tables, key=lambda item: (-sum(_bucket_counts(item[1])), item[0]))[:LARGEST]:
+    for label, row in sorted(tables, key=lambda item: (-sum(_bucket_counts(item[1])), item[0]))[
+        :LARGEST
+    ]:
         cuts = [significant(number(cut)) for cut in buckets.sequence("cuts", label)] or ["–", "–"]
         rows.append((foreign(label), *map(count, _bucket_counts(row)), *cuts))
     name = buckets.text("score") or NOT_MEASURED
-    note = "Documents read, before any rule. Each language is parted at its own values; documents without the score are in none."
+    note = (
+        "Documents read, before any rule. Each language is parted at its own values; documents"
+        " without the score are in none."
+    )
     columns = ("language", *BUCKETS, "none", "head ends", "middle ends")
     return table(f"Head, middle and tail by {name}", columns, rows, note)
 
@@ -164,13 +223,23 @@ def _removed_table(run: Run, rule: Facts) -> Markup:
     name = rule.text("name") or ""
     threshold, cuts = rule.number("threshold"), rule.items("cuts")
     bound = (
-        significant(threshold) if threshold is not None else f"{plural(len(cuts), 'cut')} by language" if cuts else NOT_MEASURED
+        significant(threshold)
+        if threshold is not None
+        else f"{plural(len(cuts), 'cut')} by language"
+        if cuts
+        else NOT_MEASURED
     )
     rows = []
     for dimension, word in DIMENSIONS.items():
         tables = run.metrics("quality").items("score_rules", name, dimension)
-        for label, row in sorted(tables, key=lambda item: (-(item[1].number("removed") or 0), item[0]))[:LARGEST]:
+        for label, row in sorted(
+            tables, key=lambda item: (-(item[1].number("removed") or 0), item[0])
+        )[:LARGEST]:
             removed = row.number("removed")
-            rows.append((word, foreign(label), count(removed), share(removed, row.number("documents"))))
+            rows.append(
+                (word, foreign(label), count(removed), share(removed, row.number("documents")))
+            )
     heading = ["What ", code(name), f" ({bound}) removes, by whom it meets"]
-    return folded(heading, table(None, ("by", "label", "removed", "of its documents"), rows, left=2))
+    return folded(
+        heading, table(None, ("by", "label", "removed", "of its documents"), rows, left=2)
+    )

@@ -1,4 +1,5 @@
-"""How fast the model writes, with and without the key-value cache; nothing is shown unless both give the same answer."""
+"""How fast the model writes, with and without the key-value cache; nothing is shown unless both
+give the same answer."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from collections.abc import Sequence
 from tasks.report.charts import Bar, bars
 from tasks.report.markup import Markup, foreign
 from tasks.report.page import Section, absent, facts, figure, folded, ledger, legend, table
-from tasks.report.quantities import NOT_MEASURED, Facts, compact, count, percent, plural, significant
+from tasks.report.quantities import (
+    NOT_MEASURED,
+    Facts,
+    compact,
+    count,
+    percent,
+    plural,
+    significant,
+)
 from tasks.report.run import Run
 
 
@@ -27,28 +36,56 @@ def speed_section(run: Run) -> Section:
 
 
 def _correctness(run: Run, bench: Facts) -> Markup:
-    passed, difference = bench.value("correctness", "passed"), bench.number("correctness", "fp64_max_abs_diff")
+    passed, difference = (
+        bench.value("correctness", "passed"),
+        bench.number("correctness", "fp64_max_abs_diff"),
+    )
     verdict = NOT_MEASURED if not isinstance(passed, bool) else "passed" if passed else "failed"
     tolerance = bench.number("correctness", "tolerance")
     at_most = f"; {significant(tolerance)} is allowed" if tolerance is not None else ""
     entries = [
-        ("Correctness check", verdict, "cached decoding must give the logits of the full forward pass, or no speed is shown"),
-        ("Largest difference", significant(difference), f"of any logit, both computed in float64{at_most}"),
+        (
+            "Correctness check",
+            verdict,
+            "cached decoding must give the logits of the full forward pass, or no speed is shown",
+        ),
+        (
+            "Largest difference",
+            significant(difference),
+            f"of any logit, both computed in float64{at_most}",
+        ),
     ]
     if run.speed_withheld:
         return facts(None, entries)
     environment = Facts(bench.group("environment"))
     threads = environment.number("threads")
-    arithmetic = [environment.text("dtype"), plural(threads, "thread") if threads is not None else None]
+    arithmetic = [
+        environment.text("dtype"),
+        plural(threads, "thread") if threads is not None else None,
+    ]
     entries += [
-        ("Decode", f"{compact(bench.number('decode_tok_s'))} tokens/s", f"with the cache, median{headline_cell(bench)}"),
-        ("Prefill", f"{compact(bench.number('prefill_tok_s'))} tokens/s", f"prompt tokens read, median{headline_cell(bench)}"),
+        (
+            "Decode",
+            f"{compact(bench.number('decode_tok_s'))} tokens/s",
+            f"with the cache, median{headline_cell(bench)}",
+        ),
+        (
+            "Prefill",
+            f"{compact(bench.number('prefill_tok_s'))} tokens/s",
+            f"prompt tokens read, median{headline_cell(bench)}",
+        ),
         (
             "Arithmetic",
             " · ".join(a for a in arithmetic if a) or NOT_MEASURED,
             "type of weights and cache; processor threads",
         ),
-        ("Device", environment.text("device") or run.record("bench").text("identity", "device") or NOT_MEASURED, "what ran it"),
+        (
+            "Device",
+            environment.text("device")
+            or run.record("bench").text("identity", "device")
+            or NOT_MEASURED,
+            "what ran it",
+        ),
     ]
     return facts(None, entries)
 
@@ -56,11 +93,18 @@ def _correctness(run: Run, bench: Facts) -> Markup:
 def headline_cell(bench: Facts) -> str:
     """Where the headline speed was measured, as far as the stage says so."""
     batch, prompt = bench.number("headline", "batch"), bench.number("headline", "prompt_tokens")
-    return "" if batch is None or prompt is None else f"; batch {count(batch)}, {count(prompt)} prompt tokens"
+    return (
+        ""
+        if batch is None or prompt is None
+        else f"; batch {count(batch)}, {count(prompt)} prompt tokens"
+    )
 
 
 def _cell_name(cell: Facts) -> str:
-    return f"batch {count(cell.number('batch'))}, {count(cell.number('prompt_tokens'))} + {count(cell.number('new_tokens'))}"
+    return (
+        f"batch {count(cell.number('batch'))}, {count(cell.number('prompt_tokens'))} +"
+        f" {count(cell.number('new_tokens'))}"
+    )
 
 
 def _paired_cells(bench: Facts) -> list[tuple[str, float, float]]:
@@ -70,7 +114,11 @@ def _paired_cells(bench: Facts) -> list[tuple[str, float, float]]:
         median = cell.number("decode_tok_s", "median")
         if median:
             medians.setdefault(_cell_name(cell), {})[cell.text("mode") or ""] = median
-    return [(name, m["cached"], m["uncached"]) for name, m in medians.items() if "cached" in m and "uncached" in m]
+    return [
+        (name, m["cached"], m["uncached"])
+        for name, m in medians.items()
+        if "cached" in m and "uncached" in m
+    ]
 
 
 def _times(low: float, high: float) -> str:
@@ -86,15 +134,28 @@ def _speed_chart(bench: Facts) -> Markup:
         if median is None:
             continue
         mode = cell.text("mode") or "?"
-        title = f"{mode}, {_cell_name(cell)} tokens: {significant(median)} tokens/s, {_spread_name([cell])} {_spread(speed)}"
+        title = (
+            f"{mode}, {_cell_name(cell)} tokens: {significant(median)} tokens/s,"
+            f" {_spread_name([cell])} {_spread(speed)}"
+        )
         tone = "a" if mode == "cached" else "b"
-        marks.append(Bar(f"{_cell_name(cell)} · {mode}", median, significant(median), title, low=low, high=high, tone=tone))
+        marks.append(
+            Bar(
+                f"{_cell_name(cell)} · {mode}",
+                median,
+                significant(median),
+                title,
+                low=low,
+                high=high,
+                tone=tone,
+            )
+        )
     if not marks:
         return absent("Decode speed, cached against uncached", "Decode speed")
     note = (
-        "Bar: median new tokens per second, all sequences of the batch together. "
-        f"Whisker: {_spread_name(bench.rows('cells'))} of the repeats. "
-        "Names: sequences at once, prompt tokens + new tokens of each. Uncached runs the whole sequence again for every token."
+        "Bar: median new tokens per second, all sequences of the batch together. Whisker:"
+        f" {_spread_name(bench.rows('cells'))} of the repeats. Names: sequences at once, prompt"
+        " tokens + new tokens of each. Uncached runs the whole sequence again for every token."
     )
     return figure(
         "Decode speed, cached against uncached",
@@ -123,10 +184,22 @@ def _cell_table(bench: Facts) -> list[Markup]:
         )
         for cell in cells
     ]
-    columns = ("mode", "batch", "prompt", "new", "decode tokens/s", _spread_name(cells), "prefill", "MBU", "MFU", "repeats")
+    columns = (
+        "mode",
+        "batch",
+        "prompt",
+        "new",
+        "decode tokens/s",
+        _spread_name(cells),
+        "prefill",
+        "MBU",
+        "MFU",
+        "repeats",
+    )
     note = (
-        "Medians; warm-up is in no figure. MBU and MFU: memory traffic and arithmetic that decoding cannot avoid, per second, "
-        "as shares of the bandwidth and arithmetic peaks measured on this device."
+        "Medians; warm-up is in no figure. MBU and MFU: memory traffic and arithmetic that decoding"
+        " cannot avoid, per second, as shares of the bandwidth and arithmetic peaks measured on"
+        " this device."
     )
     skipped = len(bench.sequence("skipped"))
     if skipped:
@@ -136,11 +209,14 @@ def _cell_table(bench: Facts) -> list[Markup]:
 
 def _spread(timing: Facts) -> str:
     low, high = _ends(timing)
-    return NOT_MEASURED if low is None or high is None else f"{significant(low)}–{significant(high)}"
+    return (
+        NOT_MEASURED if low is None or high is None else f"{significant(low)}–{significant(high)}"
+    )
 
 
 def _ends(timing: Facts) -> tuple[float | None, float | None]:
-    """What a whisker spans: percentiles where there are enough repeats for them, else the extremes."""
+    """What a whisker spans: percentiles where there are enough repeats for them, else the
+    extremes."""
     names = ("p05", "p95") if timing.number("p05") is not None else ("min", "max")
     return timing.number(names[0]), timing.number(names[1])
 
@@ -155,5 +231,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _definitions(bench: Facts) -> list[Markup]:
-    entries = [(name, foreign(text), "") for name, text in sorted(bench.group("definitions").items())]
+    entries = [
+        (name, foreign(text), "") for name, text in sorted(bench.group("definitions").items())
+    ]
     return [folded("Definitions of the speed figures", ledger(entries))] if entries else []

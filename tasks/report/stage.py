@@ -1,11 +1,12 @@
 """What came of this run? One page a person would rather look at than logs.
 
-`report.html` is a single file that opens from disk: headline numbers, where documents went and why, duplicates, personal
-data, tokenizer, training, evaluation with intervals, decode speed, samples, a model card, and the lineage of every
-artifact. It draws what the stages measured and computes nothing from texts; a value that is missing reads `not measured`.
-Charts are inline SVG, there is no script and no request; every text from the data is escaped.
-Reads counters, metrics and records of all stages; writes `report.html`. Costs milliseconds. Equal artifacts give equal
-bytes. What it leaves out: comparing runs, which is the tracker's job.
+`report.html` is a single file that opens from disk: headline numbers, where documents went and why,
+duplicates, personal data, tokenizer, training, evaluation with intervals, decode speed, samples, a
+model card, and the lineage of every artifact. It draws what the stages measured and computes
+nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG, there is no
+script and no request; every text from the data is escaped. Reads counters, metrics and records of
+all stages; writes `report.html`. Costs milliseconds. Equal artifacts give equal bytes. What it
+leaves out: comparing runs, which is the tracker's job.
 """
 
 from __future__ import annotations
@@ -68,4 +69,6 @@ def write_report(
     (out_dir / REPORT_FILE).write_text(html, encoding="utf-8", newline="\n")
     headline = {name: value for name, value in run.headline().items() if value is not None}
     metrics = {"headline": headline, "warnings": [visible(warning) for warning in run.warnings]}
-    return Artifact(out_dir, "report", {"warnings": len(run.warnings), "bytes": len(html.encode())}, metrics)
+    return Artifact(
+        out_dir, "report", {"warnings": len(run.warnings), "bytes": len(html.encode())}, metrics
+    )

@@ -1,19 +1,20 @@
 """The style sheet of the report: one column of text and figures, light, dark, phone and print.
 
-Colours are named once per scheme; charts use the same names through classes. Figures carry a wide and a narrow
-drawing and show the one that fits their column (container queries; where a browser has none, the wide one).
+Colours are named once per scheme; charts use the same names through classes. Figures carry a wide
+and a narrow drawing and show the one that fits their column (container queries; where a browser has
+none, the wide one).
 """
 
 LIGHT = """
 --paper:#fcfcfa; --raised:#fff; --ink:#1b1d22; --muted:#666a73; --rule:#e3e2dc; --grid:#ebeae5;
 --a:#2a6592; --a-soft:#c9dbe8; --b:#b9622b; --b-soft:#efd6c5; --r1:#8a5a9e; --r2:#7d7f3a;
 --warn:#8a4b08; --warn-paper:#fdf4e3; --warn-rule:#ecd3a5; --good:#2c6e49; --mark:#fbe3b3; --code:#f3f2ed; --on:#fff;
-"""
+"""  # noqa: E501
 DARK = """
 --paper:#15171b; --raised:#1c1f24; --ink:#e6e6e3; --muted:#9b9fa8; --rule:#30343b; --grid:#272b31;
 --a:#6aa9d8; --a-soft:#2c4356; --b:#e0935c; --b-soft:#533a29; --r1:#c095d4; --r2:#b9bb6a;
 --warn:#f0c27b; --warn-paper:#2b241a; --warn-rule:#57452a; --good:#84c9a0; --mark:#6b4f1c; --code:#22262c; --on:#10141a;
-"""
+"""  # noqa: E501
 
 STYLE = (
     f"""
@@ -168,7 +169,7 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
   .inline-bar { display: none; }
 }
 @media print {
-  :root { """
+  :root { """  # noqa: E501
     + LIGHT
     + """ --paper:#fff; color-scheme: light; }
   body { padding: 0; font-size: 10.5pt; print-color-adjust: exact; -webkit-print-color-adjust: exact; } nav { display: none; }
@@ -176,5 +177,5 @@ svg .target { fill: transparent; stroke: none; } svg g:hover > rect.target { fil
   figure, .cards, .excerpts, .sample, tr, .notices { break-inside: avoid; } h2, h3, .finding { break-after: avoid; }
   .scroll { overflow: visible; } details > summary { list-style: none; } details::details-content { content-visibility: visible; }
 }
-"""
+"""  # noqa: E501
 )

@@ -1,12 +1,15 @@
-"""Which vocabulary should a model have? Several tokenizers of one corpus on a page, with what each costs a model.
+"""Which vocabulary should a model have? Several tokenizers of one corpus on a page, with what each
+costs a model.
 
-A larger vocabulary needs fewer tokens for a text and makes each one dearer, by the embedding and the output layer. What counts
-is their product: training FLOPs per byte of text = FLOPs per token of the configured model with that vocabulary / bytes per
-token, measured on held-out documents where there are any. Recommended is the smallest vocabulary within `TOLERANCE` of the
-least FLOPs per byte: where sizes are as good, a smaller one leaves more memory, and more examples of each token.
+A larger vocabulary needs fewer tokens for a text and makes each one dearer, by the embedding and
+the output layer. What counts is their product: training FLOPs per byte of text = FLOPs per token of
+the configured model with that vocabulary / bytes per token, measured on held-out documents where
+there are any. Recommended is the smallest vocabulary within `TOLERANCE` of the least FLOPs per
+byte: where sizes are as good, a smaller one leaves more memory, and more examples of each token.
 
-Reads the metrics of finished tokenizer artifacts; writes one page without outside references. Leaves out: what a vocabulary
-does to quality at equal compute, which a sweep of the whole pipeline measures.
+Reads the metrics of finished tokenizer artifacts; writes one page without outside references.
+Leaves out: what a vocabulary does to quality at equal compute, which a sweep of the whole pipeline
+measures.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ class Candidate:
     fertility: float
     single_character_frac: float
     embedding_parameters: int
-    """Weights that the vocabulary decides: the embedding, and the output layer where it is not tied."""
+    """Weights that the vocabulary decides: the embedding, and the output layer where it is not
+    tied."""
     flops_per_byte: float
 
     @property
@@ -48,7 +52,9 @@ def candidates(tokenizers: Sequence[Artifact], model: ModelConfig, seq_len: int)
     found = {}
     for artifact in tokenizers:
         metrics = artifact.metrics
-        per_token = metrics["bytes_per_token"].get("validation") or metrics["bytes_per_token"]["train"]
+        per_token = (
+            metrics["bytes_per_token"].get("validation") or metrics["bytes_per_token"]["train"]
+        )
         size = metrics["vocab_size"]
         priced = replace(model, vocab_size=size)
         found[artifact.key] = Candidate(
@@ -81,15 +87,25 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
         series = [
             Series(
                 kind,
-                [(c.embedding_parameters / 1e6, getattr(c, value) * scale) for c in found if c.kind == kind],
+                [
+                    (c.embedding_parameters / 1e6, getattr(c, value) * scale)
+                    for c in found
+                    if c.kind == kind
+                ],
                 tones[k % len(tones)],
                 dots=True,
             )
             for k, kind in enumerate(kinds)
         ]
-        return lambda width: lines(series, width, x_label="embedding weights, millions", y_label=y_label)
+        return lambda width: lines(
+            series, width, x_label="embedding weights, millions", y_label=y_label
+        )
 
-    keys = legend(*((f"line {tones[k % len(tones)]}", kind) for k, kind in enumerate(kinds))) if len(kinds) > 1 else None
+    keys = (
+        legend(*((f"line {tones[k % len(tones)]}", kind) for k, kind in enumerate(kinds)))
+        if len(kinds) > 1
+        else None
+    )
     gain = figure(
         "Bytes per token against the weights that the vocabulary costs",
         chart("bytes_per_token", 1.0, "bytes per token"),
@@ -99,7 +115,8 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
     price = figure(
         "Training compute per byte of text",
         chart("flops_per_byte", 1e-6, "MFLOP per byte"),
-        f"Lower is cheaper: FLOPs per token of this model at seq_len {seq_len}, over bytes per token.",
+        f"Lower is cheaper: FLOPs per token of this model at seq_len {seq_len}, over bytes per"
+        " token.",
         keys,
     )
     rows = [
@@ -116,17 +133,49 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
         ]
         for c in found
     ]
-    columns = ("kind", "vocabulary", "bytes/token", "tokens/word", "one character", "weights", "MFLOP/byte", "to least", "key")
+    columns = (
+        "kind",
+        "vocabulary",
+        "bytes/token",
+        "tokens/word",
+        "one character",
+        "weights",
+        "MFLOP/byte",
+        "to least",
+        "key",
+    )
     body = replace(model, vocab_size=best.vocab_size)
     share = best.embedding_parameters / max(1, body.num_parameters())
     cards = [
-        Card("recommended", best.name, f"{best.flops_per_byte / 1e6:.3f} MFLOP per byte", "least compute per byte, or nearly"),
-        Card("bytes per token", f"{best.bytes_per_token:.3f}", "UTF-8", "held-out documents where there are any"),
-        Card("embedding", f"{share:.0%}", f"{best.embedding_parameters:,} weights", "share of the model's weights"),
+        Card(
+            "recommended",
+            best.name,
+            f"{best.flops_per_byte / 1e6:.3f} MFLOP per byte",
+            "least compute per byte, or nearly",
+        ),
+        Card(
+            "bytes per token",
+            f"{best.bytes_per_token:.3f}",
+            "UTF-8",
+            "held-out documents where there are any",
+        ),
+        Card(
+            "embedding",
+            f"{share:.0%}",
+            f"{best.embedding_parameters:,} weights",
+            "share of the model's weights",
+        ),
     ]
-    note = f"✓ Recommended is the smallest vocabulary within {TOLERANCE:.0%} of the least compute per byte."
-    section = Section("comparison", "Comparison", "", [table(None, columns, rows, note, left=1), gain, price])
-    title = f"{len(found)} tokenizers for a model of width {model.dim} and {model.num_layers} layers"
+    note = (
+        f"✓ Recommended is the smallest vocabulary within {TOLERANCE:.0%} of the least compute per"
+        " byte."
+    )
+    section = Section(
+        "comparison", "Comparison", "", [table(None, columns, rows, note, left=1), gain, price]
+    )
+    title = (
+        f"{len(found)} tokenizers for a model of width {model.dim} and {model.num_layers} layers"
+    )
     return page("Tokenizers compared", title, cards, None, [section], "Sweep")
 
 

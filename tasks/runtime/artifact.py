@@ -1,7 +1,9 @@
-"""What a stage leaves behind: files in a directory, and `artifact.json` that says how they came to be.
+"""What a stage leaves behind: files in a directory, and `artifact.json` that says how they came to
+be.
 
-`artifact.json` is written last, by atomic rename: its presence means complete. A stage function makes
-an `Artifact` with counters and metrics; `tasks.runtime.store` adds identity and lineage when it publishes.
+`artifact.json` is written last, by atomic rename: its presence means complete. A stage function
+makes an `Artifact` with counters and metrics; `tasks.runtime.store` adds identity and lineage when
+it publishes.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Artifact:
         return self.record.get("config", {})
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of this artifact that match a glob, in name order; a published one has those of its record and no others."""
+        """Files of this artifact that match a glob, in name order; a published one has those of its
+        record and no others."""
         found = sorted(self.path.glob(pattern))
         if not self.record:
             return found
@@ -66,11 +69,15 @@ class Artifact:
     def file(self, name: str) -> Path:
         path = self.path / name
         if not path.exists():
-            raise ArtifactMismatch(f"{self.stage} artifact {self.path} has no {name}; rebuild it with force=[{self.stage}]")
+            raise ArtifactMismatch(
+                f"{self.stage} artifact {self.path} has no {name}; rebuild it with"
+                f" force=[{self.stage}]"
+            )
         return path
 
     def file_digest(self, name: str) -> str:
-        """The recorded content digest of a file, or a fresh one for an artifact that was never published."""
+        """The recorded content digest of a file, or a fresh one for an artifact that was never
+        published."""
         for entry in self.record.get("files", ()):
             if entry["path"] == name:
                 return str(entry["digest"])
@@ -78,14 +85,21 @@ class Artifact:
 
 
 def load_artifact(path: Path) -> Artifact | None:
-    """The finished artifact in `path`, or None where none is finished. Raises ArtifactMismatch on a broken record."""
+    """The finished artifact in `path`, or None where none is finished. Raises ArtifactMismatch on a
+    broken record."""
     file = path / ARTIFACT_FILE
     try:
         sealed = _read_object(file)
-        if sealed["schema_version"] != SCHEMA_VERSION:  # before its seal, which another version may make in another way
-            raise ArtifactMismatch(f"{file} has schema {sealed['schema_version']}, this version reads {SCHEMA_VERSION}")
+        if (
+            sealed["schema_version"] != SCHEMA_VERSION
+        ):  # before its seal, which another version may make in another way
+            raise ArtifactMismatch(
+                f"{file} has schema {sealed['schema_version']}, this version reads {SCHEMA_VERSION}"
+            )
         if odd := [entry["path"] for entry in sealed["files"] if not is_inside(entry["path"])]:
-            raise ArtifactMismatch(f"{file} names {odd[0]!r}, which is not in its folder; remove {path}")
+            raise ArtifactMismatch(
+                f"{file} names {odd[0]!r}, which is not in its folder; remove {path}"
+            )
         record = _unsealed(sealed)
         return Artifact(path, record["stage"], record["counters"], record["metrics"], record)
     except (FileNotFoundError, NotADirectoryError):
@@ -99,7 +113,8 @@ def check_accounting(stage: str, counters: Mapping[str, Any]) -> None:
     read, kept = counters["read"], counters["kept"]
     dropped, quarantined = sum(counters.get("dropped", {}).values()), counters.get("quarantined", 0)
     assert read == kept + dropped + quarantined, (
-        f"{stage} lost documents: read {read} != kept {kept} + dropped {dropped} + quarantined {quarantined}"
+        f"{stage} lost documents: read {read} != kept {kept} + dropped {dropped} + quarantined"
+        f" {quarantined}"
     )
 
 
@@ -122,7 +137,8 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
 
 
 def write_sealed(path: Path, record: Mapping[str, Any], indent: int | None = 1) -> None:
-    """`write_json` of a record and the digest of its content. Raises ValueError for what JSON does not have.
+    """`write_json` of a record and the digest of its content. Raises ValueError for what JSON does
+    not have.
 
     A flipped byte in a record is often valid JSON still: another count, another key.
     """

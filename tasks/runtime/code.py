@@ -1,11 +1,11 @@
 """Digests the code that a stage can run: the definitions it reaches, wherever they live.
 
-From the modules a stage starts in, every name that a definition loads is followed to the definition it
-stands for, through imports anywhere in a file. The digest is that of the set of definitions reached:
-their syntax trees without docstrings, comments, layout and import paths. So moving a function, renaming
-a module or rewriting prose leaves every artifact valid, and editing a function rebuilds the stages that
-reach it and no others. A statement that defines nothing, such as a call at import, counts wherever
-anything of its module is reached.
+From the modules a stage starts in, every name that a definition loads is followed to the definition
+it stands for, through imports anywhere in a file. The digest is that of the set of definitions
+reached: their syntax trees without docstrings, comments, layout and import paths. So moving a
+function, renaming a module or rewriting prose leaves every artifact valid, and editing a function
+rebuilds the stages that reach it and no others. A statement that defines nothing, such as a call at
+import, counts wherever anything of its module is reached.
 
 Over-inclusion is harmless and happens: a local variable with the name of a function reaches the
 function. What is only named in a string is not seen; stages declare such modules as entry points.
@@ -64,7 +64,9 @@ def code_digest(modules: Iterable[str], root: Path = ROOT) -> str:
     return hashlib.blake2b("\n".join(digests).encode(), digest_size=8).hexdigest()
 
 
-def reached_definitions(modules: Iterable[str], root: Path = ROOT) -> dict[tuple[str, str], list[Definition]]:
+def reached_definitions(
+    modules: Iterable[str], root: Path = ROOT
+) -> dict[tuple[str, str], list[Definition]]:
     """(module, name) → definition, of all that code in `modules` can run."""
     reached: dict[tuple[str, str], list[Definition]] = {}
     entered: set[str] = set()
@@ -96,7 +98,9 @@ def reached_definitions(modules: Iterable[str], root: Path = ROOT) -> dict[tuple
     return {place: found for place, found in reached.items() if found}
 
 
-def _uses(used: str, module: str, source: Source, definition: Definition, sources: _Sources) -> Iterator[Target]:
+def _uses(
+    used: str, module: str, source: Source, definition: Definition, sources: _Sources
+) -> Iterator[Target]:
     """What a loaded name, or `name.attribute`, stands for."""
     first, _, attribute = used.partition(".")
     if first in source.definitions:
@@ -130,7 +134,9 @@ class _Sources:
     def of(self, module: str) -> Source | None:
         if module not in self._read:
             path = _module_path(module, self._root)
-            self._read[module] = None if path is None else _source(module, path, path.stat().st_mtime_ns, self._file)
+            self._read[module] = (
+                None if path is None else _source(module, path, path.stat().st_mtime_ns, self._file)
+            )
         return self._read[module]
 
     def keep(self) -> None:
@@ -149,7 +155,9 @@ def _source(module: str, path: Path, _mtime_ns: int, cache: Path) -> Source:
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         tables[key] = _read_source(data, package)
     definitions, imports = tables[key]
-    return Source({n: [Definition(*each) for each in found] for n, found in definitions.items()}, imports)
+    return Source(
+        {n: [Definition(*each) for each in found] for n, found in definitions.items()}, imports
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -195,7 +203,9 @@ def _bound_names(node: ast.stmt) -> list[str]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        return [
+            n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        ]
     inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
     return [name for child in inner for name in _bound_names(child)]
 
@@ -216,7 +226,8 @@ class _Tree:
         self.imports: dict[str, list[str]] = {}
 
     def plain(self, node: Any) -> Any:
-        """Nested tuples, the same in every Python: without docstrings, import paths and empty fields."""
+        """Nested tuples, the same in every Python: without docstrings, import paths and empty
+        fields."""
         if isinstance(node, list):
             return [self.plain(each) for each in node if not _is_docstring(each)]
         if not isinstance(node, ast.AST):

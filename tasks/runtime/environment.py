@@ -1,7 +1,9 @@
-"""Says which variables of the environment a started process gets, so that secrets stay where they are needed.
+"""Says which variables of the environment a started process gets, so that secrets stay where they
+are needed.
 
-What works on documents gets a short list (`minimal_environment`): hostile input may bring a reader under its control. A trainer
-needs whatever its launcher, network and accelerators were told, so it gets all but what may be a secret (`without_secrets`).
+What works on documents gets a short list (`minimal_environment`): hostile input may bring a reader
+under its control. A trainer needs whatever its launcher, network and accelerators were told, so it
+gets all but what may be a secret (`without_secrets`).
 """
 
 from __future__ import annotations
@@ -22,23 +24,27 @@ NEEDED_PREFIXES = (
     *("CUDA_", "HIP_", "ROCR_"),
 )
 
-_SECRET_WORDS = "AUTH|TOKENS?|SECRETS?|KEYS?|PASS|PASSWD|PAT|CREDS?|CREDENTIALS?|COOKIES?|JWT|SAS|DSN|NETRC|CONNECTION_STRING"
+_SECRET_WORDS = "AUTH|TOKENS?|SECRETS?|KEYS?|PASS|PASSWD|PAT|CREDS?|CREDENTIALS?|COOKIES?|JWT|SAS|DSN|NETRC|CONNECTION_STRING"  # noqa: E501
 _SECRET_NAME = re.compile(
-    rf"(?:^|_)(?:{_SECRET_WORDS})(?:_|$)|_PWD(?:_|$)|PASSWORD|PASSPHRASE|SECRET|APIKEY|ACCESSKEY", re.IGNORECASE
+    rf"(?:^|_)(?:{_SECRET_WORDS})(?:_|$)|_PWD(?:_|$)|PASSWORD|PASSPHRASE|SECRET|APIKEY|ACCESSKEY",
+    re.IGNORECASE,
 )
 
 
 def may_be_secret(name: str, value: str) -> bool:
-    """Whether a variable is called like a secret, or something in its value would be masked, as the password of an address."""
+    """Whether a variable is called like a secret, or something in its value would be masked, as the
+    password of an address."""
     return bool(_SECRET_NAME.search(name)) or mask_secrets(value) != value
 
 
 def minimal_environment(*variables: str) -> dict[str, str]:
-    """What a process needs to start, find its libraries and use its cores, and `variables`, which are asked for by name."""
+    """What a process needs to start, find its libraries and use its cores, and `variables`, which
+    are asked for by name."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name in variables or ((name in NEEDED or name.startswith(NEEDED_PREFIXES)) and not may_be_secret(name, value))
+        if name in variables
+        or ((name in NEEDED or name.startswith(NEEDED_PREFIXES)) and not may_be_secret(name, value))
     }
 
 

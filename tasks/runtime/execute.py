@@ -1,4 +1,5 @@
-"""Make one artifact: hold its key, look once more, run the stage, publish. The same for every orchestrator.
+"""Make one artifact: hold its key, look once more, run the stage, publish. The same for every
+orchestrator.
 
 What the plan found in the store is taken from there without holding its key.
 """
@@ -30,7 +31,8 @@ def make_artifact(
     runner: PartRunner,
     say: Callable[[str], None],
 ) -> tuple[Artifact, bool]:
-    """The artifact of a step, and whether this call made it (another run may have, while we waited).
+    """The artifact of a step, and whether this call made it (another run may have, while we
+    waited).
 
     Raises StageFailure where the stage has nothing to give, or does not accept what it gave.
     """
@@ -54,7 +56,10 @@ def _find_or_make(
         if not step.again and (found := store.find(node.stage, node.key)):
             return found, False
         if lost := [name for name in stage.parents if name not in parents]:
-            raise StageFailure(f"{node.stage}: {', '.join(lost)} or its own artifact disappeared since the run began; run again")
+            raise StageFailure(
+                f"{node.stage}: {', '.join(lost)} or its own artifact disappeared since the run"
+                " began; run again"
+            )
         before = _recorded_digests(store, node) if step.is_damaged else {}
         parent_bytes = sum(f["size"] for p in parents.values() for f in p.record["files"])
         store.require_free_disk(stage.name, int(stage.disk_factor * parent_bytes) + 50_000_000)
@@ -66,13 +71,17 @@ def _find_or_make(
         except FileNotFoundError as error:
             if str(error.filename) not in map(str, node.input_files.values()):
                 raise
-            raise StageFailure(f"{node.stage}: {error.filename} was taken away since the run began; run again") from error
+            raise StageFailure(
+                f"{node.stage}: {error.filename} was taken away since the run began; run again"
+            ) from error
         except (StageFailure, StageInterrupted, ConfigError):
             raise
         except Exception as error:
             _blame_parents(store, node, parents, error)
             raise
-        artifact = store.publish(node, made, time.perf_counter() - wall, time.process_time() - cpu, started_at)
+        artifact = store.publish(
+            node, made, time.perf_counter() - wall, time.process_time() - cpu, started_at
+        )
         if not stage.measured and (other := _first_difference(before, artifact)):
             kept = "results made from the lost one are kept; rebuild them with force"
             say(f"{node.stage} {node.key}: {other} is not the bytes it was; {kept}")
@@ -92,18 +101,27 @@ def _first_difference(before: Mapping[str, str], rebuilt: Artifact) -> str | Non
     return next((name for name in sorted(before) if before[name] != after.get(name)), None)
 
 
-def _blame_parents(store: Store, node: Node, parents: Mapping[str, Artifact], error: Exception) -> None:
-    """Raise StageFailure where what a stage broke on is an artifact that was damaged after the plan looked at it."""
+def _blame_parents(
+    store: Store, node: Node, parents: Mapping[str, Artifact], error: Exception
+) -> None:
+    """Raise StageFailure where what a stage broke on is an artifact that was damaged after the plan
+    looked at it."""
     for name, parent in parents.items():
         if found := next(damage(parent.path, parent.record["files"]), None):
-            raise StageFailure(f"{node.stage}: {name} {parent.key} is damaged: {found}; run again, it is rebuilt") from error
+            raise StageFailure(
+                f"{node.stage}: {name} {parent.key} is damaged: {found}; run again, it is rebuilt"
+            ) from error
 
 
 def _require_unchanged(store: Store, node: Node) -> None:
-    """Raise StageFailure where inputs are no longer what the key says: a key must never name what was made of something else."""
+    """Raise StageFailure where inputs are no longer what the key says: a key must never name what
+    was made of something else."""
     found = InputDigests(store.digests_file).of(node.input_files)
-    if changed := [name for name, content in found.items() if content != node.identity["inputs"][name]]:
+    if changed := [
+        name for name, content in found.items() if content != node.identity["inputs"][name]
+    ]:
         others = f" and {len(changed) - 1} more" if changed[1:] else ""
         raise StageFailure(
-            f"{node.stage}: {changed[0]}{others} changed since the run began; run again, what comes of unchanged files is kept"
+            f"{node.stage}: {changed[0]}{others} changed since the run began; run again, what comes"
+            " of unchanged files is kept"
         )

@@ -1,7 +1,8 @@
-"""What is in input files, remembered by size and modification time: content digests, and models that are loaded once.
+"""What is in input files, remembered by size and modification time: content digests, and models
+that are loaded once.
 
-Raw inputs are large and rarely change; reading them all to find that nothing changed would make a cached
-run slow. The memory of digests is a JSON file in the store and may be deleted at any time.
+Raw inputs are large and rarely change; reading them all to find that nothing changed would make a
+cached run slow. The memory of digests is a JSON file in the store and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ def file_stamp(path: Path) -> list[int]:
 
 
 def load_once(most: int) -> Callable[[Callable[[Path], T]], Callable[[Path], T]]:
-    """Keeps what was loaded of the `most` last files, as lru_cache does, but loads a file again that has changed: a process may
-    outlive the model it has once read, and results are stored under the content of the file that is there."""
+    """Keeps what was loaded of the `most` last files, as lru_cache does, but loads a file again
+    that has changed: a process may outlive the model it has once read, and results are stored under
+    the content of the file that is there."""
 
     def decorate(load: Callable[[Path], T]) -> Callable[[Path], T]:
         @functools.lru_cache(maxsize=most)
@@ -42,8 +44,8 @@ def load_once(most: int) -> Callable[[Callable[[Path], T]], Callable[[Path], T]]
 
 
 digest_input = load_once(1 << 16)(digest_file)
-"""The content digest of an input file, read once by a process as long as size and time stay the same: a stage, which names
-its parts by it, asks again for what its key needed."""
+"""The content digest of an input file, read once by a process as long as size and time stay the
+same: a stage, which names its parts by it, asks again for what its key needed."""
 
 
 class InputDigests:
@@ -52,7 +54,8 @@ class InputDigests:
     def __init__(self, memory_file: Path) -> None:
         self._file = memory_file
         self._known: dict[str, list[object]] = {}
-        # Nothing remembered, or a damaged file: digests are computed again. A wrong one would be a wrong key.
+        # Nothing remembered, or a damaged file: digests are computed again. A wrong one would be a
+        # wrong key.
         with contextlib.suppress(FileNotFoundError, DamagedRecord):
             self._known = read_sealed(memory_file)
 

@@ -1,8 +1,9 @@
 """The key of an artifact: a digest of everything that decides its bytes.
 
-Keys hash canonical JSON of the stage, its code, the libraries it declares, its own config, its parents'
-keys and its input files. Hosts, paths, worker counts, log levels, the runner and the parallel layout
-stay out: config fields marked with `field(metadata=NOT_IN_KEY)` are left out of the key.
+Keys hash canonical JSON of the stage, its code, the libraries it declares, its own config, its
+parents' keys and its input files. Hosts, paths, worker counts, log levels, the runner and the
+parallel layout stay out: config fields marked with `field(metadata=NOT_IN_KEY)` are left out of the
+key.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from llm_core.config import key_config as key_config
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value, whatever the key order. Raises TypeError on types whose text could vary."""
-    return json.dumps(_checked(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """One text for one value, whatever the key order. Raises TypeError on types whose text could
+    vary."""
+    return json.dumps(
+        _checked(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def digest(value: Any) -> str:
@@ -28,12 +32,14 @@ def digest(value: Any) -> str:
 
 
 def library_versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions without local tags: the same release built for CPU or GPU is the same library."""
+    """Installed versions without local tags: the same release built for CPU or GPU is the same
+    library."""
     return {name: importlib.metadata.version(name).partition("+")[0] for name in sorted(names)}
 
 
 def explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The first differences between two identities in words, e.g. `changed optim.lr: 0.001 → 0.003`."""
+    """The first differences between two identities in words, e.g. `changed optim.lr: 0.001 →
+    0.003`."""
     if old.get("code") != new.get("code"):
         code = ["code changed"]
     else:
@@ -45,8 +51,14 @@ def explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         if before.get(name, "∅") != after.get(name, "∅")
     ]
     own = [c for c in changes if not c.startswith("parents.")]
-    parents = sorted({c.split(":")[0].removeprefix("parents.") for c in changes if c.startswith("parents.")})
-    reasons = code + ([f"changed {'; '.join(own[:3])}" + (f" and {len(own) - 3} more" if len(own) > 3 else "")] if own else [])
+    parents = sorted(
+        {c.split(":")[0].removeprefix("parents.") for c in changes if c.startswith("parents.")}
+    )
+    reasons = code + (
+        [f"changed {'; '.join(own[:3])}" + (f" and {len(own) - 3} more" if len(own) > 3 else "")]
+        if own
+        else []
+    )
     if parents and not reasons:
         reasons = [f"after {', '.join(parents)}"]
     return "; ".join(reasons) or "missing"

@@ -1,9 +1,10 @@
 """Work in parts: a stage lists its parts, processes each into a directory of its own, then merges.
 
 A part is finished when `part.json` stands in its directory; the directory is made under a temporary
-name, synced and renamed, so a killed stage goes on at the missing part. Parts are named by the content
-they read (`digest`) under a folder named by how they are made, so a grown source recomputes only what is
-new. Results are in the order of the parts, whatever the executor: bytes never depend on worker counts.
+name, synced and renamed, so a killed stage goes on at the missing part. Parts are named by the
+content they read (`digest`) under a folder named by how they are made, so a grown source recomputes
+only what is new. Results are in the order of the parts, whatever the executor: bytes never depend
+on worker counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -57,7 +64,8 @@ class PartResult:
 
 
 ProcessPart = Callable[[Part, Path, Any], Mapping[str, Any]]
-"""(part, directory to write into, stage config) -> counters. A module-level function, so processes can import it."""
+"""(part, directory to write into, stage config) -> counters. A module-level function, so processes
+can import it."""
 
 
 Work = tuple[ProcessPart, Part, Path, Any]
@@ -67,11 +75,14 @@ Work = tuple[ProcessPart, Part, Path, Any]
 class RunParts(Protocol):
     """How a stage gets its parts done; stages take one and never know which."""
 
-    def __call__(self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path) -> list[PartResult]: ...
+    def __call__(
+        self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path
+    ) -> list[PartResult]: ...
 
 
 def scratch_dir(out_dir: Path) -> Path:
-    """Where a stage keeps unfinished work that must survive a kill and is no part of its artifact."""
+    """Where a stage keeps unfinished work that must survive a kill and is no part of its
+    artifact."""
     path = out_dir.with_name(out_dir.name + ".work")
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -81,11 +92,11 @@ def scratch_dir(out_dir: Path) -> Path:
 class PartRunner:
     """Runs parts on an executor and reuses the finished ones.
 
-    parts_dir: where finished parts live; beside `out_dir` when None.
-    make_executor: opens an executor for the missing parts, given the names of the environment variables that they read
+    parts_dir: where finished parts live; beside `out_dir` when None. make_executor: opens an
+    executor for the missing parts, given the names of the environment variables that they read
         (`part_variables` of a config, where it has some); None runs them here, in order.
-    start_s: seconds its workers take to start. Parts are done here until what is left would take longer.
-    progress: told (finished, total) after each part.
+    start_s: seconds its workers take to start. Parts are done here until what is left would take
+    longer. progress: told (finished, total) after each part.
     """
 
     parts_dir: Path | None = None
@@ -93,15 +104,24 @@ class PartRunner:
     start_s: float = 0.0
     progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
 
-    def __call__(self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path) -> list[PartResult]:
+    def __call__(
+        self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path
+    ) -> list[PartResult]:
         parts_dir = self.parts_dir or scratch_dir(out_dir)
         parts_dir.mkdir(parents=True, exist_ok=True)
         # Parts of equal digest are the same work by definition: done once, given to both.
         directories = [parts_dir / f"{part.digest}" for part in parts]
-        results = {i: result for i, part in enumerate(parts) if (result := _finished(part, directories[i], say=True))}
+        results = {
+            i: result
+            for i, part in enumerate(parts)
+            if (result := _finished(part, directories[i], say=True))
+        }
         missing = [i for i in range(len(parts)) if i not in results]
         first = {directories[i]: i for i in reversed(missing)}
-        work = [(process_part, parts[i], directory, config) for directory, i in sorted(first.items(), key=lambda x: x[1])]
+        work = [
+            (process_part, parts[i], directory, config)
+            for directory, i in sorted(first.items(), key=lambda x: x[1])
+        ]
         finished = len({directories[i] for i in results})
         self.progress(len(results), len(parts))
         for _ in self._work_off(work):
@@ -115,7 +135,8 @@ class PartRunner:
         return [results[i] for i in range(len(parts))]
 
     def _work_off(self, work: Sequence[Work]) -> Iterator[None]:
-        """One result per item, on the executor where what is left is worth the start of its workers."""
+        """One result per item, on the executor where what is left is worth the start of its
+        workers."""
         begun = time.perf_counter()
         for done, item in enumerate(work):
             left = len(work) - done
@@ -129,7 +150,8 @@ class PartRunner:
 
 
 serial = PartRunner()
-"""Parts one after another in this process, kept beside the output: the default in notebooks and tests."""
+"""Parts one after another in this process, kept beside the output: the default in notebooks and
+tests."""
 
 
 def thread_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
@@ -148,7 +170,10 @@ def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
     try:
         # Submitted as others finish: what exists at once does not grow with the number of parts.
         while True:
-            pending |= {executor.submit(_make_part, *item) for item in islice(waiting, MAX_IN_FLIGHT - len(pending))}
+            pending |= {
+                executor.submit(_make_part, *item)
+                for item in islice(waiting, MAX_IN_FLIGHT - len(pending))
+            }
             if not pending:
                 return
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -157,8 +182,9 @@ def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
                 yield
     except BrokenProcessPool as error:
         raise StageFailure(
-            "a worker process was killed, perhaps because it ran out of memory; finished parts are kept, run again, "
-            "with fewer workers (num_workers=1) or runner=thread if it happens again"
+            "a worker process was killed, perhaps because it ran out of memory; finished parts are"
+            " kept, run again, with fewer workers (num_workers=1) or runner=thread if it happens"
+            " again"
         ) from error
     except BaseException:
         for future in pending:
@@ -175,15 +201,27 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
     files = []
     for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
         sync_file(file)
-        files.append({"path": str(file.relative_to(temporary)), "size": file.stat().st_size, "digest": digest_file(file)})
-    record = {"name": part.name, "counters": dict(counters), "files": files, "elapsed_s": time.perf_counter() - started}
+        files.append(
+            {
+                "path": str(file.relative_to(temporary)),
+                "size": file.stat().st_size,
+                "digest": digest_file(file),
+            }
+        )
+    record = {
+        "name": part.name,
+        "counters": dict(counters),
+        "files": files,
+        "elapsed_s": time.perf_counter() - started,
+    }
     write_sealed(temporary / PART_FILE, record, indent=None)
     _put_in_place(part, temporary, directory)
     sync_folder(directory.parent)
 
 
 def _put_in_place(part: Part, made: Path, directory: Path) -> None:
-    """Give a part its name. Another run of other inputs may just have made the same one and read from it: then theirs stays."""
+    """Give a part its name. Another run of other inputs may just have made the same one and read
+    from it: then theirs stays."""
     while True:
         try:
             os.rename(made, directory)
@@ -200,7 +238,9 @@ def _put_in_place(part: Part, made: Path, directory: Path) -> None:
             shutil.rmtree(damaged)
 
 
-def _finished(part: Part, directory: Path, check_digests: bool = True, say: bool = False) -> PartResult | None:
+def _finished(
+    part: Part, directory: Path, check_digests: bool = True, say: bool = False
+) -> PartResult | None:
     """The result of a finished part; None where there is none, or a damaged one."""
     try:
         record = read_sealed(directory / PART_FILE)
@@ -212,7 +252,9 @@ def _finished(part: Part, directory: Path, check_digests: bool = True, say: bool
     if damage is None:
         return PartResult(part.name, directory, record["counters"])
     if damage and say:
-        logger.warning("part %s of %s is damaged: %s; rebuilding", part.name, directory.parent, damage)
+        logger.warning(
+            "part %s of %s is damaged: %s; rebuilding", part.name, directory.parent, damage
+        )
     return None
 
 

@@ -1,9 +1,10 @@
 """Which stages would run, and why: a walk backwards from the target over keys alone.
 
-Keys are functions of configs, code, inputs and parent keys, never of results, so the whole plan is known
-before anything runs, and an intermediate artifact that was deleted is rebuilt only if something needs it. A damaged one is
-rebuilt in any case. The bytes of artifacts that a stage of the plan will read are looked at; of others, whether anything wrote to
-them since they were last found sound (`tasks.runtime.soundness`).
+Keys are functions of configs, code, inputs and parent keys, never of results, so the whole plan is
+known before anything runs, and an intermediate artifact that was deleted is rebuilt only if
+something needs it. A damaged one is rebuilt in any case. The bytes of artifacts that a stage of the
+plan will read are looked at; of others, whether anything wrote to them since they were last found
+sound (`tasks.runtime.soundness`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tasks.runtime.store import Node, Store, readable_identity
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of a plan. `why` is `cached` or the reason to run it; `needed` is False where nothing asks for it.
+    """One stage of a plan. `why` is `cached` or the reason to run it; `needed` is False where
+    nothing asks for it.
 
     `again`: it runs although its artifact is sound.
     """
@@ -53,8 +55,11 @@ class Plan:
         return next(step for step in self.steps if step.node.stage == stage)
 
 
-def make_nodes(target: str, configs: StageConfigs, digests: InputDigests, device: str) -> dict[str, Node]:
-    """The key of every stage up to `target`. `device` is the fingerprint that measured stages carry."""
+def make_nodes(
+    target: str, configs: StageConfigs, digests: InputDigests, device: str
+) -> dict[str, Node]:
+    """The key of every stage up to `target`. `device` is the fingerprint that measured stages
+    carry."""
     nodes: dict[str, Node] = {}
     for name in ancestors(target):
         stage = STAGES[name]
@@ -67,7 +72,10 @@ def make_nodes(target: str, configs: StageConfigs, digests: InputDigests, device
             "config": config,
         } | ({"device": device} if stage.measured else {})
         files = configs[name].input_files() if stage.reads_inputs else {}
-        identity = own | {"parents": {p: nodes[p].key for p in stage.parents}, "inputs": digests.of(files)}
+        identity = own | {
+            "parents": {p: nodes[p].key for p in stage.parents},
+            "inputs": digests.of(files),
+        }
         of_parts = own | {"config": key_config(configs[name], of_parts=True)}
         nodes[name] = Node(name, digest(identity), digest(of_parts), identity, config, files)
     return nodes
@@ -92,26 +100,41 @@ def make_plan(
         if name not in STAGES:
             raise ConfigError(f"{name} is not a stage; {nearest(name, list(STAGES))}")
         if name not in nodes:
-            raise ConfigError(f"{name} is not a step towards {target}; stages on the way: {', '.join(nodes)}")
+            raise ConfigError(
+                f"{name} is not a step towards {target}; stages on the way: {', '.join(nodes)}"
+            )
     target = only or target
     forced = set(force) | ({"report"} if force else set())
     may_run = {only} if only else descendants(start) if start else set(nodes)
     steps: dict[str, Step] = {}
     wanted = {target}
     read: set[str] = set()
-    # Another measurement has the same key, so what shows the one that was lost cannot tell them apart.
-    measured_anew = {n for n, node in nodes.items() if STAGES[n].measured and _is_damaged(store, node)} & may_run
+    # Another measurement has the same key, so what shows the one that was lost cannot tell them
+    # apart.
+    measured_anew = {
+        n for n, node in nodes.items() if STAGES[n].measured and _is_damaged(store, node)
+    } & may_run
     for name in reversed(ancestors(target)):
         stage, node = STAGES[name], nodes[name]
-        why, again = ("forced", True) if name in forced else (_why(store, node, to_be_read=name in read), False)
-        if why == "cached" and (lost := sorted(measured_anew & set(stage.parents))) and name in may_run:
+        why, again = (
+            ("forced", True)
+            if name in forced
+            else (_why(store, node, to_be_read=name in read), False)
+        )
+        if (
+            why == "cached"
+            and (lost := sorted(measured_anew & set(stage.parents)))
+            and name in may_run
+        ):
             why, again = f"after {', '.join(lost)}, measured again", True
         step = Step(node, why, name in wanted, again)
         if step.is_damaged and name in may_run:
             step = replace(step, needed=True)
         elif step.runs and name not in may_run:
             state = f"{node.key} is {why}" if step.is_damaged else f"is not in the store ({why})"
-            raise ConfigError(f"{name} {state}, and start/only leave it out; run without them first")
+            raise ConfigError(
+                f"{name} {state}, and start/only leave it out; run without them first"
+            )
         steps[name] = step
         if step.runs:
             wanted |= set(stage.parents)
@@ -130,7 +153,11 @@ def _why(store: Store, node: Node, to_be_read: bool) -> str:
     if state != "missing":
         return state
     earlier: list[Any] = store.artifacts(node.stage)
-    return explain_change(earlier[0].record["identity"], readable_identity(node)) if earlier else "missing"
+    return (
+        explain_change(earlier[0].record["identity"], readable_identity(node))
+        if earlier
+        else "missing"
+    )
 
 
 def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:

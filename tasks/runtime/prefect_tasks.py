@@ -1,12 +1,13 @@
 """Stages, and parts of stages, as Prefect tasks: the only place where a stage meets Prefect.
 
-One task per stage, called directly in the flow's main thread, so that a cancel reaches the stage as SIGTERM.
-Prefect caches and persists nothing here: the store alone decides what is there, and a hit is shown as a
-`Skipped` state. A failure or a stop that the stage explains becomes a state, not a traceback in the log.
+One task per stage, called directly in the flow's main thread, so that a cancel reaches the stage as
+SIGTERM. Prefect caches and persists nothing here: the store alone decides what is there, and a hit
+is shown as a `Skipped` state. A failure or a stop that the stage explains becomes a state, not a
+traceback in the log.
 
-On a cluster the parts of a stage are Prefect tasks too, submitted through Prefect's task runners for Ray and Dask.
-What travels is a part and its counters, some kilobytes; documents go through the store, which every node must see
-under the same path.
+On a cluster the parts of a stage are Prefect tasks too, submitted through Prefect's task runners
+for Ray and Dask. What travels is a part and its counters, some kilobytes; documents go through the
+store, which every node must see under the same path.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def make_artifact_in_task(
     runner: PartRunner,
     say: Callable[[str], None],
 ) -> tuple[Artifact, bool]:
-    """`tasks.runtime.execute.make_artifact` as a Prefect task run named after the artifact it makes."""
+    """`tasks.runtime.execute.make_artifact` as a Prefect task run named after the artifact it
+    makes."""
     stage, key = step.node.stage, step.node.key
 
     def make() -> tuple[Artifact, bool]:
@@ -52,7 +54,9 @@ def make_artifact_in_task(
     # Parents are passed for their edges in the run graph only.
     state = _stage_task.with_options(name=stage)(stage, key, dict(parents), make, return_state=True)
     result: Any = state.result(raise_on_failure=False)
-    if isinstance(result, BaseException):  # also that of a cancelled state, which a plain call would return
+    if isinstance(
+        result, BaseException
+    ):  # also that of a cancelled state, which a plain call would return
         raise result
     return result  # type: ignore[no-any-return]
 
@@ -69,25 +73,34 @@ def _stage_task(
         return Cancelled(message=publishable(error), data=error)
     if made:
         return artifact, made
-    return Completed(name="Skipped", message=f"{stage} {key} is in the store", data=(artifact, made))
+    return Completed(
+        name="Skipped", message=f"{stage} {key} is in the store", data=(artifact, made)
+    )
 
 
 class ClusterExecutor(Executor):
-    """Calls as Prefect tasks on a Ray or Dask cluster, which is joined or started at the first call.
+    """Calls as Prefect tasks on a Ray or Dask cluster, which is joined or started at the first
+    call.
 
-    kind: `ray` or `dask`. address: of a scheduler; None starts a cluster on this machine's loopback.
-    num_workers: processes of a started cluster. max_in_flight: tasks that exist at once.
+    kind: `ray` or `dask`. address: of a scheduler; None starts a cluster on this machine's
+    loopback. num_workers: processes of a started cluster. max_in_flight: tasks that exist at once.
     """
 
-    def __init__(self, kind: str, address: str | None, num_workers: int, max_in_flight: int = 64) -> None:
+    def __init__(
+        self, kind: str, address: str | None, num_workers: int, max_in_flight: int = 64
+    ) -> None:
         package = f"prefect_{kind}"
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"runner ({kind}) needs the package {package}; install textmill[scale] or use runner=process")
+            raise ConfigError(
+                f"runner ({kind}) needs the package {package}; install textmill[scale] or use"
+                " runner=process"
+            )
         self._kind, self._address, self._num_workers = kind, address, num_workers
         self._open = ExitStack()
         self._task_runner: TaskRunner[Any] | None = None
-        # Prefect finds the flow run and its settings in context variables, which threads do not inherit. Taken here, outside
-        # of any stage: the context of a task run holds its parameters, and it travels with every task.
+        # Prefect finds the flow run and its settings in context variables, which threads do not
+        # inherit. Taken here, outside of any stage: the context of a task run holds its parameters,
+        # and it travels with every task.
         self._context = copy_context()
         # One waiting thread for each task in flight.
         self._waiting = ThreadPoolExecutor(max_in_flight, thread_name_prefix=f"wait-for-{kind}")
@@ -95,10 +108,13 @@ class ClusterExecutor(Executor):
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         if self._task_runner is None:
             self._task_runner = self._open.enter_context(self._make_task_runner())
-        return self._waiting.submit(self._context.copy().run, self._call, function, arguments, named)
+        return self._waiting.submit(
+            self._context.copy().run, self._call, function, arguments, named
+        )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        # The cluster first: whoever still waits for one of its tasks gets an error instead of waiting on.
+        # The cluster first: whoever still waits for one of its tasks gets an error instead of
+        # waiting on.
         self._open.close()
         self._task_runner = None
         self._waiting.shutdown(wait=wait, cancel_futures=cancel_futures)
@@ -106,12 +122,19 @@ class ClusterExecutor(Executor):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.shutdown(cancel_futures=kind is not None)
 
     def _call(self, function: Callable[..., Any], arguments: Any, named: Mapping[str, Any]) -> Any:
         assert self._task_runner is not None
-        future = self._task_runner.submit(_part_task, {"function": function, "arguments": arguments, "named": dict(named)})
+        future = self._task_runner.submit(
+            _part_task, {"function": function, "arguments": arguments, "named": dict(named)}
+        )
         return future.result()
 
     def _make_task_runner(self) -> TaskRunner[Any]:
@@ -121,24 +144,40 @@ class ClusterExecutor(Executor):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             if not self._address:  # else the cluster's owner has said who may use it
                 os.environ.setdefault("RAY_AUTH_MODE", "token")
-            options = {"num_cpus": self._num_workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            return RayTaskRunner(self._address, {} if self._address else {**options, "log_to_driver": False})
+            options = {
+                "num_cpus": self._num_workers,
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+            }
+            return RayTaskRunner(
+                self._address, {} if self._address else {**options, "log_to_driver": False}
+            )
         import dask
         from prefect_dask import DaskTaskRunner
 
         if self._address:
             return DaskTaskRunner(address=self._address)
-        # A scheduler runs whatever code it is sent. Certificates of this run alone keep other users of this machine out, and what
-        # it tells over HTTP without any is whether it lives.
+        # A scheduler runs whatever code it is sent. Certificates of this run alone keep other users
+        # of this machine out, and what it tells over HTTP without any is whether it lives.
         routes = ["distributed.http.health"]
-        silent = {"distributed.scheduler.http.routes": routes, "distributed.worker.http.routes": routes}
+        silent = {
+            "distributed.scheduler.http.routes": routes,
+            "distributed.worker.http.routes": routes,
+        }
         self._open.enter_context(dask.config.set(silent))
         # Without an address of its own the scheduler's HTTP server takes a fixed port.
         scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-        local = {"n_workers": self._num_workers, "threads_per_worker": 1, "host": "127.0.0.1", "security": True}
+        local = {
+            "n_workers": self._num_workers,
+            "threads_per_worker": 1,
+            "host": "127.0.0.1",
+            "security": True,
+        }
         return DaskTaskRunner(cluster_kwargs={**local, "scheduler_kwargs": scheduler})
 
 
 @task(name="part", cache_policy=NO_CACHE, persist_result=False)
-def _part_task(function: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def _part_task(
+    function: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
     return function(*arguments, **named)

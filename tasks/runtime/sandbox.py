@@ -1,17 +1,20 @@
-"""How can code that may hang or eat all memory be run on a hundred thousand inputs, and cost only the bad ones?
+"""How can code that may hang or eat all memory be run on a hundred thousand inputs, and cost only
+the bad ones?
 
-`Sandbox` calls one function of bytes in a process of its own, under a limit of time and one of memory per call. A call that goes
-over a limit, or crashes, raises `OutOfBounds`; its process is killed and the next call gets a new one. What counts is how a
-fresh process does: a call that fails in a used one is made once more in a new one, so that no input is judged by what was left
-over from others.
+`Sandbox` calls one function of bytes in a process of its own, under a limit of time and one of
+memory per call. A call that goes over a limit, or crashes, raises `OutOfBounds`; its process is
+killed and the next call gets a new one. What counts is how a fresh process does: a call that fails
+in a used one is made once more in a new one, so that no input is judged by what was left over from
+others.
 
-Time is processor time of the called process, so that a busy machine and the number of workers judge nothing; one that waits for
-something else is stopped when `PATIENCE` times as much has passed on the clock. Where the system does not tell processor time,
-it is the clock alone.
+Time is processor time of the called process, so that a busy machine and the number of workers judge
+nothing; one that waits for something else is stopped when `PATIENCE` times as much has passed on
+the clock. Where the system does not tell processor time, it is the clock alone.
 
-The function takes bytes and gives bytes; frames are a length and the bytes, nothing is pickled. The limit of memory is one of
-address space beyond what the process needs itself; Linux holds it, macOS does not. The environment is a minimal one, without
-secrets. A call costs two copies through a socket and no thread.
+The function takes bytes and gives bytes; frames are a length and the bytes, nothing is pickled. The
+limit of memory is one of address space beyond what the process needs itself; Linux holds it, macOS
+does not. The environment is a minimal one, without secrets. A call costs two copies through a
+socket and no thread.
 """
 
 from __future__ import annotations
@@ -45,17 +48,24 @@ READY, DONE, NO_MEMORY = 0, 1, 2
 
 
 class OutOfBounds(RuntimeError):
-    """A call that took too long or too much memory, or brought its process down. The message says which."""
+    """A call that took too long or too much memory, or brought its process down. The message says
+    which."""
 
 
 class Sandbox:
-    """Calls `module:function` in a process that can be killed. The process starts with the first call.
+    """Calls `module:function` in a process that can be killed. The process starts with the first
+    call.
 
-    timeout_s: processor time that a call may take. max_memory_bytes: address space that a call may take.
+    timeout_s: processor time that a call may take. max_memory_bytes: address space that a call may
+    take.
     """
 
     def __init__(self, function: str, timeout_s: float, max_memory_bytes: int) -> None:
-        self._function, self._timeout_s, self._max_memory_bytes = function, timeout_s, max_memory_bytes
+        self._function, self._timeout_s, self._max_memory_bytes = (
+            function,
+            timeout_s,
+            max_memory_bytes,
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._calls, self._used_s = 0, 0.0
@@ -63,7 +73,12 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop()
 
     def call(self, data: bytes) -> bytes:
@@ -108,15 +123,28 @@ class Sandbox:
             root = str(Path(__file__).resolve().parents[2])
             paths = [root, *(p for p in sys.path if p)]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tasks.runtime.sandbox", self._function, str(self._max_memory_bytes), str(os.getpid())],
+                [
+                    sys.executable,
+                    "-m",
+                    "tasks.runtime.sandbox",
+                    self._function,
+                    str(self._max_memory_bytes),
+                    str(os.getpid()),
+                ],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**minimal_environment(), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "MALLOC_ARENA_MAX": "1"},
+                env={
+                    **minimal_environment(),
+                    "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+                    "MALLOC_ARENA_MAX": "1",
+                },
             )
         self._socket, self._calls = ours, 0
         try:
-            code, _, self._used_s = _receive(ours, Limit(START_LIMIT_S, self._process.pid, 0.0).left_s)
+            code, _, self._used_s = _receive(
+                ours, Limit(START_LIMIT_S, self._process.pid, 0.0).left_s
+            )
         except (OSError, EOFError) as error:
             self._stop()
             raise RuntimeError(f"the process for {self._function} did not start") from error
@@ -135,7 +163,8 @@ OVER_MEMORY = "took more memory than it may"
 
 
 def _cause(code: int) -> str:
-    # Compiled code that gets no memory ends its process by SIGABRT, as it does where it finds itself broken.
+    # Compiled code that gets no memory ends its process by SIGABRT, as it does where it finds
+    # itself broken.
     if code == -signal.SIGABRT:
         return OVER_MEMORY
     return f"brought its process down (exit code {code})"
@@ -172,12 +201,16 @@ def _processor_s(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) * CLOCK_TICK_S
 
 
-def _receive(connection: socket.socket, left_s: Callable[[], float] | None = None) -> tuple[int, bytes, float]:
+def _receive(
+    connection: socket.socket, left_s: Callable[[], float] | None = None
+) -> tuple[int, bytes, float]:
     code, length, used_s = HEAD.unpack(_receive_exactly(connection, HEAD.size, left_s))
     return code, _receive_exactly(connection, length, left_s), used_s
 
 
-def _receive_exactly(connection: socket.socket, length: int, left_s: Callable[[], float] | None) -> bytes:
+def _receive_exactly(
+    connection: socket.socket, length: int, left_s: Callable[[], float] | None
+) -> bytes:
     data = bytearray(length)
     view, filled = memoryview(data), 0
     while filled < length:
@@ -216,14 +249,18 @@ def serve(function: str, max_memory_bytes: int, parent: int) -> None:
 
 
 def _limit_memory(max_memory_bytes: int) -> None:
-    """Address space that is taken already, and so much more. A core file of a crash would only fill the disk."""
+    """Address space that is taken already, and so much more. A core file of a crash would only fill
+    the disk."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     status = Path("/proc/self/statm")
     if status.exists():
         held = int(status.read_text().split()[0]) * resource.getpagesize()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         wanted = held + max_memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+        resource.setrlimit(
+            resource.RLIMIT_AS,
+            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Compares the files of artifacts and parts with the sizes and digests in their records, and remembers which were sound.
+"""Compares the files of artifacts and parts with the sizes and digests in their records, and
+remembers which were sound.
 
-A whole check reads every byte. It is remembered under a stamp of the files (sizes, times of change, inodes), which every write
-through the file system alters, also one that sets the time of modification back. A stamp cannot reveal a disk that returns
-other bytes than were written, so a stage that is about to read an artifact asks for a check of the bytes themselves.
+A whole check reads every byte. It is remembered under a stamp of the files (sizes, times of change,
+inodes), which every write through the file system alters, also one that sets the time of
+modification back. A stamp cannot reveal a disk that returns other bytes than were written, so a
+stage that is about to read an artifact asks for a check of the bytes themselves.
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ Files = Sequence[Mapping[str, Any]]
 """Entries of a record: `path`, `size`, `digest`."""
 
 SETTLED_S = 2.0
-"""Age from which a stamp is trusted: a file that was changed a moment ago may change again under the same time."""
+"""Age from which a stamp is trusted: a file that was changed a moment ago may change again under
+the same time."""
 RECENT_S = 600.0
-"""A process does not check the bytes of the same files again within this time: a run plans more than once."""
+"""A process does not check the bytes of the same files again within this time: a run plans more
+than once."""
 HASHING_THREADS = 8
 WORTH_SAYING_BYTES = 2_000_000_000
 
 
 def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[str]:
-    """A phrase for each recorded file that is damaged, such as `a.parquet is gone`. Sizes are compared first."""
+    """A phrase for each recorded file that is damaged, such as `a.parquet is gone`. Sizes are
+    compared first."""
     right_size = []
     for file in files:
         path = folder / file["path"]
@@ -62,7 +67,11 @@ def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[s
 
 def _wrong_content(folder: Path, file: Mapping[str, Any]) -> str | None:
     try:
-        return None if digest_file(folder / file["path"]) == file["digest"] else f"{file['path']} has changed content"
+        return (
+            None
+            if digest_file(folder / file["path"]) == file["digest"]
+            else f"{file['path']} has changed content"
+        )
     except OSError as error:
         if error.errno != errno.EIO:
             raise
@@ -81,7 +90,8 @@ _CHECKS: dict[Path, _Check] = {}
 
 
 class Soundness:
-    """Remembers which artifacts of a store were found sound, in one file that may be deleted at any time."""
+    """Remembers which artifacts of a store were found sound, in one file that may be deleted at any
+    time."""
 
     def __init__(self, memory_file: Path) -> None:
         self._file = memory_file
@@ -95,7 +105,11 @@ class Soundness:
             return wrong
         stamped, last = _stamp(folder, files), _CHECKS.get(folder)
         stamp = stamped[0] if stamped else ""
-        if last and last.stamp == stamp and (not to_be_read or time.monotonic() - last.at < RECENT_S):
+        if (
+            last
+            and last.stamp == stamp
+            and (not to_be_read or time.monotonic() - last.at < RECENT_S)
+        ):
             return last.found
         if not to_be_read and self._known().get(self._name(folder)) == stamp:
             return None
@@ -122,11 +136,17 @@ class Soundness:
         known, own = self._known(), self._name(folder)
         if known.get(own) == stamp:
             return
-        there = {name: value for name, value in known.items() if name != own and (self._file.parent / name).exists()}
+        there = {
+            name: value
+            for name, value in known.items()
+            if name != own and (self._file.parent / name).exists()
+        }
         try:
             write_sealed(self._file, there | ({own: stamp} if stamp else {}))
         except OSError as error:  # a store that is read-only, full, or not made yet
-            logger.debug("%s was not written (%s); digests are checked again next time", self._file, error)
+            logger.debug(
+                "%s was not written (%s); digests are checked again next time", self._file, error
+            )
 
     def _name(self, folder: Path) -> str:
         root = self._file.parent
@@ -134,11 +154,15 @@ class Soundness:
 
 
 def _stamp(folder: Path, files: Files) -> tuple[str, float] | None:
-    """A digest of what changes whenever one of the files does, and when the last of them did; None where one is gone."""
+    """A digest of what changes whenever one of the files does, and when the last of them did; None
+    where one is gone."""
     try:
         stats = [(file, (folder / file["path"]).stat()) for file in files]
     except (FileNotFoundError, NotADirectoryError):
         return None
     # The time of change is not a user's to set, as that of modification is.
-    rows = [[f["path"], f["digest"], s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for f, s in stats]
+    rows = [
+        [f["path"], f["digest"], s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino]
+        for f, s in stats
+    ]
     return digest(rows), max((s.st_ctime for _, s in stats), default=0.0)

@@ -1,8 +1,8 @@
 """What the store and the planner need to know about a stage: a declaration, no behaviour.
 
-A stage function has the shape `verb(parents..., out_dir, config, run_parts=serial) -> Artifact`: parents
-are Artifacts in the declared order, `out_dir` is an empty directory to write into; what must survive a kill goes
-to parts or to `scratch_dir(out_dir)`.
+A stage function has the shape `verb(parents..., out_dir, config, run_parts=serial) -> Artifact`:
+parents are Artifacts in the declared order, `out_dir` is an empty directory to write into; what
+must survive a kill goes to parts or to `scratch_dir(out_dir)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tasks.runtime.artifact import Artifact
 
 
 class StageFailure(RuntimeError):
-    """A stage that cannot give a result from this input; the message says what was found and the way out."""
+    """A stage that cannot give a result from this input; the message says what was found and the
+    way out."""
 
 
 class StageInterrupted(RuntimeError):
@@ -28,17 +29,17 @@ class StageInterrupted(RuntimeError):
 class Stage:
     """A node of the graph.
 
-    module, function: where the stage function lives; imported only when it runs.
-    parents: stages whose artifacts it takes, in the order of its arguments.
-    libraries: distributions whose version changes the result.
-    entry_points: modules it starts as programs of their own; their code is part of the key.
-    reads_inputs: its config has `input_files() -> {name: Path}`; contents enter the key.
-    measured: results are measurements of this machine; the key holds a device fingerprint.
-    disk_factor: free bytes it needs per byte of its parents.
-    shows_progress: it tells how far it is by itself.
-    reads_records: it takes counters and metrics of its parents, and no file of theirs.
-    accept: function of its module, (artifact, config) -> None, that raises StageFailure where an artifact, found or made, is not
-        good enough to go on with. What it judges by is no part of the key, so another judgement costs no new work.
+    module, function: where the stage function lives; imported only when it runs. parents: stages
+    whose artifacts it takes, in the order of its arguments. libraries: distributions whose version
+    changes the result. entry_points: modules it starts as programs of their own; their code is part
+    of the key. reads_inputs: its config has `input_files() -> {name: Path}`; contents enter the
+    key. measured: results are measurements of this machine; the key holds a device fingerprint.
+    disk_factor: free bytes it needs per byte of its parents. shows_progress: it tells how far it is
+    by itself. reads_records: it takes counters and metrics of its parents, and no file of theirs.
+    accept: function of its module, (artifact, config) -> None, that raises StageFailure where an
+    artifact, found or made, is not
+        good enough to go on with. What it judges by is no part of the key, so another judgement
+        costs no new work.
     """
 
     name: str
@@ -68,6 +69,8 @@ StageConfigs = Mapping[str, Any]
 """Stage name → config dataclass of that stage."""
 
 
-def run_stage(stage: Stage, parents: Mapping[str, Artifact], out_dir: Path, config: Any, run_parts: Any) -> Artifact:
+def run_stage(
+    stage: Stage, parents: Mapping[str, Artifact], out_dir: Path, config: Any, run_parts: Any
+) -> Artifact:
     """Call the stage function with its parents in declared order."""
     return stage.load()(*(parents[name] for name in stage.parents), out_dir, config, run_parts)

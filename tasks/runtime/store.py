@@ -1,7 +1,7 @@
 """The artifact store: `<root>/<stage>/<key>/`, finished once and never rewritten.
 
-Work in progress lives in `<root>/.work/<stage>/<key>/out` and becomes the artifact by one rename.
-A key has one holder at a time, by a lock that dies with its process; the next run waits, says so, and
+Work in progress lives in `<root>/.work/<stage>/<key>/out` and becomes the artifact by one rename. A
+key has one holder at a time, by a lock that dies with its process; the next run waits, says so, and
 takes over. Parts live in `<root>/.parts/<stage>/<part key>` and outlive the artifacts made of them.
 """
 
@@ -76,9 +76,11 @@ class Store:
         return None if self.damage(stage, key) is not None else load_artifact(self.path(stage, key))
 
     def damage(self, stage: str, key: str, check_digests: bool = False) -> str | None:
-        """None for a sound artifact, else what is wrong with it: `missing`, or `damaged:` and a named file.
+        """None for a sound artifact, else what is wrong with it: `missing`, or `damaged:` and a
+        named file.
 
-        check_digests: for a caller about to read it: bytes are checked, whatever an earlier process found.
+        check_digests: for a caller about to read it: bytes are checked, whatever an earlier process
+        found.
         """
         return self.damage_of(self.path(stage, key), check_digests)
 
@@ -106,7 +108,8 @@ class Store:
         return aside
 
     def artifacts(self, stage: str) -> list[Artifact]:
-        """Finished artifacts of a stage, newest first; unreadable ones are left out (`damage` names them)."""
+        """Finished artifacts of a stage, newest first; unreadable ones are left out (`damage` names
+        them)."""
         found = []
         for path in (self.root / stage).glob("*"):
             with contextlib.suppress(ArtifactMismatch):
@@ -124,24 +127,32 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
-                waiting(f"{node.stage} {node.key} is being made by {lock.read().strip() or 'another run'}; waiting for it")
+                waiting(
+                    f"{node.stage} {node.key} is being made by"
+                    f" {lock.read().strip() or 'another run'}; waiting for it"
+                )
                 fcntl.flock(lock, fcntl.LOCK_EX)
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {platform.node()}")
             lock.flush()
-            # Always empty: unfinished work that may be trusted is in the scratch directory or in parts.
+            # Always empty: unfinished work that may be trusted is in the scratch directory or in
+            # parts.
             out = work / "out"
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir(parents=True)
             yield out
 
-    def publish(self, node: Node, made: Artifact, elapsed_s: float, cpu_s: float, started_at: str) -> Artifact:
+    def publish(
+        self, node: Node, made: Artifact, elapsed_s: float, cpu_s: float, started_at: str
+    ) -> Artifact:
         """Turn finished work into the artifact of its key, and give back its read-only view."""
         files = []
         for path in sorted(p for p in made.path.rglob("*") if p.is_file()):
             sync_file(path)
             relative = path.relative_to(made.path).as_posix()
-            files.append({"path": relative, "size": path.stat().st_size, "digest": digest_file(path)})
+            files.append(
+                {"path": relative, "size": path.stat().st_size, "digest": digest_file(path)}
+            )
         record = {
             "schema_version": SCHEMA_VERSION,
             "stage": node.stage,
@@ -152,7 +163,12 @@ class Store:
             "counters": dict(made.counters),
             "metrics": dict(made.metrics),
             "files": files,
-            "host": {"name": platform.node(), "machine": platform.machine(), "python": python_version(), "cpus": os.cpu_count()},
+            "host": {
+                "name": platform.node(),
+                "machine": platform.machine(),
+                "python": python_version(),
+                "cpus": os.cpu_count(),
+            },
             "started_at": started_at,
             "finished_at": now(),
             "elapsed_s": round(elapsed_s, 3),
@@ -163,7 +179,9 @@ class Store:
         final = self.path(node.stage, node.key)
         final.parent.mkdir(parents=True, exist_ok=True)
         replaced = None
-        if final.exists():  # damaged or forced: out of the way first, so that no reader sees a mixture
+        if (
+            final.exists()
+        ):  # damaged or forced: out of the way first, so that no reader sees a mixture
             replaced = self.set_aside(node.stage, node.key)
         os.rename(made.path, final)
         sync_folder(final.parent)
@@ -175,18 +193,20 @@ class Store:
         return artifact
 
     def require_free_disk(self, stage: str, needed_bytes: int) -> None:
-        """Raise StageFailure while nothing is lost yet, rather than fail in the middle of a write."""
+        """Raise StageFailure while nothing is lost yet, rather than fail in the middle of a
+        write."""
         self.root.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.root).free
         if free < needed_bytes:
             raise StageFailure(
-                f"{stage} needs about {needed_bytes / 1e9:.1f} GB free in {self.root}, there are {free / 1e9:.1f}; "
-                "free some (textmill gc) or set store to another disk"
+                f"{stage} needs about {needed_bytes / 1e9:.1f} GB free in {self.root}, there are"
+                f" {free / 1e9:.1f}; free some (textmill gc) or set store to another disk"
             )
 
 
 def readable_identity(node: Node) -> dict[str, Any]:
-    """What the key hashes, with secrets of the config masked: for reading, the key is made of what was given."""
+    """What the key hashes, with secrets of the config masked: for reading, the key is made of what
+    was given."""
     identity = dict(node.identity)
     return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
 
@@ -198,4 +218,7 @@ def now() -> str:
 def peak_memory_bytes() -> int:
     """Peak resident memory of this process or of its largest finished child."""
     unit = 1 if platform.system() == "Darwin" else 1024
-    return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return unit * max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )

@@ -1,8 +1,9 @@
 """Starts worker processes that get an environment of their own.
 
-`multiprocessing` hands its own environment to every process. A worker that removes variables after its start has them in
-`/proc/<pid>/environ` for as long as it lives, so the process must be started without them. `WorkerContext` is the spawn context
-with that one difference. The standard library's resource tracker, which runs no code of ours, keeps the whole environment.
+`multiprocessing` hands its own environment to every process. A worker that removes variables after
+its start has them in `/proc/<pid>/environ` for as long as it lives, so the process must be started
+without them. `WorkerContext` is the spawn context with that one difference. The standard library's
+resource tracker, which runs no code of ours, keeps the whole environment.
 """
 
 from __future__ import annotations
@@ -61,9 +62,13 @@ class _Popen(popen_spawn_posix.Popen):
             ends, child_ends = [*ends, parent_writes], [*child_ends, child_reads]
             command = spawn.get_command_line(tracker_fd=tracker_fd, pipe_handle=child_reads)
             # A copy onto itself only says that the child inherits it.
-            inherited = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*self._fds, tracker_fd, *child_ends)]
+            inherited = [
+                (os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*self._fds, tracker_fd, *child_ends)
+            ]
             environment = minimal_environment(*process_obj.variables)
-            self.pid = os.posix_spawn(spawn.get_executable(), command, environment, file_actions=inherited)
+            self.pid = os.posix_spawn(
+                spawn.get_executable(), command, environment, file_actions=inherited
+            )
             self.sentinel = parent_reads
             with open(parent_writes, "wb", closefd=False) as stream:
                 stream.write(data.getbuffer())

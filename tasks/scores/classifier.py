@@ -1,18 +1,22 @@
-"""Scores which of two groups of texts a document resembles, by linear classifiers on word n-grams, trained in the flow or given.
+"""Scores which of two groups of texts a document resembles, by linear classifiers on word n-grams,
+trained in the flow or given.
 
-Classifiers over words and word bigrams choose pre-training text in DCLM (Li et al. 2024, section 4: fastText, positives against
-random web text, the best 10 % kept). For two classes fastText's model (Joulin et al. 2016) is a linear function of the mean
-of n-gram vectors; here the same function is fitted as what it is, a logistic regression on hashed n-grams
-(`tasks.kernels.models.linear_ngrams`): convex, the same bytes each time, and an order of magnitude faster (decision 0010). What is
-trained here is therefore no fastText model, and no `.bin` comes out.
-Trained fastText models can be given and are applied as they are: those with plain softmax by `tasks.kernels.models.softmax_classes`,
-others by fastText itself, three times as slow and holding the GIL.
+Classifiers over words and word bigrams choose pre-training text in DCLM (Li et al. 2024, section 4:
+fastText, positives against random web text, the best 10 % kept). For two classes fastText's model
+(Joulin et al. 2016) is a linear function of the mean of n-gram vectors; here the same function is
+fitted as what it is, a logistic regression on hashed n-grams
+(`tasks.kernels.models.linear_ngrams`): convex, the same bytes each time, and an order of magnitude
+faster (decision 0010). What is trained here is therefore no fastText model, and no `.bin` comes
+out. Trained fastText models can be given and are applied as they are: those with plain softmax by
+`tasks.kernels.models.softmax_classes`, others by fastText itself, three times as slow and holding
+the GIL.
 
-Nothing is scored by a model that has seen it: texts fall into `folds` by a hash, model f learns from the other folds and scores
-fold f, and texts equal but for case, punctuation and white space stay together. So the score of a training text is its held-out
-score, and ROC curve and calibration are taken from it. Models are safetensors files (`weights` float32, `bias`).
-Cost: some nanoseconds per n-gram and pass; 2^bits floats per model.
-Left out: several classes, character n-grams, regularisation beyond that of few passes.
+Nothing is scored by a model that has seen it: texts fall into `folds` by a hash, model f learns
+from the other folds and scores fold f, and texts equal but for case, punctuation and white space
+stay together. So the score of a training text is its held-out score, and ROC curve and calibration
+are taken from it. Models are safetensors files (`weights` float32, `bias`). Cost: some nanoseconds
+per n-gram and pass; 2^bits floats per model. Left out: several classes, character n-grams,
+regularisation beyond that of few passes.
 """
 
 from __future__ import annotations
@@ -46,7 +50,8 @@ class ClassifierConfig:
     positives: str | None = field(default=None, metadata=IS_CONDITION)
     """Condition on documents (see `tasks.corpus.selection`): what good text is."""
     negatives: str | None = field(default=None, metadata=IS_CONDITION)
-    """Condition on documents: what it is compared with. Null without negative files: every document that is no positive."""
+    """Condition on documents: what it is compared with. Null without negative files: every document
+    that is no positive."""
     positive_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Further positives: .jsonl, .parquet, .txt, .md. Contents are part of the key."""
     negative_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
@@ -54,7 +59,8 @@ class ClassifierConfig:
     text_column: str = "text"
     """Column of those files that holds the text."""
     model_path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """A trained fastText model (.bin, .ftz) to apply; nothing is trained then. Its content is part of the key."""
+    """A trained fastText model (.bin, .ftz) to apply; nothing is trained then. Its content is part
+    of the key."""
     label: str = "__label__hq"
     """Label of a given model whose probability is the score."""
     prefix_bytes: int = 4000
@@ -77,22 +83,36 @@ class ClassifierConfig:
     def __post_init__(self) -> None:
         for name in ("prefix_bytes", "max_documents", "epochs"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the default")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the"
+                    " default"
+                )
         if not 1 <= self.ngrams <= 5:
             raise ConfigError(f"ngrams ({self.ngrams}) must be from 1 to 5; try 2")
         if not 10 <= self.bits <= 28:
             raise ConfigError(f"bits ({self.bits}) must be from 10 to 28; try 20")
         if not 2 <= self.folds <= 16:
-            raise ConfigError(f"folds ({self.folds}) must be from 2 to 16: each model is judged on what it has not seen; try 2")
+            raise ConfigError(
+                f"folds ({self.folds}) must be from 2 to 16: each model is judged on what it has"
+                " not seen; try 2"
+            )
         if self.lr <= 0:
             raise ConfigError(f"lr ({self.lr:g}) must be positive; try 0.3")
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; try 0")
-        learns = bool(self.positives or self.negatives or self.positive_files or self.negative_files)
+        learns = bool(
+            self.positives or self.negatives or self.positive_files or self.negative_files
+        )
         if self.model_path is not None and learns:
-            raise ConfigError("model_path and positives or negatives exclude each other; give a model or what to learn from")
+            raise ConfigError(
+                "model_path and positives or negatives exclude each other; give a model or what to"
+                " learn from"
+            )
         if self.model_path is None and not (self.positives or self.positive_files):
-            raise ConfigError("a classifier needs positives (a condition), positive_files or model_path; give one of them")
+            raise ConfigError(
+                "a classifier needs positives (a condition), positive_files or model_path; give one"
+                " of them"
+            )
 
     @property
     def trains(self) -> bool:
@@ -103,7 +123,9 @@ class ClassifierConfig:
         return self.trains and not self.negatives and not self.negative_files
 
 
-def train_classifier(rows: UnitRows, positive: np.ndarray, config: ClassifierConfig, model_file: Path) -> None:
+def train_classifier(
+    rows: UnitRows, positive: np.ndarray, config: ClassifierConfig, model_file: Path
+) -> None:
     """Learn from rows in their order (bool per row: is it a positive) and write the model."""
     from safetensors.numpy import save
 
@@ -111,24 +133,32 @@ def train_classifier(rows: UnitRows, positive: np.ndarray, config: ClassifierCon
 
     weights = np.zeros(1 << config.bits, np.float32)
     told = positive.astype(np.float64)
-    bias = train_weights(rows.units, rows.begins, told, config.ngrams, config.bits, config.epochs, config.lr, weights)
+    bias = train_weights(
+        rows.units, rows.begins, told, config.ngrams, config.bits, config.epochs, config.lr, weights
+    )
     about = {"kind": "linear-ngrams", "ngrams": config.ngrams, "bits": config.bits}
     # One entry only: the order of several would differ from run to run.
-    model_file.write_bytes(save({"weights": weights, "bias": np.array([bias])}, {"textmill": json.dumps(about)}))
+    model_file.write_bytes(
+        save({"weights": weights, "bias": np.array([bias])}, {"textmill": json.dumps(about)})
+    )
 
 
 def classify(rows: UnitRows, which: np.ndarray, model_file: Path) -> np.ndarray:
-    """float32 probability that rows `which` are positives, by a model of `train_classifier`; NaN for a row without units."""
+    """float32 probability that rows `which` are positives, by a model of `train_classifier`; NaN
+    for a row without units."""
     from tasks.kernels.models.linear_ngrams import probabilities
 
     weights, bias, about = _load_weights(model_file)
     scores = np.full(len(which), np.nan, np.float32)
-    probabilities(rows.units, rows.begins, which, about["ngrams"], about["bits"], weights, bias, scores)
+    probabilities(
+        rows.units, rows.begins, which, about["ngrams"], about["bits"], weights, bias, scores
+    )
     return scores
 
 
 def text_line(text: str, config: ClassifierConfig) -> str:
-    """The line that a fastText model reads of a text: its prefix, with single spaces; empty where it has no words.
+    """The line that a fastText model reads of a text: its prefix, with single spaces; empty where
+    it has no words.
 
     fastText takes `</s>` for the end of a line and `__label__x` for a label.
     """
@@ -136,14 +166,19 @@ def text_line(text: str, config: ClassifierConfig) -> str:
     return " ".join(prefix.replace("__label__", "__label __").replace("</s>", "< /s>").split())
 
 
-def classify_texts(texts: pa.ChunkedArray | pa.Array, model_file: Path, config: ClassifierConfig) -> np.ndarray:
-    """float32 probability of the label of a given fastText model for the prefix of each text, NaN for one without words.
+def classify_texts(
+    texts: pa.ChunkedArray | pa.Array, model_file: Path, config: ClassifierConfig
+) -> np.ndarray:
+    """float32 probability of the label of a given fastText model for the prefix of each text, NaN
+    for one without words.
 
     Raises ConfigError for a label the model lacks, and for a damaged model.
     """
     model = _load_softmax(model_file)
     if model is None:
-        return classify_lines([text_line(text, config) for text in texts.to_pylist()], model_file, config.label)
+        return classify_lines(
+            [text_line(text, config) for text in texts.to_pylist()], model_file, config.label
+        )
     from tasks.kernels.models.softmax_classes import class_probabilities
     from tasks.kernels.text.chars import char_classes
 
@@ -151,9 +186,13 @@ def classify_texts(texts: pa.ChunkedArray | pa.Array, model_file: Path, config: 
     scores = np.full(len(texts), np.nan, np.float32)
     tables = model.words, model.lengths, model.grams, model.rows, model.outputs
     label = model.labels.index(config.label)
-    blank = class_probabilities(*text_buffers(texts), config.prefix_bytes, char_classes(), *tables, label, scores)
+    blank = class_probabilities(
+        *text_buffers(texts), config.prefix_bytes, char_classes(), *tables, label, scores
+    )
     if np.isnan(scores).sum() > blank:
-        raise ConfigError(f"model_path ({model_file}) gives NaN: its training went wrong; train the model again")
+        raise ConfigError(
+            f"model_path ({model_file}) gives NaN: its training went wrong; train the model again"
+        )
     return scores
 
 
@@ -164,11 +203,17 @@ def classify_lines(lines: Sequence[str], model_file: Path, label: str) -> np.nda
     scores = np.full(len(lines), np.nan, np.float32)
     for i, line in enumerate(lines):
         if line:
-            # The low-level call gives (probability, label) and works on every NumPy; softmax sums can pass 1 by rounding.
+            # The low-level call gives (probability, label) and works on every NumPy; softmax sums
+            # can pass 1 by rounding.
             try:
-                found = {name: probability for probability, name in predict(line + "\n", -1, 0.0, "strict")}
+                found = {
+                    name: probability
+                    for probability, name in predict(line + "\n", -1, 0.0, "strict")
+                }
             except RuntimeError as error:  # of fastText, for NaN
-                raise ConfigError(f"model_path ({model_file}) fails ({error}); train it again") from error
+                raise ConfigError(
+                    f"model_path ({model_file}) fails ({error}); train it again"
+                ) from error
             scores[i] = min(found.get(label, 0.0), 1.0)
     return scores
 
@@ -193,7 +238,9 @@ def _load_softmax(model_file: Path) -> FastTextModel | None:
     try:
         return read_model(model_file, SOFTMAX)
     except (ValueError, IndexError) as error:
-        raise ConfigError(f"model_path ({model_file}) is damaged: {error}; fetch the model again") from error
+        raise ConfigError(
+            f"model_path ({model_file}) is damaged: {error}; fetch the model again"
+        ) from error
 
 
 @load_once(4)
@@ -201,5 +248,7 @@ def _load_fasttext(model_file: Path) -> tuple[Any, frozenset[str]]:
     try:
         model = load_fasttext(model_file)
     except ValueError as error:
-        raise ConfigError(f"{model_file} is not a fastText model ({error}); give a .bin or .ftz file") from error
+        raise ConfigError(
+            f"{model_file} is not a fastText model ({error}); give a .bin or .ftz file"
+        ) from error
     return model.f.predict, frozenset(model.get_labels())

@@ -1,15 +1,19 @@
-"""Trains and evaluates n-gram language models with modified Kneser–Ney smoothing: exact counts, NumPy only.
+"""Trains and evaluates n-gram language models with modified Kneser–Ney smoothing: exact counts,
+NumPy only.
 
-Interpolated modified Kneser–Ney (Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language Modeling",
-section 4.1.6; the same estimate as KenLM, Heafield et al. 2013): the highest order uses counts, lower orders the number of
-different words before an n-gram (counts where it begins a text), each order three discounts from its counts of counts, and the
-lowest is interpolated with a uniform distribution over the known words, the end, and one unknown word. All words of the
-reference are known: unknown words are as rare as unseen ones, so foreign text and noise are unlikely, not cheap.
+Interpolated modified Kneser–Ney (Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques
+for Language Modeling", section 4.1.6; the same estimate as KenLM, Heafield et al. 2013): the
+highest order uses counts, lower orders the number of different words before an n-gram (counts where
+it begins a text), each order three discounts from its counts of counts, and the lowest is
+interpolated with a uniform distribution over the known words, the end, and one unknown word. All
+words of the reference are known: unknown words are as rare as unseen ones, so foreign text and
+noise are unlikely, not cheap.
 
-Texts are rows of units (`tasks.kernels.text.chars`: words; single letters in scripts without spaces), lower-cased, without
-punctuation, with a beginning and an end. Files: safetensors (`keys` uint64, `log10_probs`, `log10_weights` float32 by node,
-`words` uint64 sorted unit hashes), never pickled. Cost: one sort of the reference per order, 16 bytes per distinct n-gram.
-Left out: pruning, quantisation, sentence borders inside a text.
+Texts are rows of units (`tasks.kernels.text.chars`: words; single letters in scripts without
+spaces), lower-cased, without punctuation, with a beginning and an end. Files: safetensors (`keys`
+uint64, `log10_probs`, `log10_weights` float32 by node, `words` uint64 sorted unit hashes), never
+pickled. Cost: one sort of the reference per order, 16 bytes per distinct n-gram. Left out: pruning,
+quantisation, sentence borders inside a text.
 """
 
 from __future__ import annotations
@@ -67,9 +71,13 @@ class NgramModel:
     def save(self, file: Path) -> None:
         from safetensors.numpy import save
 
-        tensors = {name: getattr(self, name) for name in ("words", "keys", "log10_probs", "log10_weights")}
+        tensors = {
+            name: getattr(self, name) for name in ("words", "keys", "log10_probs", "log10_weights")
+        }
         # One entry only: the order of several would differ from run to run.
-        file.write_bytes(save(tensors, {"textmill": json.dumps({"kind": "ngram-model", "order": self.order})}))
+        file.write_bytes(
+            save(tensors, {"textmill": json.dumps({"kind": "ngram-model", "order": self.order})})
+        )
 
     @classmethod
     def load(cls, file: Path) -> NgramModel:
@@ -88,7 +96,8 @@ class NgramModel:
 
 
 def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
-    """The model of these rows. Raises ValueError where they have no unit, or n-grams beyond 32 bits."""
+    """The model of these rows. Raises ValueError where they have no unit, or n-grams beyond 32
+    bits."""
     from tasks.kernels.models.ngram_lm import BEGIN, END, FIRST_WORD, UNKNOWN
 
     if len(rows.units) == 0:
@@ -97,7 +106,8 @@ def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
     num_words = len(words) + FIRST_WORD
     tokens, starts = _framed(ids + FIRST_WORD, rows.begins, BEGIN, END)
 
-    # Level n - 1 of each list is about n-grams. ends[i]: node of the n-gram that ends at token i, 0 where the text is too short.
+    # Level n - 1 of each list is about n-grams. ends[i]: node of the n-gram that ends at token i, 0
+    # where the text is too short.
     prefixes, last_words = [np.zeros(num_words, np.int64)], [np.arange(num_words)]
     suffixes, counts = [np.zeros(num_words, np.int64)], [np.bincount(tokens, minlength=num_words)]
     ends, first_node, begun = tokens + 1, 1, [np.arange(num_words) == BEGIN]
@@ -105,10 +115,15 @@ def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
     for n in range(2, order + 1):
         here = np.flatnonzero(position >= n - 1)
         keys = (ends[here - 1].astype(np.uint64) << np.uint64(32)) | tokens[here].astype(np.uint64)
-        keys, first, inverse, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        keys, first, inverse, count = np.unique(
+            keys, return_index=True, return_inverse=True, return_counts=True
+        )
         first_node += len(counts[-1])
         if first_node + len(keys) > MAX_NODES:
-            raise ValueError("the reference has more than 2^32 distinct n-grams; lower max_reference_bytes or order")
+            raise ValueError(
+                "the reference has more than 2^32 distinct n-grams; lower max_reference_bytes or"
+                " order"
+            )
         shorter = ends[here][first]
         ends = np.zeros(len(tokens), np.int64)
         ends[here] = inverse + first_node
@@ -142,13 +157,20 @@ def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
         own = (adjusted - discount) / np.where(totals > 0, totals, 1)[prefix]
         shorter_probs = probs[suffixes[n - 1]] if n > 1 else 1 / (num_words - 1)
         probs[level] = own + weights[prefix] * shorter_probs
-        keys[level] = (prefix.astype(np.uint64) << np.uint64(32)) | last_words[n - 1].astype(np.uint64)
+        keys[level] = (prefix.astype(np.uint64) << np.uint64(32)) | last_words[n - 1].astype(
+            np.uint64
+        )
     assert UNKNOWN == 0 and keys[0] == 0
-    return NgramModel(order, words, keys, np.log10(probs).astype(np.float32), np.log10(weights).astype(np.float32))
+    return NgramModel(
+        order, words, keys, np.log10(probs).astype(np.float32), np.log10(weights).astype(np.float32)
+    )
 
 
-def _framed(ids: np.ndarray, places: np.ndarray, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids with a beginning and an end around each text, and for each token where its text begins."""
+def _framed(
+    ids: np.ndarray, places: np.ndarray, begin: int, end: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids with a beginning and an end around each text, and for each token where its text
+    begins."""
     num_texts = len(places) - 1
     text = np.repeat(np.arange(num_texts), np.diff(places))
     tokens = np.empty(len(ids) + 2 * num_texts, np.int64)
@@ -160,7 +182,8 @@ def _framed(ids: np.ndarray, places: np.ndarray, begin: int, end: int) -> tuple[
 
 
 def _discounts(counts: np.ndarray) -> np.ndarray:
-    """What is taken from n-grams of count 0, 1, 2, and 3 or more (Chen and Goodman 1998, equation 26)."""
+    """What is taken from n-grams of count 0, 1, 2, and 3 or more (Chen and Goodman 1998, equation
+    26)."""
     n1, n2, n3, n4 = (int((counts == k).sum()) for k in (1, 2, 3, 4))
     found = DISCOUNT_FALLBACK
     if n1 and n2 and n3:

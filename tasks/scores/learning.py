@@ -1,10 +1,13 @@
-"""What do the models of the scores stage learn from? Texts gathered in parts, chosen by hash, and one training part per model.
+"""What do the models of the scores stage learn from? Texts gathered in parts, chosen by hash, and
+one training part per model.
 
-Each text has a 64-bit hash of what a model would read of it (`tasks.scores.unit_rows`). The hash decides all there is to decide: equal
-texts are one, the smallest hashes are taken up to a limit, hash % folds is the fold, and texts are read in the order of their
-hashes; so the choice is the same for any division into parts and any order of files. A text that is both positive and negative
-teaches nothing. A pool part holds `score, positive, language, hash, num_bytes, units` of the candidates in one file, no more of
-each score than the limit, which bounds what is kept on disk. Fold f of a score is trained on all others, and judged on fold f.
+Each text has a 64-bit hash of what a model would read of it (`tasks.scores.unit_rows`). The hash
+decides all there is to decide: equal texts are one, the smallest hashes are taken up to a limit,
+hash % folds is the fold, and texts are read in the order of their hashes; so the choice is the same
+for any division into parts and any order of files. A text that is both positive and negative
+teaches nothing. A pool part holds `score, positive, language, hash, num_bytes, units` of the
+candidates in one file, no more of each score than the limit, which bounds what is kept on disk.
+Fold f of a score is trained on all others, and judged on fold f.
 """
 
 from __future__ import annotations
@@ -53,14 +56,22 @@ NUM_CALIBRATION_BINS = 10
 def learn_models(
     parts: Sequence[Part], out_dir: Path, config: ScoresConfig, run_parts: RunParts
 ) -> tuple[dict[str, ModelFiles], dict[str, Any]]:
-    """Train what has to be trained: {score: its models}, {score: how it was learnt}. Raises StageFailure for too few texts."""
-    configured: dict[str, ClassifierConfig | PerplexityConfig] = {**config.classifiers, **config.perplexities}
+    """Train what has to be trained: {score: its models}, {score: how it was learnt}. Raises
+    StageFailure for too few texts."""
+    configured: dict[str, ClassifierConfig | PerplexityConfig] = {
+        **config.classifiers,
+        **config.perplexities,
+    }
     learning = {name: c for name, c in configured.items() if c.trains}
     if not learning:
         return {}, {}
-    pools = run_parts(gather_part, [*_document_parts(parts, learning), *_file_parts(config)], config, out_dir)
+    pools = run_parts(
+        gather_part, [*_document_parts(parts, learning), *_file_parts(config)], config, out_dir
+    )
     files = [str(pool.path / SIDECAR_FILE) for pool in pools]
-    candidates = pa.concat_tables([read_table(file, POOL.names[:-1]) for file in files]).combine_chunks()
+    candidates = pa.concat_tables(
+        [read_table(file, POOL.names[:-1]) for file in files]
+    ).combine_chunks()
     lessons: list[tuple[str, str, int]] = []
     work: list[Part] = []
     training: dict[str, Any] = {}
@@ -76,14 +87,24 @@ def learn_models(
             for fold in range(one.folds):
                 lesson = {"score": name, "language": language, "fold": fold}
                 key = digest({"pass": "train", "chosen": digest_file(file), **lesson})
-                work.append(Part(f"{name}-{language}-{fold}", key, {**lesson, "chosen": str(file), "pools": files}))
+                work.append(
+                    Part(
+                        f"{name}-{language}-{fold}",
+                        key,
+                        {**lesson, "chosen": str(file), "pools": files},
+                    )
+                )
                 lessons.append((name, language, fold))
     made = run_parts(train_part, work, config, out_dir)
     models: dict[str, ModelFiles] = {name: [] for name in learning}
     for (name, language, fold), result in zip(lessons, made, strict=True):
         models[name].append([language, fold, str(result.path / MODEL_FILE)])
     for name, one in learning.items():
-        mine_made = [(language, result) for (score, language, _), result in zip(lessons, made, strict=True) if score == name]
+        mine_made = [
+            (language, result)
+            for (score, language, _), result in zip(lessons, made, strict=True)
+            if score == name
+        ]
         judge = _judge_classifier if isinstance(one, ClassifierConfig) else _judge_language_models
         training[name] |= judge(mine_made)
     return models, training
@@ -91,7 +112,9 @@ def learn_models(
 
 def gather_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
     """The candidates in one file of documents, or in one file of texts."""
-    found = list(_from_file(part, config) if "file" in part.payload else _from_documents(part, config))
+    found = list(
+        _from_file(part, config) if "file" in part.payload else _from_documents(part, config)
+    )
     table = pa.concat_tables([POOL.empty_table(), *found]).combine_chunks()
     write_table(table, directory / SIDECAR_FILE)
     return {"texts": table.num_rows}
@@ -113,7 +136,9 @@ def train_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
             )
         train_classifier(rows.take(learnt), positive[learnt], one, model_file)
         scores = classify(rows, held_out, model_file)
-        write_table(pa.table({"positive": positive[held_out], "score": scores}), directory / HELD_OUT_FILE)
+        write_table(
+            pa.table({"positive": positive[held_out], "score": scores}), directory / HELD_OUT_FILE
+        )
         return {"texts": len(learnt)}
     try:
         num_ngrams = train_model(rows.take(learnt), one.order, model_file)
@@ -130,9 +155,15 @@ def train_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
 
 
 def _document_parts(parts: Sequence[Part], learning: Mapping[str, Any]) -> list[Part]:
-    if not any(getattr(one, "positives", None) or getattr(one, "reference", None) for one in learning.values()):
+    if not any(
+        getattr(one, "positives", None) or getattr(one, "reference", None)
+        for one in learning.values()
+    ):
         return []
-    return [Part(part.name, digest({"pass": "gather", "part": part.digest}), part.payload) for part in parts]
+    return [
+        Part(part.name, digest({"pass": "gather", "part": part.digest}), part.payload)
+        for part in parts
+    ]
 
 
 def _file_parts(config: ScoresConfig) -> list[Part]:
@@ -141,13 +172,24 @@ def _file_parts(config: ScoresConfig) -> list[Part]:
         name, what, *_ = role.split("/")
         if what in ("positive_files", "negative_files", "reference_files"):
             payload = {"file": str(file), "score": name, "positive": what != "negative_files"}
-            key = digest({"pass": "gather", "content": digest_file(file), "format": file.suffixes, **payload, "file": ""})
+            key = digest(
+                {
+                    "pass": "gather",
+                    "content": digest_file(file),
+                    "format": file.suffixes,
+                    **payload,
+                    "file": "",
+                }
+            )
             parts.append(Part(role, key, payload))
     return parts
 
 
 def _from_documents(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
-    documents, labels = read_table(part.payload["documents"]), read_table(part.payload["language"], ["id", "language"])
+    documents, labels = (
+        read_table(part.payload["documents"]),
+        read_table(part.payload["language"], ["id", "language"]),
+    )
     check_aligned(documents, labels, "the language sidecar")
     table = condition_table(documents, labels["language"])
     languages = np.array(labels["language"].to_pylist(), object)
@@ -156,16 +198,37 @@ def _from_documents(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
         if not classifier.positives and not classifier.negatives:
             continue
         where, nowhere = f"scores.classifiers.{name}", np.zeros(documents.num_rows, bool)
-        good = chosen_rows(table, classifier.positives, f"{where}.positives") if classifier.positives else nowhere
-        bad = chosen_rows(table, classifier.negatives, f"{where}.negatives") if classifier.negatives else nowhere
+        good = (
+            chosen_rows(table, classifier.positives, f"{where}.positives")
+            if classifier.positives
+            else nowhere
+        )
+        bad = (
+            chosen_rows(table, classifier.negatives, f"{where}.negatives")
+            if classifier.negatives
+            else nowhere
+        )
         bad = ~good if classifier.rest_is_negative else bad
         for positive, which in ((True, good), (False, bad)):
-            yield _class_pool(name, positive, rows_of(classifier.prefix_bytes).take(np.flatnonzero(which)), classifier)
+            yield _class_pool(
+                name,
+                positive,
+                rows_of(classifier.prefix_bytes).take(np.flatnonzero(which)),
+                classifier,
+            )
     for name, perplexity in config.perplexities.items():
         if perplexity.reference:
-            which = np.flatnonzero(chosen_rows(table, perplexity.reference, f"scores.perplexities.{name}.reference"))
-            groups = languages[which] if perplexity.per_language else np.full(len(which), ANY_LANGUAGE, object)
-            yield _reference_pool(name, groups, rows_of(perplexity.prefix_bytes).take(which), perplexity)
+            which = np.flatnonzero(
+                chosen_rows(table, perplexity.reference, f"scores.perplexities.{name}.reference")
+            )
+            groups = (
+                languages[which]
+                if perplexity.per_language
+                else np.full(len(which), ANY_LANGUAGE, object)
+            )
+            yield _reference_pool(
+                name, groups, rows_of(perplexity.prefix_bytes).take(which), perplexity
+            )
 
 
 def _from_file(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
@@ -185,10 +248,18 @@ def _class_pool(name: str, positive: bool, rows: UnitRows, config: ClassifierCon
     keys, first = np.unique(rows.keys(config.seed), return_index=True)
     there = np.diff(rows.begins)[first] > 0
     kept = first[there][: config.max_documents]
-    return _pool(name, positive, np.full(len(kept), ANY_LANGUAGE, object), keys[there][: config.max_documents], rows.take(kept))
+    return _pool(
+        name,
+        positive,
+        np.full(len(kept), ANY_LANGUAGE, object),
+        keys[there][: config.max_documents],
+        rows.take(kept),
+    )
 
 
-def _reference_pool(name: str, languages: np.ndarray, rows: UnitRows, config: PerplexityConfig) -> pa.Table:
+def _reference_pool(
+    name: str, languages: np.ndarray, rows: UnitRows, config: PerplexityConfig
+) -> pa.Table:
     """The rows with the smallest keys of each language, each once, up to the limit."""
     keys, kept = rows.keys(config.seed), [np.zeros(0, np.int64)]
     for language in sorted(set(languages)):
@@ -201,11 +272,14 @@ def _reference_pool(name: str, languages: np.ndarray, rows: UnitRows, config: Pe
 
 
 def _with_room(sizes: np.ndarray, most: int) -> np.ndarray:
-    """Which of these, one after another, begin before the limit: one long text does not shut the door."""
+    """Which of these, one after another, begin before the limit: one long text does not shut the
+    door."""
     return np.cumsum(sizes) - sizes < most
 
 
-def _pool(name: str, positive: bool, languages: np.ndarray, keys: np.ndarray, rows: UnitRows) -> pa.Table:
+def _pool(
+    name: str, positive: bool, languages: np.ndarray, keys: np.ndarray, rows: UnitRows
+) -> pa.Table:
     columns = [
         pa.array([name] * len(rows), pa.string()),
         pa.array([positive] * len(rows), pa.bool_()),
@@ -217,27 +291,42 @@ def _pool(name: str, positive: bool, languages: np.ndarray, keys: np.ndarray, ro
     return pa.table(columns, schema=POOL)
 
 
-def _choose_classes(name: str, candidates: pa.Table, config: ClassifierConfig) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-    """The texts a classifier learns from: distinct, of one class only, and at most so many of each."""
-    positive, hashes = candidates["positive"].to_numpy(zero_copy_only=False), candidates["hash"].to_numpy()
+def _choose_classes(
+    name: str, candidates: pa.Table, config: ClassifierConfig
+) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    """The texts a classifier learns from: distinct, of one class only, and at most so many of
+    each."""
+    positive, hashes = (
+        candidates["positive"].to_numpy(zero_copy_only=False),
+        candidates["hash"].to_numpy(),
+    )
     classes = [np.unique(hashes[positive]), np.unique(hashes[~positive])]
     both = np.intersect1d(classes[0], classes[1], assume_unique=True)
-    classes = [np.setdiff1d(one, both, assume_unique=True)[: config.max_documents] for one in classes]
+    classes = [
+        np.setdiff1d(one, both, assume_unique=True)[: config.max_documents] for one in classes
+    ]
     for what, one in zip(("positive", "negative"), classes, strict=True):
         if len(one) < MIN_TEXTS:
             raise StageFailure(
-                f"scores.classifiers.{name} finds {len(one)} different {what} texts and needs {MIN_TEXTS}; "
-                f"widen its condition of {what}s or give {what}_files"
+                f"scores.classifiers.{name} finds {len(one)} different {what} texts and needs"
+                f" {MIN_TEXTS}; widen its condition of {what}s or give {what}_files"
             )
     chosen = np.concatenate(classes)
     order = np.argsort(chosen)
     labels = np.repeat([True, False], [len(one) for one in classes])
     table = pa.table({"hash": chosen[order], "positive": labels[order]})
-    counts = {"positives": len(classes[0]), "negatives": len(classes[1]), "in_both": len(both), "folds": config.folds}
+    counts = {
+        "positives": len(classes[0]),
+        "negatives": len(classes[1]),
+        "in_both": len(both),
+        "folds": config.folds,
+    }
     return {ANY_LANGUAGE: table}, counts
 
 
-def _choose_references(name: str, candidates: pa.Table, config: PerplexityConfig) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+def _choose_references(
+    name: str, candidates: pa.Table, config: PerplexityConfig
+) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     """For each language with enough text in every fold, the texts its models are trained on."""
     chosen, languages = {}, {}
     for language in sorted(set(candidates["language"].to_pylist())):
@@ -246,13 +335,17 @@ def _choose_references(name: str, candidates: pa.Table, config: PerplexityConfig
         sizes = mine["num_bytes"].to_numpy()[first]
         taken = _with_room(sizes, config.max_reference_bytes)
         hashes, total = hashes[taken], int(sizes[taken].sum())
-        if total >= config.min_reference_bytes and len(set((hashes % np.uint64(config.folds)).tolist())) == config.folds:
+        if (
+            total >= config.min_reference_bytes
+            and len(set((hashes % np.uint64(config.folds)).tolist())) == config.folds
+        ):
             chosen[language] = pa.table({"hash": hashes, "positive": np.ones(len(hashes), bool)})
             languages[language] = {"texts": len(hashes), "bytes": total}
     if not chosen:
         raise StageFailure(
-            f"scores.perplexities.{name} finds no language with {config.min_reference_bytes} bytes of reference text; "
-            "widen reference, give reference_files, or lower min_reference_bytes"
+            f"scores.perplexities.{name} finds no language with {config.min_reference_bytes} bytes"
+            " of reference text; widen reference, give reference_files, or lower"
+            " min_reference_bytes"
         )
     return chosen, {"languages": languages, "folds": config.folds, "order": config.order}
 
@@ -260,20 +353,27 @@ def _choose_references(name: str, candidates: pa.Table, config: PerplexityConfig
 def _chosen_rows(part: Part) -> tuple[np.ndarray, np.ndarray, UnitRows]:
     """Keys, classes and units of the chosen texts, in the order of their keys."""
     wanted = read_table(part.payload["chosen"])
-    mine = (pc.field("score") == part.payload["score"]) & (pc.field("language") == part.payload["language"])
+    mine = (pc.field("score") == part.payload["score"]) & (
+        pc.field("language") == part.payload["language"]
+    )
     tables = []
     for pool in part.payload["pools"]:
-        table = pq.read_table(pool, columns=["hash", "positive", "units"], filters=mine, use_threads=False)
+        table = pq.read_table(
+            pool, columns=["hash", "positive", "units"], filters=mine, use_threads=False
+        )
         tables.append(table.filter(pc.is_in(table["hash"], value_set=wanted["hash"])))
     table = pa.concat_tables(tables)
     keys, first = np.unique(table["hash"].to_numpy(), return_index=True)
-    assert np.array_equal(keys, wanted["hash"].to_numpy()), "chosen texts are in the pools they were chosen from"
+    assert np.array_equal(keys, wanted["hash"].to_numpy()), (
+        "chosen texts are in the pools they were chosen from"
+    )
     positive = table["positive"].to_numpy(zero_copy_only=False)[first]
     return keys, positive, UnitRows.from_lists(table["units"]).take(first)
 
 
 def _judge_classifier(made: Sequence[tuple[str, PartResult]]) -> dict[str, Any]:
-    """ROC area and calibration over all held-out texts: each was scored by the one model that had not seen it."""
+    """ROC area and calibration over all held-out texts: each was scored by the one model that had
+    not seen it."""
     table = pa.concat_tables([read_table(result.path / HELD_OUT_FILE) for _, result in made])
     positive = table["positive"].to_numpy(zero_copy_only=False)
     scores = table["score"].to_numpy(zero_copy_only=False).astype(np.float64)
@@ -289,7 +389,10 @@ def _judge_classifier(made: Sequence[tuple[str, PartResult]]) -> dict[str, Any]:
         }
         for i in range(NUM_CALIBRATION_BINS)
     ]
-    return {"auc": {"value": auc.value, "low": auc.low, "high": auc.high}, "calibration": calibration}
+    return {
+        "auc": {"value": auc.value, "low": auc.low, "high": auc.high},
+        "calibration": calibration,
+    }
 
 
 def _judge_language_models(made: Sequence[tuple[str, PartResult]]) -> dict[str, Any]:

@@ -1,14 +1,18 @@
-"""How surprising is a document to a model of good text? Perplexity under n-gram models, one per language.
+"""How surprising is a document to a model of good text? Perplexity under n-gram models, one per
+language.
 
-CCNet (Wenzek et al. 2020, section 4) sorts web text by its perplexity under models of Wikipedia, and cuts each language at
-percentiles of its own into head, middle and tail: perplexities of different languages, or of models from different
-references, do not compare. perplexity = 10^(−log10 p / (units + 1)), where p is that of a document's first `prefix_bytes`
-as one row of units with its end (`tasks.scores.language_model`); CCNet's units are sentencepiece's: its cut-offs do not carry over.
+CCNet (Wenzek et al. 2020, section 4) sorts web text by its perplexity under models of Wikipedia,
+and cuts each language at percentiles of its own into head, middle and tail: perplexities of
+different languages, or of models from different references, do not compare. perplexity = 10^(−log10
+p / (units + 1)), where p is that of a document's first `prefix_bytes` as one row of units with its
+end (`tasks.scores.language_model`); CCNet's units are sentencepiece's: its cut-offs do not carry
+over.
 
-References are documents that a condition chooses, or files. Models are trained per language as identified (`per_language`) or
-over all. Nothing is scored by a model that has read it: texts fall into `folds` by a hash, model f is trained on the other folds
-and scores fold f. Languages with less than `min_reference_bytes` of reference have no model: their documents score null.
-Models of KenLM can be given instead, by language (needs the package `kenlm`): they read units joined by spaces.
+References are documents that a condition chooses, or files. Models are trained per language as
+identified (`per_language`) or over all. Nothing is scored by a model that has read it: texts fall
+into `folds` by a hash, model f is trained on the other folds and scores fold f. Languages with less
+than `min_reference_bytes` of reference have no model: their documents score null. Models of KenLM
+can be given instead, by language (needs the package `kenlm`): they read units joined by spaces.
 Cost: training sorts the reference once per order; scoring is a table look-up per unit and order.
 Left out: pruning; cut-offs, which `quality.limits` has.
 """
@@ -42,13 +46,17 @@ class PerplexityConfig:
     reference: str | None = field(default=None, metadata=IS_CONDITION)
     """Condition on documents (see `tasks.corpus.selection`): what good text is."""
     reference_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
-    """Further reference texts: .jsonl, .parquet, .txt, .md, all in `reference_language`. Contents are part of the key."""
+    """Further reference texts: .jsonl, .parquet, .txt, .md, all in `reference_language`. Contents
+    are part of the key."""
     reference_language: str | None = field(default=None, metadata=NAMES_LANGUAGES)
     """Language of the files; needed where models are per language."""
     text_column: str = "text"
     """Column of those files that holds the text."""
-    kenlm_models: dict[str, Path] = field(default_factory=dict, metadata={**NOT_IN_KEY, **NAMES_LANGUAGES_OR_ANY})
-    """{language: KenLM model} to apply; `any` for all languages. Nothing is trained then. Contents are part of the key."""
+    kenlm_models: dict[str, Path] = field(
+        default_factory=dict, metadata={**NOT_IN_KEY, **NAMES_LANGUAGES_OR_ANY}
+    )
+    """{language: KenLM model} to apply; `any` for all languages. Nothing is trained then. Contents
+    are part of the key."""
     per_language: bool = True
     """One model per identified language, or one for all documents."""
     order: int = 3
@@ -68,22 +76,40 @@ class PerplexityConfig:
         if not 1 <= self.order <= 6:
             raise ConfigError(f"order ({self.order}) must be from 1 to 6; try 3")
         if not 2 <= self.folds <= 16:
-            raise ConfigError(f"folds ({self.folds}) must be from 2 to 16: no text is scored by what has read it; try 2")
+            raise ConfigError(
+                f"folds ({self.folds}) must be from 2 to 16: no text is scored by what has read it;"
+                " try 2"
+            )
         for name in ("prefix_bytes", "max_reference_bytes", "min_reference_bytes"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the default")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the"
+                    " default"
+                )
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; try 0")
-        for name, labels in (("reference_language", (self.reference_language,)), ("kenlm_models", self.kenlm_models)):
+        for name, labels in (
+            ("reference_language", (self.reference_language,)),
+            ("kenlm_models", self.kenlm_models),
+        ):
             for label in labels:
                 if label is not None and label != ANY:
                     check_label(label, name)
         if self.kenlm_models and (self.reference or self.reference_files):
-            raise ConfigError("kenlm_models and reference exclude each other; give models or what to train them on")
+            raise ConfigError(
+                "kenlm_models and reference exclude each other; give models or what to train"
+                " them on"
+            )
         if not (self.kenlm_models or self.reference or self.reference_files):
-            raise ConfigError("a perplexity needs reference (a condition), reference_files or kenlm_models; give one of them")
+            raise ConfigError(
+                "a perplexity needs reference (a condition), reference_files or kenlm_models; give"
+                " one of them"
+            )
         if self.reference_files and self.per_language and not self.reference_language:
-            raise ConfigError("reference_files need reference_language where models are per language; e.g. reference_language=en")
+            raise ConfigError(
+                "reference_files need reference_language where models are per language; e.g."
+                " reference_language=en"
+            )
 
     @property
     def trains(self) -> bool:
@@ -91,7 +117,8 @@ class PerplexityConfig:
 
 
 def train_model(rows: UnitRows, order: int, model_file: Path) -> int:
-    """Train on these rows, write the model, and return its number of n-grams. Raises ValueError where there is no word."""
+    """Train on these rows, write the model, and return its number of n-grams. Raises ValueError
+    where there is no word."""
     from tasks.scores.language_model import train_ngram_model
 
     model = train_ngram_model(rows, order)
@@ -112,7 +139,9 @@ def text_prefix(text: str, num_bytes: int) -> str:
 def kenlm_log10_probabilities(texts: Sequence[str], model_file: Path) -> np.ndarray:
     """The same under a KenLM model, which reads lower-cased units with one space between them."""
     model = _load_kenlm(model_file)
-    return np.array([model.score(spaced_units(text), bos=True, eos=True) for text in texts], np.float64)
+    return np.array(
+        [model.score(spaced_units(text), bos=True, eos=True) for text in texts], np.float64
+    )
 
 
 def perplexities(log10_probs: np.ndarray, num_units: np.ndarray) -> np.ndarray:
@@ -128,7 +157,8 @@ def require_kenlm() -> None:
     """Raise ConfigError unless KenLM can be imported."""
     if importlib.util.find_spec("kenlm") is None:
         raise ConfigError(
-            "kenlm_models needs the package kenlm; pip install 'textmill[kenlm]', or give reference to train a model here"
+            "kenlm_models needs the package kenlm; pip install 'textmill[kenlm]', or give reference"
+            " to train a model here"
         )
 
 
@@ -146,4 +176,6 @@ def _load_kenlm(model_file: Path) -> Any:
     try:
         return kenlm.Model(str(model_file))
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"{model_file} is not a KenLM model; give an .arpa or .binary file") from error
+        raise ConfigError(
+            f"{model_file} is not a KenLM model; give an .arpa or .binary file"
+        ) from error

@@ -1,14 +1,17 @@
 """How good is each document by models of good text? One number per document and configured model.
 
-Classifiers (`tasks.scores.classifier`) and perplexities (`tasks.scores.perplexity`) are trained on documents that a condition chooses, or on
-files, or given. With nothing configured, the default, the sidecar holds ids and nothing is read.
+Classifiers (`tasks.scores.classifier`) and perplexities (`tasks.scores.perplexity`) are trained on
+documents that a condition chooses, or on files, or given. With nothing configured, the default, the
+sidecar holds ids and nothing is read.
 
-In: id, text, and what conditions name; language. Out: a sidecar `id` and one float32 column per score, null where it does not
-apply: a text without words, a language without a model. Nothing is dropped here; `quality.limits` cuts by value, share or chance.
-Four passes in parts: texts to learn from are gathered, models trained (a part each), documents scored, and what a cut would keep
-counted by language, source and register (a metadata value): classifiers are known to lose dialects and colloquial text, which
-only such a table shows. Each text is scored by models that have not read it. Memory: one part, and one number per document.
-Deterministic for equal documents, whatever the number of workers and the division into parts.
+In: id, text, and what conditions name; language. Out: a sidecar `id` and one float32 column per
+score, null where it does not apply: a text without words, a language without a model. Nothing is
+dropped here; `quality.limits` cuts by value, share or chance. Four passes in parts: texts to learn
+from are gathered, models trained (a part each), documents scored, and what a cut would keep counted
+by language, source and register (a metadata value): classifiers are known to lose dialects and
+colloquial text, which only such a table shows. Each text is scored by models that have not read it.
+Memory: one part, and one number per document. Deterministic for equal documents, whatever the
+number of workers and the division into parts.
 """
 
 from __future__ import annotations
@@ -74,14 +77,21 @@ class ScoresConfig:
     perplexities: dict[str, PerplexityConfig] = field(default_factory=dict)
     """Perplexities under models of good text; lower is better."""
     register_key: str | None = "kind"
-    """Key of a document's metadata whose value names its register, in the tables of what a cut would keep."""
+    """Key of a document's metadata whose value names its register, in the tables of what a cut
+    would keep."""
 
     def __post_init__(self) -> None:
         for name in self.names:
             if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in RESERVED:
-                raise ConfigError(f"score name ({name}) must be lower-case letters, digits and _, and not {', '.join(RESERVED)}")
+                raise ConfigError(
+                    f"score name ({name}) must be lower-case letters, digits and _, and not"
+                    f" {', '.join(RESERVED)}"
+                )
         if twice := set(self.classifiers) & set(self.perplexities):
-            raise ConfigError(f"score name ({min(twice)}) is a classifier and a perplexity; give each score a name of its own")
+            raise ConfigError(
+                f"score name ({min(twice)}) is a classifier and a perplexity; give each score a"
+                " name of its own"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,37 +101,63 @@ class ScoresConfig:
         return "high" if name in self.classifiers else "low"
 
     def input_files(self) -> dict[str, Path]:
-        """{what it is for: file}: given models and files to learn from. Raises ConfigError for a missing one."""
+        """{what it is for: file}: given models and files to learn from. Raises ConfigError for a
+        missing one."""
         found: dict[str, Path] = {}
         for name, classifier in self.classifiers.items():
-            for what, files in (("positive_files", classifier.positive_files), ("negative_files", classifier.negative_files)):
+            for what, files in (
+                ("positive_files", classifier.positive_files),
+                ("negative_files", classifier.negative_files),
+            ):
                 check_text_files(f"scores.classifiers.{name}.{what}", files)
                 found |= {f"{name}/{what}/{i}": file for i, file in enumerate(files)}
             if classifier.model_path is not None:
-                found[f"{name}/model"] = _model_file(f"scores.classifiers.{name}.model_path", classifier.model_path)
+                found[f"{name}/model"] = _model_file(
+                    f"scores.classifiers.{name}.model_path", classifier.model_path
+                )
         for name, perplexity in self.perplexities.items():
-            check_text_files(f"scores.perplexities.{name}.reference_files", perplexity.reference_files)
-            found |= {f"{name}/reference_files/{i}": file for i, file in enumerate(perplexity.reference_files)}
+            check_text_files(
+                f"scores.perplexities.{name}.reference_files", perplexity.reference_files
+            )
+            found |= {
+                f"{name}/reference_files/{i}": file
+                for i, file in enumerate(perplexity.reference_files)
+            }
             for language, file in perplexity.kenlm_models.items():
-                found[f"{name}/kenlm/{language}"] = _model_file(f"scores.perplexities.{name}.kenlm_models.{language}", file)
+                found[f"{name}/kenlm/{language}"] = _model_file(
+                    f"scores.perplexities.{name}.kenlm_models.{language}", file
+                )
         return found
 
 
 def score_documents(
-    ingest: Artifact, language: Artifact, out_dir: Path, config: ScoresConfig, run_parts: RunParts = serial
+    ingest: Artifact,
+    language: Artifact,
+    out_dir: Path,
+    config: ScoresConfig,
+    run_parts: RunParts = serial,
 ) -> Artifact:
     """Give every document its scores.
 
-    Raises ConfigError for a condition that is none, StageFailure where too few documents are there to learn from.
+    Raises ConfigError for a condition that is none, StageFailure where too few documents are there
+    to learn from.
     """
     check_conditions(config, "scores")
     parts = document_parts(ingest, language=language)
     models, training = learn_models(parts, out_dir, config, run_parts)
     models |= _given_models(config)
     # Finished parts are found by what they read, and they read the models too.
-    known = {name: [[group, fold, digest_input(Path(file))] for group, fold, file in files] for name, files in models.items()}
+    known = {
+        name: [[group, fold, digest_input(Path(file))] for group, fold, file in files]
+        for name, files in models.items()
+    }
     scoring = [
-        Part(p.name, digest({"pass": "score", "part": p.digest, "models": known}), {**p.payload, "models": models}) for p in parts
+        Part(
+            p.name,
+            digest({"pass": "score", "part": p.digest, "models": known}),
+            {**p.payload, "models": models},
+        )
+        for p in parts
     ]
     results = run_parts(score_part, scoring, config, out_dir)
     link_sidecars(results, out_dir)
@@ -130,11 +166,18 @@ def score_documents(
             link_file(result.path / LABELS_FILE, out_dir / LABELS_FOLDER / result.name)
     for name, files in models.items() if training else ():
         for language_label, fold, file in files if name in training else ():
-            link_file(Path(file), out_dir / MODELS_FOLDER / f"{name}-{language_label or ANY}-{fold}")
+            link_file(
+                Path(file), out_dir / MODELS_FOLDER / f"{name}-{language_label or ANY}-{fold}"
+            )
     read = sum(result.counters["read"] for result in results)
     counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
     check_accounting("scores", counters)
-    return Artifact(out_dir, "scores", counters, {"scores": _metrics(scoring, results, training, out_dir, config, run_parts)})
+    return Artifact(
+        out_dir,
+        "scores",
+        counters,
+        {"scores": _metrics(scoring, results, training, out_dir, config, run_parts)},
+    )
 
 
 def score_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
@@ -156,15 +199,20 @@ def score_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
             values = _classifier_scores(texts, rows_of, files, classifier)
         else:
             perplexity = config.perplexities[name]
-            values = _perplexity_scores(texts, languages, rows_of(perplexity.prefix_bytes), files, perplexity)
+            values = _perplexity_scores(
+                texts, languages, rows_of(perplexity.prefix_bytes), files, perplexity
+            )
         columns[name] = pa.array(values, pa.float32(), from_pandas=True)
     write_table(pa.table(columns), directory / SIDECAR_FILE)
-    write_table(label_table(documents, labels["language"], config.register_key), directory / LABELS_FILE)
+    write_table(
+        label_table(documents, labels["language"], config.register_key), directory / LABELS_FILE
+    )
     return {"read": len(texts)}
 
 
 def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
-    """{score: {dimension: {label: counts}}} of one part: scored documents, and how many the cuts keep."""
+    """{score: {dimension: {label: counts}}} of one part: scored documents, and how many the cuts
+    keep."""
     del directory
     labels, scores = read_table(part.payload["labels"]), read_table(part.payload["scores"])
     counts: dict[str, Any] = {}
@@ -174,11 +222,14 @@ def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
         values = scores[name].to_numpy(zero_copy_only=False).astype(np.float64)
         scored, groups = ~np.isnan(values), languages if _by_language(config, name) else None
         kept = {
-            frac: scored & passing(values, groups, cuts, config.best(name)) for frac, cuts in part.payload["cuts"][name].items()
+            frac: scored & passing(values, groups, cuts, config.best(name))
+            for frac, cuts in part.payload["cuts"][name].items()
         }
         counts[name] = {}
         for dimension in DIMENSIONS:
-            names, places = np.unique(np.array(labels[dimension].to_pylist(), object).astype(str), return_inverse=True)
+            names, places = np.unique(
+                np.array(labels[dimension].to_pylist(), object).astype(str), return_inverse=True
+            )
             columns = {
                 "documents": np.bincount(places),
                 "bytes": np.bincount(places, sizes),
@@ -186,13 +237,17 @@ def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
             }
             columns |= {f"kept_{frac}": np.bincount(places, which) for frac, which in kept.items()}
             counts[name][dimension] = {
-                str(label): {column: int(numbers[i]) for column, numbers in columns.items()} for i, label in enumerate(names)
+                str(label): {column: int(numbers[i]) for column, numbers in columns.items()}
+                for i, label in enumerate(names)
             }
     return counts
 
 
 def _classifier_scores(
-    texts: pa.ChunkedArray, rows_of: Callable[[int], UnitRows], files: ModelFiles, config: ClassifierConfig
+    texts: pa.ChunkedArray,
+    rows_of: Callable[[int], UnitRows],
+    files: ModelFiles,
+    config: ClassifierConfig,
 ) -> np.ndarray:
     if config.model_path is not None:
         [[_, _, file]] = files
@@ -207,10 +262,18 @@ def _classifier_scores(
 
 
 def _perplexity_scores(
-    texts: pa.ChunkedArray, languages: np.ndarray, rows: UnitRows, files: ModelFiles, config: PerplexityConfig
+    texts: pa.ChunkedArray,
+    languages: np.ndarray,
+    rows: UnitRows,
+    files: ModelFiles,
+    config: PerplexityConfig,
 ) -> np.ndarray:
     scores = np.full(len(rows), np.nan, np.float32)
-    folds = rows.keys(config.seed) % np.uint64(config.folds) if config.trains else np.zeros(len(rows), np.uint64)
+    folds = (
+        rows.keys(config.seed) % np.uint64(config.folds)
+        if config.trains
+        else np.zeros(len(rows), np.uint64)
+    )
     for group, fold, file in files:
         mine = np.flatnonzero((folds == fold) & ((languages == group) | (group == ANY_LANGUAGE)))
         if config.trains:
@@ -230,16 +293,27 @@ def _metrics(
     config: ScoresConfig,
     run_parts: RunParts,
 ) -> dict[str, Any]:
-    """What is to be known of each score: its distribution, how it was learnt, and what cuts would keep."""
+    """What is to be known of each score: its distribution, how it was learnt, and what cuts would
+    keep."""
     if not config.names:
         return {}
-    values = {name: _column([r.path / SIDECAR_FILE for r in results], name) for name in config.names}
+    values = {
+        name: _column([r.path / SIDECAR_FILE for r in results], name) for name in config.names
+    }
     languages = np.concatenate(
-        [np.array(read_table(r.path / LABELS_FILE, ["language"])["language"].to_pylist(), object) for r in results]
+        [
+            np.array(read_table(r.path / LABELS_FILE, ["language"])["language"].to_pylist(), object)
+            for r in results
+        ]
     )
     cuts = {
         name: {
-            str(frac): cuts_keeping(values[name], languages if _by_language(config, name) else None, frac, config.best(name))
+            str(frac): cuts_keeping(
+                values[name],
+                languages if _by_language(config, name) else None,
+                frac,
+                config.best(name),
+            )
             for frac in KEPT_FRACS
         }
         for name in config.names
@@ -248,11 +322,17 @@ def _metrics(
         Part(
             part.name,
             digest({"pass": "tally", "part": part.digest, "cuts": cuts}),
-            {"labels": str(result.path / LABELS_FILE), "scores": str(result.path / SIDECAR_FILE), "cuts": cuts},
+            {
+                "labels": str(result.path / LABELS_FILE),
+                "scores": str(result.path / SIDECAR_FILE),
+                "cuts": cuts,
+            },
         )
         for part, result in zip(scoring, results, strict=True)
     ]
-    counts = sum_counters([result.counters for result in run_parts(tally_part, parts, config, out_dir)])
+    counts = sum_counters(
+        [result.counters for result in run_parts(tally_part, parts, config, out_dir)]
+    )
     return {
         name: {
             "kind": "classifier" if name in config.classifiers else "perplexity",
@@ -271,22 +351,32 @@ def _distribution(values: np.ndarray) -> dict[str, Any]:
     about = {"scored": len(scored), "unscored": len(values) - len(scored)}
     if len(scored) == 0:
         return about | {"quantiles": {}, "histogram": {"edges": [], "counts": []}}
-    # Bins from the first to the last percentile but one: a single perplexity of millions would leave one bin for all others.
+    # Bins from the first to the last percentile but one: a single perplexity of millions would
+    # leave one bin for all others.
     low, high = np.quantile(scored, [0.005, 0.995])
     edges = np.linspace(low, max(high, low + 1e-6), NUM_BINS + 1)
     counts, _ = np.histogram(np.clip(scored, edges[0], edges[-1]), edges)
-    quantiles = {str(q): float(v) for q, v in zip(QUANTILES, np.quantile(scored, QUANTILES), strict=True)}
-    return about | {"quantiles": quantiles, "histogram": {"edges": edges.tolist(), "counts": counts.tolist()}}
+    quantiles = {
+        str(q): float(v) for q, v in zip(QUANTILES, np.quantile(scored, QUANTILES), strict=True)
+    }
+    return about | {
+        "quantiles": quantiles,
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+    }
 
 
 def _column(files: Sequence[Path], name: str) -> np.ndarray:
     """A score of all documents as float64, NaN for null."""
-    columns = [read_table(file, [name])[name].to_numpy(zero_copy_only=False).astype(np.float64) for file in files]
+    columns = [
+        read_table(file, [name])[name].to_numpy(zero_copy_only=False).astype(np.float64)
+        for file in files
+    ]
     return np.concatenate([np.zeros(0), *columns])
 
 
 def _by_language(config: ScoresConfig, name: str) -> bool:
-    """Whether values of different languages do not compare, so that each language is cut for itself."""
+    """Whether values of different languages do not compare, so that each language is cut for
+    itself."""
     return name in config.perplexities and (
         config.perplexities[name].per_language
         if config.perplexities[name].trains
@@ -297,13 +387,18 @@ def _by_language(config: ScoresConfig, name: str) -> bool:
 def _given_models(config: ScoresConfig) -> dict[str, ModelFiles]:
     """Models that are applied as they are: {score: [[language, fold, file]]}."""
     models: dict[str, ModelFiles] = {
-        name: [[ANY_LANGUAGE, 0, str(c.model_path)]] for name, c in config.classifiers.items() if c.model_path is not None
+        name: [[ANY_LANGUAGE, 0, str(c.model_path)]]
+        for name, c in config.classifiers.items()
+        if c.model_path is not None
     }
     for name, perplexity in config.perplexities.items():
         if not perplexity.trains:
             require_kenlm()
             given = sorted(perplexity.kenlm_models.items())
-            models[name] = [[ANY_LANGUAGE if language == ANY else language, 0, str(file)] for language, file in given]
+            models[name] = [
+                [ANY_LANGUAGE if language == ANY else language, 0, str(file)]
+                for language, file in given
+            ]
     return models
 
 

@@ -1,7 +1,9 @@
-"""The texts of a part as models of words read them: rows of 64-bit unit hashes, each with a key that decides its fate.
+"""The texts of a part as models of words read them: rows of 64-bit unit hashes, each with a key
+that decides its fate.
 
-The key is a hash of the row, so texts that differ in case, punctuation and white space alone have one key, and one fold, and one
-place in the order of sampling. Cost: one walk over the bytes, eight bytes per unit.
+The key is a hash of the row, so texts that differ in case, punctuation and white space alone have
+one key, and one fold, and one place in the order of sampling. Cost: one walk over the bytes, eight
+bytes per unit.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ class UnitRows:
     def keys(self, seed: int) -> np.ndarray:
         """uint64 per row: equal rows have equal keys."""
         key = seed.to_bytes(8, "little")
-        rows = (self.units[a:b].tobytes() for a, b in zip(self.begins[:-1], self.begins[1:], strict=True))
+        rows = (
+            self.units[a:b].tobytes()
+            for a, b in zip(self.begins[:-1], self.begins[1:], strict=True)
+        )
         hashed = b"".join(hashlib.blake2b(row, digest_size=8, key=key).digest() for row in rows)
         return np.frombuffer(hashed, "<u8").astype(np.uint64)
 
@@ -41,16 +46,22 @@ class UnitRows:
         return UnitRows(self.units[source], begins, self.num_bytes[rows])
 
     def to_lists(self) -> pa.LargeListArray:
-        return pa.LargeListArray.from_arrays(pa.array(self.begins, pa.int64()), pa.array(self.units, pa.uint64()))
+        return pa.LargeListArray.from_arrays(
+            pa.array(self.begins, pa.int64()), pa.array(self.units, pa.uint64())
+        )
 
     @classmethod
     def from_lists(cls, lists: pa.ChunkedArray) -> UnitRows:
         """Rows of a column of `to_lists`; their sizes in bytes are not known any more."""
         chunks = [chunk for chunk in lists.chunks if len(chunk)]
         units = [chunk.flatten().to_numpy() for chunk in chunks]
-        sizes = np.concatenate([np.zeros(0, np.int64), *(chunk.value_lengths().to_numpy() for chunk in chunks)])
+        sizes = np.concatenate(
+            [np.zeros(0, np.int64), *(chunk.value_lengths().to_numpy() for chunk in chunks)]
+        )
         begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return cls(np.concatenate([np.zeros(0, np.uint64), *units]), begins, np.zeros(len(sizes), np.int64))
+        return cls(
+            np.concatenate([np.zeros(0, np.uint64), *units]), begins, np.zeros(len(sizes), np.int64)
+        )
 
     @classmethod
     def of_texts(cls, texts: pa.ChunkedArray | pa.Array, most_bytes: int) -> UnitRows:

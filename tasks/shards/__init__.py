@@ -1,1 +1,2 @@
-"""Tokenizes documents into Arrow shards, and exchanges shards with other formats. Read `stage.py`."""
+"""Tokenizes documents into Arrow shards, and exchanges shards with other formats. Read
+`stage.py`."""

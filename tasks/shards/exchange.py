@@ -1,17 +1,21 @@
 """Exports token shards to other engines and imports theirs, streaming and without copies of text.
 
-`megatron`: `<split>.bin` holds the ids of all documents, little-endian; `<split>.idx` is the magic `MMIDIDX\\0\\0`, version 1
-(uint64), a code for the integer type (uint8), the number of sequences and of document borders (uint64 each), then the length of
-each sequence (int32), its place in the .bin in bytes (int64), and the borders (int64, 0 first): the layout that Megatron-LM's
-`indexed_dataset.py` describes. A document is one sequence. It knows no unsigned 32-bit type, so wide ids become int32.
+`megatron`: `<split>.bin` holds the ids of all documents, little-endian; `<split>.idx` is the magic
+`MMIDIDX\\0\\0`, version 1 (uint64), a code for the integer type (uint8), the number of sequences
+and of document borders (uint64 each), then the length of each sequence (int32), its place in the
+.bin in bytes (int64), and the borders (int64, 0 first): the layout that Megatron-LM's
+`indexed_dataset.py` describes. A document is one sequence. It knows no unsigned 32-bit type, so
+wide ids become int32.
 
-`datasets`: a folder that Hugging Face's `load_from_disk` reads as a DatasetDict: `dataset_dict.json`, and per split
-`data-*.arrow` streams with `dataset_info.json` and `state.json`. Columns `input_ids` (large_list), `id` (hex), `source`,
-`language`, `num_bytes`; a row is a document.
+`datasets`: a folder that Hugging Face's `load_from_disk` reads as a DatasetDict:
+`dataset_dict.json`, and per split `data-*.arrow` streams with `dataset_info.json` and `state.json`.
+Columns `input_ids` (large_list), `id` (hex), `source`, `language`, `num_bytes`; a row is a
+document.
 
-An import of either gives shards with everything they hold of a document: from `megatron` ids only, so ids of documents are
-digests of their tokens and place, and `num_bytes` comes from the tokenizer. Each document must end with the end-of-text id or
-is given one; ids beyond the tokenizer's are an error.
+An import of either gives shards with everything they hold of a document: from `megatron` ids only,
+so ids of documents are digests of their tokens and place, and `num_bytes` comes from the tokenizer.
+Each document must end with the end-of-text id or is given one; ids beyond the tokenizer's are an
+error.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ class ForeignDocument:
 
 
 def export_shards(shards: Artifact, form: str, out_dir: Path) -> dict[str, int]:
-    """Write the shards of an artifact in another engine's form; {split: documents}. Raises ConfigError on an unknown form."""
+    """Write the shards of an artifact in another engine's form; {split: documents}. Raises
+    ConfigError on an unknown form."""
     if form not in EXPORTS:
         raise ConfigError(f"{form} is not a form of shards; {nearest(form, list(EXPORTS))}")
     if out_dir.exists() and any(out_dir.iterdir()):
@@ -93,7 +98,8 @@ def export_megatron(shards: TokenShards, out_dir: Path) -> int:
 
 
 def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of a `.bin`/`.idx` pair, empty ones too; sequences of one document are joined. Raises ExchangeError."""
+    """Documents of a `.bin`/`.idx` pair, empty ones too; sequences of one document are joined.
+    Raises ExchangeError."""
     index, data = folder / f"{split}.idx", folder / f"{split}.bin"
     content = _bytes(index)
     try:
@@ -105,20 +111,34 @@ def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
     dtype, place = np.dtype(DTYPES[code]), HEADER.size
     # Python's numbers, of any size: 2**62 sequences must not come round to a few.
     if len(content) < place + 12 * num_sequences + 8 * num_borders:
-        raise ExchangeError(f"{index} is cut off: it has {len(content)} bytes and speaks of {num_sequences} sequences")
+        raise ExchangeError(
+            f"{index} is cut off: it has {len(content)} bytes and speaks of {num_sequences}"
+            " sequences"
+        )
     lengths = np.frombuffer(content, "<i4", num_sequences, place)
     pointers = np.frombuffer(content, "<i8", num_sequences, place + 4 * num_sequences)
     borders = np.frombuffer(content, "<i8", num_borders, place + 12 * num_sequences)
     tokens = np.frombuffer(_bytes(data), np.uint8)
     sizes = lengths.astype(np.int64) * dtype.itemsize
     # Without a sum that could pass 2**63: a place near it would end before the file does.
-    damaged = num_sequences and (pointers.min() < 0 or lengths.min() < 0 or np.any(pointers > len(tokens) - sizes))
+    damaged = num_sequences and (
+        pointers.min() < 0 or lengths.min() < 0 or np.any(pointers > len(tokens) - sizes)
+    )
     ends = pointers + sizes
-    if damaged or not np.all(np.diff(borders) >= 0) or (num_borders and (borders[0] != 0 or borders[-1] != num_sequences)):
-        raise ExchangeError(f"{data} does not hold what {index.name} says; one of them is cut off or of another corpus")
+    if (
+        damaged
+        or not np.all(np.diff(borders) >= 0)
+        or (num_borders and (borders[0] != 0 or borders[-1] != num_sequences))
+    ):
+        raise ExchangeError(
+            f"{data} does not hold what {index.name} says; one of them is cut off or of another"
+            " corpus"
+        )
     for first, last in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
         pieces = [tokens[pointers[k] : ends[k]].view(dtype) for k in range(first, last)]
-        yield ForeignDocument(pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.zeros(0, dtype)]))
+        yield ForeignDocument(
+            pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.zeros(0, dtype)])
+        )
 
 
 def export_datasets(shards: TokenShards, out_dir: Path) -> int:
@@ -137,16 +157,30 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
     )
     features: dict[str, Any] = {
         "input_ids": {"feature": {"dtype": value, "_type": "Value"}, "_type": "LargeList"},
-        **{name: {"dtype": kind, "_type": "Value"} for name, kind in (("id", "string"), ("source", "string"))},
+        **{
+            name: {"dtype": kind, "_type": "Value"}
+            for name, kind in (("id", "string"), ("source", "string"))
+        },
         "language": {"dtype": "string", "_type": "Value"},
         "num_bytes": {"dtype": "int64", "_type": "Value"},
     }
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     name, count = "data-00000-of-00001.arrow", 0
-    with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer:
+    with (
+        pa.OSFile(str(folder / name), "wb") as sink,
+        pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer,
+    ):
         rows: list[dict[str, Any]] = []
         for tokens, id, source, language, num_bytes in shards.documents():
-            rows.append({"input_ids": tokens, "id": id.hex(), "source": source, "language": language, "num_bytes": num_bytes})
+            rows.append(
+                {
+                    "input_ids": tokens,
+                    "id": id.hex(),
+                    "source": source,
+                    "language": language,
+                    "num_bytes": num_bytes,
+                }
+            )
             count += 1
             if len(rows) == ROWS_PER_BATCH:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
@@ -156,7 +190,11 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
     write_json(folder / "dataset_info.json", info)
     state: dict[str, Any] = {
         "_data_files": [{"filename": name}],
-        "_fingerprint": hashlib.blake2b(f"{shards.tokenizer_digest} {shards.split} {count}".encode(), digest_size=8).hexdigest(),
+        "_fingerprint": (
+            hashlib.blake2b(
+                f"{shards.tokenizer_digest} {shards.split} {count}".encode(), digest_size=8
+            ).hexdigest()
+        ),
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,
@@ -168,7 +206,8 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
 
 
 def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of a split of a saved dataset: `input_ids`; `id`, `source`, `language` where there are. Raises ExchangeError."""
+    """Documents of a split of a saved dataset: `input_ids`; `id`, `source`, `language` where there
+    are. Raises ExchangeError."""
     state = folder / split / "state.json"
     try:
         names = [entry["filename"] for entry in read_json(state, MAX_STATE_BYTES)["_data_files"]]
@@ -177,13 +216,17 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
     for name in names:
         # Other files would not be in the key of the import either.
         if not is_plain_name(name) or not name.endswith(".arrow"):
-            raise ExchangeError(f"{state} names {name!r}, which is not an .arrow file of its folder; save the dataset again")
+            raise ExchangeError(
+                f"{state} names {name!r}, which is not an .arrow file of its folder; save the"
+                " dataset again"
+            )
         file = folder / split / name
         try:
             with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
                 _check_columns(reader.schema, file)
                 for batch in reader:
-                    # Lengths and offsets are the file's own: where they leave the buffers, reading ends the process.
+                    # Lengths and offsets are the file's own: where they leave the buffers, reading
+                    # ends the process.
                     batch.validate(full=True)
                     yield from _rows(batch)
         except (pa.ArrowException, OSError) as error:
@@ -198,23 +241,44 @@ def _check_columns(schema: pa.Schema, file: Path) -> None:
     kind = schema.field(places[0]).type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if len(places) > 1 or not (is_list and pa.types.is_integer(kind.value_type)):
-        raise ExchangeError(f"{file} has {len(places)} column(s) input_ids of {kind}; it must be one of lists of whole numbers")
+        raise ExchangeError(
+            f"{file} has {len(places)} column(s) input_ids of {kind}; it must be one of lists of"
+            " whole numbers"
+        )
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[ForeignDocument]:
-    texts = [field.name for field in batch.schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    facts = {name: batch[name].to_pylist() for name in ("id", "source", "language") if texts.count(name) == 1}
+    texts = [
+        field.name
+        for field in batch.schema
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+    ]
+    facts = {
+        name: batch[name].to_pylist()
+        for name in ("id", "source", "language")
+        if texts.count(name) == 1
+    }
     lists = batch["input_ids"]
     offsets, values = lists.offsets.to_numpy(), lists.values.to_numpy()
     for row in range(batch.num_rows):
         id = facts["id"][row] if "id" in facts else None
-        own = bytes.fromhex(id) if isinstance(id, str) and len(id) == 32 and set(id) <= set("0123456789abcdef") else None
-        source, language = (facts[name][row] if name in facts else None for name in ("source", "language"))
+        own = (
+            bytes.fromhex(id)
+            if isinstance(id, str) and len(id) == 32 and set(id) <= set("0123456789abcdef")
+            else None
+        )
+        source, language = (
+            facts[name][row] if name in facts else None for name in ("source", "language")
+        )
         yield ForeignDocument(values[offsets[row] : offsets[row + 1]], own, source, language)
 
 
 def has_split(form: str, folder: Path, split: str) -> bool:
-    return (folder / f"{split}.idx").exists() if form == "megatron" else (folder / split / "state.json").exists()
+    return (
+        (folder / f"{split}.idx").exists()
+        if form == "megatron"
+        else (folder / split / "state.json").exists()
+    )
 
 
 def foreign_files(form: str, folder: Path) -> dict[str, Path]:

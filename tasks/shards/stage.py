@@ -1,17 +1,21 @@
 """Writes what training reads: documents as token ids in memory-mappable shards.
 
-Columns in: `id`, `text`, `source`, `language`, `split`, `repeats`. Out: `<split>-00000.arrow` … for `train` and `validation`,
-Arrow IPC, one record batch each: `tokens` large_list<uint16 or uint32>, `id`, `source`, `language`, `num_bytes` int64,
-`continues` bool. A row is a document and ends with the end-of-text id; a document is written `repeats` times. Documents are in
-the order of a keyed hash of their ids, copies each have a place of their own, so neighbours in the stream have nothing in common
-and the order depends on nothing but ids and `seed`. The width is that of the tokenizer's largest id.
+Columns in: `id`, `text`, `source`, `language`, `split`, `repeats`. Out: `<split>-00000.arrow` … for
+`train` and `validation`, Arrow IPC, one record batch each: `tokens` large_list<uint16 or uint32>,
+`id`, `source`, `language`, `num_bytes` int64, `continues` bool. A row is a document and ends with
+the end-of-text id; a document is written `repeats` times. Documents are in the order of a keyed
+hash of their ids, copies each have a place of their own, so neighbours in the stream have nothing
+in common and the order depends on nothing but ids and `seed`. The width is that of the tokenizer's
+largest id.
 
-No shard holds more than `max_shard_tokens`. A shard is closed before a document that does not fit; a document longer than a
-whole shard is cut: each of its rows but the last has `continues` true and no end-of-text, and fills a shard of its own.
-`num_bytes` counts each row's own bytes, so it always sums to the document.
+No shard holds more than `max_shard_tokens`. A shard is closed before a document that does not fit;
+a document longer than a whole shard is cut: each of its rows but the last has `continues` true and
+no end-of-text, and fills a shard of its own. `num_bytes` counts each row's own bytes, so it always
+sums to the document.
 
-Every document is decoded again and compared with its text, byte by byte. Parts are the files of documents: encoded and sorted
-each on its own, then merged; memory is one shard and 32 bytes per document.
+Every document is decoded again and compared with its text, byte by byte. Parts are the files of
+documents: encoded and sorted each on its own, then merged; memory is one shard and 32 bytes per
+document.
 """
 
 from __future__ import annotations
@@ -47,32 +51,46 @@ class ShardsConfig:
     seed: int = 0
     """Keys the order of documents."""
     form: Literal["documents", "megatron", "datasets"] = "documents"
-    """Encode the documents of this run, or take the tokens that another engine has in the folder `path`."""
+    """Encode the documents of this run, or take the tokens that another engine has in the folder
+    `path`."""
     path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """Folder with train.bin and train.idx, or with train/state.json, and the same for validation; its content is in the key."""
+    """Folder with train.bin and train.idx, or with train/state.json, and the same for validation;
+    its content is in the key."""
 
     def __post_init__(self) -> None:
         if self.form == "documents" and self.path is not None:
-            raise ConfigError(f"path ({self.path}) goes with form=megatron or datasets; write shards=import shards.path=DIR")
+            raise ConfigError(
+                f"path ({self.path}) goes with form=megatron or datasets; write shards=import"
+                " shards.path=DIR"
+            )
         if self.max_shard_tokens < 16:
-            raise ConfigError(f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}")
+            raise ConfigError(
+                f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}"
+            )
 
     def input_files(self) -> dict[str, Path]:
-        """{name: file} of another engine's shards, whose contents enter the key. Raises ConfigError where there are none."""
+        """{name: file} of another engine's shards, whose contents enter the key. Raises ConfigError
+        where there are none."""
         if self.form == "documents":
             return {}
         if self.path is None:
-            raise ConfigError(f"shards.path (null) must name a folder of {self.form} data; write shards.path=DIR")
+            raise ConfigError(
+                f"shards.path (null) must name a folder of {self.form} data; write shards.path=DIR"
+            )
         return foreign_files(self.form, self.path)
 
 
 def write_shards(
-    documents: Artifact, tokenizer: Artifact, out_dir: Path, config: ShardsConfig, run_parts: RunParts = serial
+    documents: Artifact,
+    tokenizer: Artifact,
+    out_dir: Path,
+    config: ShardsConfig,
+    run_parts: RunParts = serial,
 ) -> Artifact:
     """Encode every document and write the shards of each split.
 
-    Deterministic for equal input and config, whatever the number of workers. Raises StageFailure when split `train` has
-    no tokens.
+    Deterministic for equal input and config, whatever the number of workers. Raises StageFailure
+    when split `train` has no tokens.
     """
     tokenizer_digest = tokenizer.file_digest(TOKENIZER_FILE)
     parts = []
@@ -83,7 +101,11 @@ def write_shards(
     else:
         for file in documents.files("part-*.parquet"):
             payload = {"documents": str(file), "tokenizer": str(tokenizer.path)}
-            parts.append(Part(file.name, digest([documents.file_digest(file.name), tokenizer_digest]), payload))
+            parts.append(
+                Part(
+                    file.name, digest([documents.file_digest(file.name), tokenizer_digest]), payload
+                )
+            )
     results = run_parts(encode_part if config.path is None else import_part, parts, config, out_dir)
 
     model = load_tokenizer(tokenizer.path)
@@ -95,12 +117,15 @@ def write_shards(
         "seed": str(config.seed),
         "eos_id": str(model.eos_id),
     }
-    splits = {split: merge_split(results, split, out_dir, model, config, metadata) for split in SPLITS}
+    splits = {
+        split: merge_split(results, split, out_dir, model, config, metadata) for split in SPLITS
+    }
     if splits["train"]["documents"] == 0:
         without = f", {empty} of them without tokens" if empty else ""
         raise StageFailure(
-            f"split train has no documents ({read} read{without}, {splits['validation']['documents']} in validation); "
-            f"loosen the filters or lower the validation share"
+            f"split train has no documents ({read} read{without},"
+            f" {splits['validation']['documents']} in validation); loosen the filters or lower the"
+            " validation share"
         )
     counters = {
         "read": read,
@@ -111,7 +136,9 @@ def write_shards(
         "verified": sum(int(result.counters["verified"]) for result in results),
     }
     check_accounting("shards", counters)
-    return Artifact(out_dir, "shards", counters, {"splits": splits, "dtype": str(token_dtype(model.vocab_size))})
+    return Artifact(
+        out_dir, "shards", counters, {"splits": splits, "dtype": str(token_dtype(model.vocab_size))}
+    )
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -120,7 +147,8 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
-    """Encode one file of documents into `<split>.arrow` files, each copy at the place its hash gives it."""
+    """Encode one file of documents into `<split>.arrow` files, each copy at the place its hash
+    gives it."""
     model = load_tokenizer(Path(part.payload["tokenizer"]))
     dtype = token_dtype(model.vocab_size)
     columns = ["id", "text", "source", "language", "split", "repeats"]
@@ -129,7 +157,9 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
     hashes, repeats = hash_ids(ids, config.seed), source["repeats"].to_numpy()
     names = np.array(source["split"].to_pylist(), object)
     if unknown := sorted(set(names) - set(SPLITS)):
-        raise StageFailure(f"{part.name} has documents of split {unknown[0]!r}; known: {', '.join(SPLITS)}")
+        raise StageFailure(
+            f"{part.name} has documents of split {unknown[0]!r}; known: {', '.join(SPLITS)}"
+        )
     for split in SPLITS:
         rows = np.flatnonzero(names == split)
         tokens, sizes = _encode(source.take(rows), model, dtype)
@@ -150,19 +180,33 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
 
 
 def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
-    """Write the documents of another engine as `encode_part` writes ours. Decoding cannot be checked: there is no text."""
+    """Write the documents of another engine as `encode_part` writes ours. Decoding cannot be
+    checked: there is no text."""
     model = load_tokenizer(Path(part.payload["tokenizer"]))
-    tables, num_empty = read_foreign(config.form, Path(part.payload["folder"]), model, token_dtype(model.vocab_size))
+    tables, num_empty = read_foreign(
+        config.form, Path(part.payload["folder"]), model, token_dtype(model.vocab_size)
+    )
     for split, table in tables.items():
         ids = id_matrix(table["id"])
         hashes = hash_ids(ids, config.seed)
         order = pa.array(sort_by_hash(hashes, ids))
-        _write(table.append_column("hash", pa.array(hashes)).take(order), directory / f"{split}.arrow")
-    return {"documents": sum(map(len, tables.values())) + num_empty, "empty": num_empty, "verified": 0}
+        _write(
+            table.append_column("hash", pa.array(hashes)).take(order), directory / f"{split}.arrow"
+        )
+    return {
+        "documents": sum(map(len, tables.values())) + num_empty,
+        "empty": num_empty,
+        "verified": 0,
+    }
 
 
 def merge_split(
-    results: Sequence[PartResult], split: str, out_dir: Path, model: Tokenizer, config: ShardsConfig, metadata: Mapping[str, str]
+    results: Sequence[PartResult],
+    split: str,
+    out_dir: Path,
+    model: Tokenizer,
+    config: ShardsConfig,
+    metadata: Mapping[str, str],
 ) -> dict[str, int]:
     """Merge one split of all parts into shards; counts of what was written."""
     parts = [_read(result.path / f"{split}.arrow") for result in results]
@@ -184,7 +228,9 @@ def merge_split(
         for piece, document, end in zip(pieces, chosen, ends, strict=True):
             part, row = part_of[document], row_of[document]
             begin = offsets[part][row]
-            flat[end - (piece.stop - piece.start) : end] = tokens[part][begin + piece.start : begin + piece.stop]
+            flat[end - (piece.stop - piece.start) : end] = tokens[part][
+                begin + piece.start : begin + piece.stop
+            ]
         row_offsets = np.concatenate([[0], ends]).astype(np.int64)
         running = np.concatenate([[0], np.cumsum(model.bytes_per_token[flat], dtype=np.int64)])
         facts = _take_facts(parts, part_of[chosen], row_of[chosen])
@@ -202,7 +248,10 @@ def merge_split(
             "shard": str(number),
             "num_shards": str(len(plan)),
         }
-        _write(pa.table(columns).replace_schema_metadata(described), out_dir / f"{split}-{number:05d}.arrow")
+        _write(
+            pa.table(columns).replace_schema_metadata(described),
+            out_dir / f"{split}-{number:05d}.arrow",
+        )
         counts["tokens"] += len(flat)
         counts["bytes"] += int(running[-1])
     return counts
@@ -243,7 +292,8 @@ def sort_by_hash(hashes: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def _copies(hashes: np.ndarray, repeats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(document, place in the order) of every copy; the first copy of a document stands where it would stand alone."""
+    """(document, place in the order) of every copy; the first copy of a document stands where it
+    would stand alone."""
     documents = np.repeat(np.arange(len(repeats)), repeats)
     copy = np.arange(len(documents)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     places = hashes[documents]
@@ -253,7 +303,8 @@ def _copies(hashes: np.ndarray, repeats: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _encode(table: pa.Table, model: Tokenizer, dtype: np.dtype) -> tuple[pa.Array, np.ndarray]:
-    """(token lists, UTF-8 lengths); raises StageFailure where decoding does not give the text back."""
+    """(token lists, UTF-8 lengths); raises StageFailure where decoding does not give the text
+    back."""
     pieces, lengths, sizes = [], [], []
     for start in range(0, len(table), BATCH_DOCUMENTS):
         batch = table.slice(start, BATCH_DOCUMENTS)
@@ -262,25 +313,37 @@ def _encode(table: pa.Table, model: Tokenizer, dtype: np.dtype) -> tuple[pa.Arra
             raw = text.encode()
             if model.decode_bytes(ids) != raw:
                 name = batch["id"][row].as_py().hex()
-                raise StageFailure(f"the tokenizer does not give document {name} back; rebuild it with force=[tokenizer]")
+                raise StageFailure(
+                    f"the tokenizer does not give document {name} back; rebuild it with"
+                    " force=[tokenizer]"
+                )
             pieces += [ids.astype(dtype), np.array([model.eos_id], dtype)]
             lengths.append(len(ids) + 1)
             sizes.append(len(raw))
     flat = np.concatenate(pieces) if pieces else np.zeros(0, dtype)
-    return _lists(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), flat), np.array(sizes, np.int64)
+    return _lists(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), flat), np.array(
+        sizes, np.int64
+    )
 
 
 def _lists(offsets: np.ndarray, flat: np.ndarray) -> pa.LargeListArray:
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
 
 
-def _take_facts(parts: Sequence[pa.Table], part_of: np.ndarray, row_of: np.ndarray) -> dict[str, pa.Array]:
+def _take_facts(
+    parts: Sequence[pa.Table], part_of: np.ndarray, row_of: np.ndarray
+) -> dict[str, pa.Array]:
     """id, source and language of rows of several parts, in the given order."""
     schema = pa.schema([("id", ID), ("source", pa.string()), ("language", pa.string())])
     by_part = np.argsort(part_of, kind="stable")
     tables = [schema.empty_table()]
     for part in np.unique(part_of):
-        tables.append(parts[part].select(schema.names).take(row_of[by_part][part_of[by_part] == part]).cast(schema))
+        tables.append(
+            parts[part]
+            .select(schema.names)
+            .take(row_of[by_part][part_of[by_part] == part])
+            .cast(schema)
+        )
     place = np.empty(len(by_part), np.int64)
     place[by_part] = np.arange(len(by_part))
     table = pa.concat_tables(tables).take(place).combine_chunks()

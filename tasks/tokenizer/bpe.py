@@ -1,9 +1,10 @@
 """Byte-level subword vocabularies, trained with `tokenizers`: byte-pair encoding and WordPiece.
 
-Every byte is in the vocabulary, so any text can be encoded and comes back. Text is first cut into pre-tokens
-(`tasks.tokenizer.pretokenizers`). BPE (Sennrich et al. 2016; Radford et al. 2019) replays its merges in the order they were learnt;
-WordPiece (Wu et al. 2016, as in BERT) takes the longest piece each time, from a vocabulary found by the same merges. Its pieces
-inside a word begin with a sign that no byte is written with, where BERT's `##` could be text.
+Every byte is in the vocabulary, so any text can be encoded and comes back. Text is first cut into
+pre-tokens (`tasks.tokenizer.pretokenizers`). BPE (Sennrich et al. 2016; Radford et al. 2019)
+replays its merges in the order they were learnt; WordPiece (Wu et al. 2016, as in BERT) takes the
+longest piece each time, from a vocabulary found by the same merges. Its pieces inside a word begin
+with a sign that no byte is written with, where BERT's `##` could be text.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from tasks.tokenizer.pretokenizers import MAX_BOUNDED_BYTES, PreTokenizerName, b
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 MIN_WORDPIECE_VOCAB_SIZE = 2 * 256 + len(SPECIAL_TOKENS) + 1
 MAX_UNCUT_CHARS = 256
-"""Without pre-tokens a piece of text is one word, and each merge walks through the words it is in."""
+"""Without pre-tokens a piece of text is one word, and each merge walks through the words it is
+in."""
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int, pre_tokenizer: PreTokenizerName = "bounded") -> Tokenizer:
-    """A tokenizer of at most `vocab_size` tokens: fewer when the text has no more pairs to merge."""
+def train_bpe(
+    texts: Iterable[str], vocab_size: int, pre_tokenizer: PreTokenizerName = "bounded"
+) -> Tokenizer:
+    """A tokenizer of at most `vocab_size` tokens: fewer when the text has no more pairs to
+    merge."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=pre_tokenizer == "llama3"))
     tokenizer.pre_tokenizer = byte_level(pre_tokenizer)
     tokenizer.decoder = decoders.ByteLevel()
@@ -40,11 +45,17 @@ def train_bpe(texts: Iterable[str], vocab_size: int, pre_tokenizer: PreTokenizer
 
 
 def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A byte-level WordPiece tokenizer of at most `vocab_size` tokens, over words of bounded length."""
-    model = models.WordPiece(unk_token=UNKNOWN, max_input_chars_per_word=MAX_BOUNDED_BYTES, continuing_subword_prefix=CONTINUES)
+    """A byte-level WordPiece tokenizer of at most `vocab_size` tokens, over words of bounded
+    length."""
+    model = models.WordPiece(
+        unk_token=UNKNOWN,
+        max_input_chars_per_word=MAX_BOUNDED_BYTES,
+        continuing_subword_prefix=CONTINUES,
+    )
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = byte_level("bounded")
-    # Named to the trainer, all pieces of one byte get a place, and in this order: it gives places in the order of a hash table.
+    # Named to the trainer, all pieces of one byte get a place, and in this order: it gives places
+    # in the order of a hash table.
     singles = [*_alphabet(), *(CONTINUES + letter for letter in _alphabet())]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -64,7 +75,9 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     )
     trained.pre_tokenizer = byte_level("bounded")
     trained.decoder = decoders.Sequence([decoders.Replace(CONTINUES, ""), decoders.ByteLevel()])
-    trained.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (*SPECIAL_TOKENS, UNKNOWN)])
+    trained.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (*SPECIAL_TOKENS, UNKNOWN)]
+    )
     return trained
 
 

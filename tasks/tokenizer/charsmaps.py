@@ -1,11 +1,12 @@
 """Would the table of character replacements in a tokenizer stop the library that reads it?
 
-`tokenizers` takes the `Precompiled` normalizer of sentencepiece on trust: a table that is cut off or damaged makes it panic, when
-it is read or at the first text that leads out of it. The table is base 64 of: bytes of a trie (uint32, little-endian), the
-trie, and replacements in UTF-8, each ended by NUL. The trie is a double array (Yata, Morita, Aoe 2007; darts-clone): a unit of
-32 bits has a label, an offset to the children, and whether the first of these is a leaf, whose value is a place among the
-replacements. Every unit that some text could reach is walked once, whole levels at a time. Left out: whether the replacements
-make sense.
+`tokenizers` takes the `Precompiled` normalizer of sentencepiece on trust: a table that is cut off
+or damaged makes it panic, when it is read or at the first text that leads out of it. The table is
+base 64 of: bytes of a trie (uint32, little-endian), the trie, and replacements in UTF-8, each ended
+by NUL. The trie is a double array (Yata, Morita, Aoe 2007; darts-clone): a unit of 32 bits has a
+label, an offset to the children, and whether the first of these is a leaf, whose value is a place
+among the replacements. Every unit that some text could reach is walked once, whole levels at a
+time. Left out: whether the replacements make sense.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _BYTES = np.arange(1, 256)
 
 
 def damaged_charsmap(normalizer: Any) -> str | None:
-    """What is wrong with the first damaged table in the `normalizer` of a `tokenizer.json`, or None."""
+    """What is wrong with the first damaged table in the `normalizer` of a `tokenizer.json`, or
+    None."""
     for table in _charsmaps(normalizer):
         try:
             content = base64.b64decode(table, validate=True)
@@ -67,6 +69,8 @@ def _damage(content: bytes) -> str | None:
         if len(leaves) and leaves.max() >= len(units):
             return "a trie that leads out of itself"
         for place in (units[leaves] & (1 << 31) - 1).tolist():
-            if place > len(replacements) or (place < len(replacements) and replacements[place] & 0xC0 == 0x80):
+            if place > len(replacements) or (
+                place < len(replacements) and replacements[place] & 0xC0 == 0x80
+            ):
                 return "a replacement that is not there"
     return None

@@ -1,11 +1,13 @@
 """From text to ids and back: one class for every kind of tokenizer, read from `tokenizer.json`.
 
-The reference is `tokenizers`; special tokens are never parsed from text. Much text goes through a compiled encoder
-(`tasks.tokenizer.fast_bpe`) where it knows the tokenizer, which is held against the reference first. Otherwise text is cut into words at
-places where no token can cross (`tasks.tokenizer.pretokenizers`), and the ids of words are remembered; where no such places are known,
-whole texts go to the reference. The ids are the same in all three. Decoding is a table from id to bytes, so any ids give bytes,
-and any text comes back as it was. `bytes_per_token` is the length of each entry: its sum over a document's ids is the
-document's UTF-8 length, which makes losses comparable between tokenizers.
+The reference is `tokenizers`; special tokens are never parsed from text. Much text goes through a
+compiled encoder (`tasks.tokenizer.fast_bpe`) where it knows the tokenizer, which is held against
+the reference first. Otherwise text is cut into words at places where no token can cross
+(`tasks.tokenizer.pretokenizers`), and the ids of words are remembered; where no such places are
+known, whole texts go to the reference. The ids are the same in all three. Decoding is a table from
+id to bytes, so any ids give bytes, and any text comes back as it was. `bytes_per_token` is the
+length of each entry: its sum over a document's ids is the document's UTF-8 length, which makes
+losses comparable between tokenizers.
 """
 
 from __future__ import annotations
@@ -58,18 +60,28 @@ MAX_REMEMBERED_WORDS = 1 << 18
 
 
 class Tokenizer:
-    """A trained tokenizer. `eos_id` ends every document, `pad_id` fills; text never encodes to either.
+    """A trained tokenizer. `eos_id` ends every document, `pad_id` fills; text never encodes to
+    either.
 
     `start_ids` precede a text that a model is to continue; `encode` never adds them.
     """
 
-    def __init__(self, model: tokenizers.Tokenizer, eos_token: str = END_OF_TEXT, pad_token: str = PAD) -> None:
+    def __init__(
+        self, model: tokenizers.Tokenizer, eos_token: str = END_OF_TEXT, pad_token: str = PAD
+    ) -> None:
         eos_id, pad_id = model.token_to_id(eos_token), model.token_to_id(pad_token)
         if eos_id is None or pad_id is None:
-            raise ArtifactMismatch(f"this tokenizer has no {eos_token} or {pad_token}; rebuild it with force=[tokenizer]")
+            raise ArtifactMismatch(
+                f"this tokenizer has no {eos_token} or {pad_token}; rebuild it with"
+                " force=[tokenizer]"
+            )
         model.encode_special_tokens = True
         self._model = model
-        self._fast_from = WORDPIECE_FROM_CHARS if isinstance(model.model, tokenizers.models.WordPiece) else FAST_FROM_CHARS
+        self._fast_from = (
+            WORDPIECE_FROM_CHARS
+            if isinstance(model.model, tokenizers.models.WordPiece)
+            else FAST_FROM_CHARS
+        )
         self.vocab_size: int = model.get_vocab_size(with_added_tokens=True)
         self.eos_id: int = eos_id
         self.pad_id: int = pad_id
@@ -88,9 +100,15 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each text, without special tokens."""
-        if sum(map(len, texts)) >= self._fast_from and (fast := self._fast_encoder(texts)) is not None:
+        if (
+            sum(map(len, texts)) >= self._fast_from
+            and (fast := self._fast_encoder(texts)) is not None
+        ):
             found = fast.encode_batch(texts)
-            return [self.encode_whole([text])[0] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
+            return [
+                self.encode_whole([text])[0] if ids is None else ids
+                for text, ids in zip(texts, found, strict=True)
+            ]
         return self.encode_words(texts)
 
     def encode_words(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -101,15 +119,20 @@ class Tokenizer:
         if len(self._ids_of) > MAX_REMEMBERED_WORDS:
             self._ids_of.clear()
         new = sorted(set(itertools.chain.from_iterable(words)) - self._ids_of.keys())
-        self._ids_of |= {word: ids.tobytes() for word, ids in zip(new, self.encode_whole(new), strict=True)}
-        ids = [np.frombuffer(b"".join(map(self._ids_of.__getitem__, row)), np.int32) for row in words]
+        self._ids_of |= {
+            word: ids.tobytes() for word, ids in zip(new, self.encode_whole(new), strict=True)
+        }
+        ids = [
+            np.frombuffer(b"".join(map(self._ids_of.__getitem__, row)), np.int32) for row in words
+        ]
         for word in new:
             if len(word) > MAX_WORD_CHARS:
                 del self._ids_of[word]
         return ids
 
     def _fast_encoder(self, texts: Sequence[str]) -> FastEncoder | None:
-        """The compiled encoder, once it has given the reference's ids for the first texts it is shown."""
+        """The compiled encoder, once it has given the reference's ids for the first texts it is
+        shown."""
         if self._fast is None:
             self._fast = (fast_encoder(self._model),)
             if (fast := self._fast[0]) is not None:
@@ -117,7 +140,9 @@ class Tokenizer:
                 pairs = zip(fast.encode_batch(checked), self.encode_whole(checked), strict=True)
                 if not all(ours is None or np.array_equal(ours, theirs) for ours, theirs in pairs):
                     warnings.warn(
-                        "the compiled encoder differs from `tokenizers` on this text; going on without it", stacklevel=2
+                        "the compiled encoder differs from `tokenizers` on this text; going on"
+                        " without it",
+                        stacklevel=2,
                     )
                     self._fast = (None,)
         return self._fast[0]
@@ -132,7 +157,9 @@ class Tokenizer:
         ids = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)
         sizes = self.bytes_per_token[ids].astype(np.int64)
         ends = np.cumsum(sizes)
-        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self._starts[ids] - (ends - sizes), sizes)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(
+            self._starts[ids] - (ends - sizes), sizes
+        )
         return self._bytes[places].tobytes()
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
@@ -148,14 +175,16 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     folder = Path(folder)
     file = folder / TOKENIZER_FILE
     if not file.exists():
-        raise ArtifactMismatch(f"{folder} has no {TOKENIZER_FILE}; rebuild it with force=[tokenizer]")
+        raise ArtifactMismatch(
+            f"{folder} has no {TOKENIZER_FILE}; rebuild it with force=[tokenizer]"
+        )
     model = read_tokenizer(file)
     named = [read_object(other) for other in naming_files(folder).values()]
     eos = named_token(named, "eos_token", model) or END_OF_TEXT
     if model.token_to_id(eos) is None:
         raise ConfigError(
-            f"{folder} has no end of text: {eos} is not in its vocabulary; name a token of {TOKENIZER_FILE} as "
-            f"eos_token in {CONFIG_FILE} ({', '.join(NAMING_FILES)} are read)"
+            f"{folder} has no end of text: {eos} is not in its vocabulary; name a token of"
+            f" {TOKENIZER_FILE} as eos_token in {CONFIG_FILE} ({', '.join(NAMING_FILES)} are read)"
         )
     pad = named_token(named, "pad_token", model) or PAD
     if model.token_to_id(pad) is None:
@@ -172,9 +201,11 @@ def save_tokenizer(
     special_tokens: Sequence[str] = (),
     chat_template: str | None = None,
 ) -> Tokenizer:
-    """Write the three files every reader needs; the config is what Hugging Face's AutoTokenizer reads.
+    """Write the three files every reader needs; the config is what Hugging Face's AutoTokenizer
+    reads.
 
-    Readers that add special tokens begin a text with end-of-text, as documents of training and our own prompts begin.
+    Readers that add special tokens begin a text with end-of-text, as documents of training and our
+    own prompts begin.
     """
     model = start_with(model, eos_token)
     model.save(str(folder / TOKENIZER_FILE), pretty=False)
@@ -198,29 +229,44 @@ def save_tokenizer(
 
 
 def export_hugging_face(tokenizer_folder: Path, model_folder: Path) -> None:
-    """Put the tokenizer beside a model so that `AutoTokenizer.from_pretrained(model_folder)` gives equal ids."""
+    """Put the tokenizer beside a model so that `AutoTokenizer.from_pretrained(model_folder)` gives
+    equal ids."""
     model_folder.mkdir(parents=True, exist_ok=True)
     for name in (TOKENIZER_FILE, CONFIG_FILE):
         shutil.copyfile(tokenizer_folder / name, model_folder / name)
 
 
 def start_with(model: tokenizers.Tokenizer, token: str) -> tokenizers.Tokenizer:
-    """The same tokenizer, putting `token` before a text where special tokens are added, and nothing else anywhere."""
-    start, (text, other) = {"SpecialToken": {"id": token}}, ({"Sequence": {"id": name}} for name in "AB")
+    """The same tokenizer, putting `token` before a text where special tokens are added, and nothing
+    else anywhere."""
+    start, (text, other) = (
+        {"SpecialToken": {"id": token}},
+        ({"Sequence": {"id": name}} for name in "AB"),
+    )
     parts = {"single": [start, text], "pair": [start, text, start, other]}
-    # Written as JSON, because the notation of TemplateProcessing cannot name tokens with blanks and colons.
+    # Written as JSON, because the notation of TemplateProcessing cannot name tokens with blanks and
+    # colons.
     template = {
         "type": "TemplateProcessing",
-        **{name: [{kind: of | {"type_id": 0} for kind, of in part.items()} for part in row] for name, row in parts.items()},
-        "special_tokens": {token: {"id": token, "ids": [model.token_to_id(token)], "tokens": [token]}},
+        **{
+            name: [{kind: of | {"type_id": 0} for kind, of in part.items()} for part in row]
+            for name, row in parts.items()
+        },
+        "special_tokens": {
+            token: {"id": token, "ids": [model.token_to_id(token)], "tokens": [token]}
+        },
     }
-    return tokenizers.Tokenizer.from_str(json.dumps(json.loads(model.to_str()) | {"post_processor": template}))
+    return tokenizers.Tokenizer.from_str(
+        json.dumps(json.loads(model.to_str()) | {"post_processor": template})
+    )
 
 
 def start_ids(model: tokenizers.Tokenizer) -> tuple[int, ...]:
     """The ids that this tokenizer's post-processor puts before a text."""
     encoding = model.encode("a", add_special_tokens=True)
-    added = itertools.takewhile(lambda place: encoding.special_tokens_mask[place], range(len(encoding.ids)))
+    added = itertools.takewhile(
+        lambda place: encoding.special_tokens_mask[place], range(len(encoding.ids))
+    )
     return tuple(encoding.ids[place] for place in added)
 
 
@@ -240,7 +286,10 @@ def token_bytes(model: tokenizers.Tokenizer) -> list[bytes]:
     pieces = [b""] * model.get_vocab_size(with_added_tokens=True)
     for token, id in model.get_vocab(with_added_tokens=True).items():
         if id >= len(pieces):
-            raise ArtifactMismatch(f"token {id} is beyond the {len(pieces)} ids of this tokenizer; ids must have no gaps")
+            raise ArtifactMismatch(
+                f"token {id} is beyond the {len(pieces)} ids of this tokenizer; ids must have no"
+                " gaps"
+            )
         if id in added:
             pieces[id] = b"" if added[id].special else token.encode()
         elif id != silent_id:
@@ -254,14 +303,22 @@ def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
     steps = [] if decoder is None else decoder.get("decoders", [decoder])
     kinds = {step["type"] for step in steps}
     if "ByteLevel" in kinds:
-        return _continued_letters if {"type": "Replace", "pattern": {"String": CONTINUES}, "content": ""} in steps else _letters
+        return (
+            _continued_letters
+            if {"type": "Replace", "pattern": {"String": CONTINUES}, "content": ""} in steps
+            else _letters
+        )
     if "ByteFallback" in kinds or "Metaspace" in kinds or not kinds:
-        spaces = [step["pattern"].get("String") for step in steps if step["type"] == "Replace" and step["content"] == " "]
+        spaces = [
+            step["pattern"].get("String")
+            for step in steps
+            if step["type"] == "Replace" and step["content"] == " "
+        ]
         spaces += [step["replacement"] for step in steps if step["type"] == "Metaspace"]
         return functools.partial(_piece_bytes, space=spaces[0] if spaces else None)
     raise ArtifactMismatch(
-        f"a tokenizer whose decoder is {' + '.join(sorted(kinds))} does not say which bytes a token stands for; "
-        "known: byte-level, and pieces with byte fallback"
+        f"a tokenizer whose decoder is {' + '.join(sorted(kinds))} does not say which bytes a token"
+        " stands for; known: byte-level, and pieces with byte fallback"
     )
 
 

@@ -1,12 +1,16 @@
-"""Byte-level BPE and WordPiece at the speed of a look-up: a compiled encoder with the ids of `tokenizers`, for the cuts it knows.
+"""Byte-level BPE and WordPiece at the speed of a look-up: a compiled encoder with the ids of
+`tokenizers`, for the cuts it knows.
 
-It takes over where a tokenizer is byte-level BPE with one of the pre-tokenisers of `tasks.tokenizer.pretokenizers`, no normaliser and no
-added tokens but special ones, or WordPiece as `tasks.tokenizer.bpe` trains it: `tokenizers` tries every end of a piece from the end of
-the word on and copies what is between, which is cubic in the length of a word. `fast_encoder` gives None for every other.
-Character classes are asked of the expressions' own engine, once per process, so they agree with it whatever its edition of
-Unicode. Documents with a pre-token beyond the kernel's limit come back as None.
+It takes over where a tokenizer is byte-level BPE with one of the pre-tokenisers of
+`tasks.tokenizer.pretokenizers`, no normaliser and no added tokens but special ones, or WordPiece as
+`tasks.tokenizer.bpe` trains it: `tokenizers` tries every end of a piece from the end of the word on
+and copies what is between, which is cubic in the length of a word. `fast_encoder` gives None for
+every other. Character classes are asked of the expressions' own engine, once per process, so they
+agree with it whatever its edition of Unicode. Documents with a pre-token beyond the kernel's limit
+come back as None.
 
-Memory: about 40 MB of remembered pre-tokens. Cost: see docs/lab-notes.md; compiling takes seconds, once.
+Memory: about 40 MB of remembered pre-tokens. Cost: see docs/lab-notes.md; compiling takes seconds,
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from tasks.tokenizer.pretokenizers import MAX_BOUNDED_BYTES, PATTERNS, letter_by
 
 NUM_CODE_POINTS = 0x110000
 CHARACTER_BLOCKS = ((0, 0xD800), (0xE000, 0x40000), (0xE0000, 0xE0200))
-"""All code points that may be letters, marks, digits or spaces: without surrogates, private use and planes that are empty."""
+"""All code points that may be letters, marks, digits or spaces: without surrogates, private use and
+planes that are empty."""
 
 BLOCK_CHARACTERS = 1024
 NO_LIMIT = 1 << 40
@@ -40,7 +45,8 @@ MAX_WORD_BYTES = 1 << 22
 MAX_WORD_IDS = 1 << 21
 
 CONTINUES = "\u2192"
-"""Begins pieces inside a word in WordPiece; byte-level letters go up to U+0143, so it is never text."""
+"""Begins pieces inside a word in WordPiece; byte-level letters go up to U+0143, so it is never
+text."""
 
 
 def fast_encoder(model: tokenizers.Tokenizer) -> FastEncoder | None:
@@ -49,22 +55,44 @@ def fast_encoder(model: tokenizers.Tokenizer) -> FastEncoder | None:
     described = json.loads(model.to_str())["model"]
     if described["type"] == "WordPiece":
         singles = {prefix + letter for letter in letter_bytes() for prefix in ("", CONTINUES)}
-        bounded = pattern == PATTERNS["bounded"] and described["max_input_chars_per_word"] >= MAX_BOUNDED_BYTES
-        if not bounded or described["continuing_subword_prefix"] != CONTINUES or not singles <= set(described["vocab"]):
+        bounded = (
+            pattern == PATTERNS["bounded"]
+            and described["max_input_chars_per_word"] >= MAX_BOUNDED_BYTES
+        )
+        if (
+            not bounded
+            or described["continuing_subword_prefix"] != CONTINUES
+            or not singles <= set(described["vocab"])
+        ):
             return None
         return FastEncoder(PATTERNS["bounded"], PieceTree(described["vocab"]))
-    plain = described["type"] == "BPE" and not described.get("dropout") and not described.get("byte_fallback")
-    if pattern not in LIMITS or not plain or described.get("continuing_subword_prefix") or described.get("end_of_word_suffix"):
+    plain = (
+        described["type"] == "BPE"
+        and not described.get("dropout")
+        and not described.get("byte_fallback")
+    )
+    if (
+        pattern not in LIMITS
+        or not plain
+        or described.get("continuing_subword_prefix")
+        or described.get("end_of_word_suffix")
+    ):
         return None
     if not set(letter_bytes()) <= set(described["vocab"]):
         return None
-    return FastEncoder(pattern, Merges(described["vocab"], described["merges"], bool(described.get("ignore_merges"))))
+    return FastEncoder(
+        pattern,
+        Merges(described["vocab"], described["merges"], bool(described.get("ignore_merges"))),
+    )
 
 
 class Merges:
-    """What the kernel needs of BPE: `pairs` by merge, and `whole` words that are tokens whatever the merges say."""
+    """What the kernel needs of BPE: `pairs` by merge, and `whole` words that are tokens whatever
+    the merges say."""
 
-    def __init__(self, vocab: dict[str, int], merges: Sequence[Sequence[str] | str], whole_words: bool) -> None:
+    def __init__(
+        self, vocab: dict[str, int], merges: Sequence[Sequence[str] | str], whole_words: bool
+    ) -> None:
         self.byte_ids = np.empty(256, np.int32)
         for letter, byte in letter_bytes().items():
             self.byte_ids[byte] = vocab[letter]
@@ -77,13 +105,16 @@ class Merges:
         self.node_tokens = np.zeros(0, np.int32)
         letters = letter_bytes()
         spelled = [
-            (bytes(letters[c] for c in token), id) for token, id in vocab.items() if token and set(token) <= letters.keys()
+            (bytes(letters[c] for c in token), id)
+            for token, id in vocab.items()
+            if token and set(token) <= letters.keys()
         ]
         self.whole = spelled if whole_words else []
 
 
 class PieceTree:
-    """What the kernel needs of WordPiece: its pieces as a tree, `pairs` being (node, byte) and their products nodes."""
+    """What the kernel needs of WordPiece: its pieces as a tree, `pairs` being (node, byte) and
+    their products nodes."""
 
     def __init__(self, vocab: dict[str, int]) -> None:
         from tasks.kernels.tokenizer.bpe import INSIDE_ROOT, WORD_ROOT
@@ -97,7 +128,9 @@ class PieceTree:
                 continue
             node = WORD_ROOT if spelling == token else INSIDE_ROOT
             for letter in spelling:
-                node = edges.setdefault((node, letters[letter]), len(edges) + len((WORD_ROOT, INSIDE_ROOT)))
+                node = edges.setdefault(
+                    (node, letters[letter]), len(edges) + len((WORD_ROOT, INSIDE_ROOT))
+                )
                 tokens.setdefault(node, -1)
             tokens[node] = id
         columns = np.array([(node, byte, child) for (node, byte), child in edges.items()], np.int32)
@@ -107,7 +140,9 @@ class PieceTree:
         self.whole: list[tuple[bytes, int]] = []
 
 
-def _pair_table(left: np.ndarray, right: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pair_table(
+    left: np.ndarray, right: np.ndarray, products: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     from tasks.kernels.tokenizer.bpe import NO_PAIR, NO_RANK, fill_pairs
 
     size = 1 << max(4, (2 * len(left)).bit_length())
@@ -127,21 +162,30 @@ class FastEncoder:
         self._forget()
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray | None]:
-        """int32 ids of each text; None for a text with a pre-token that is too long for the kernel."""
+        """int32 ids of each text; None for a text with a pre-token that is too long for the
+        kernel."""
         from tasks.kernels.tokenizer.bpe import NUM_WORDS, encode_documents
 
         column = pa.array(texts, pa.large_string())
         _, offsets, data = column.buffers()
         begins = np.frombuffer(offsets, np.int64)[: len(texts) + 1]
-        buf = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+        buf = (
+            np.frombuffer(data, np.uint8)
+            if data is not None and data.size
+            else np.zeros(1, np.uint8)
+        )
         if 3 * int(self._state[NUM_WORDS]) > TABLE_SLOTS:
             self._forget()
         out, ends = np.empty(int(begins[-1]), np.int32), np.empty(len(texts), np.int64)
         rules = (self._rules.byte_ids, *self._rules.pairs, self._rules.node_tokens)
-        encode_documents(buf, begins, self._classes, self._limits, self._as_gpt2, *rules, *self._table, out, ends)
+        encode_documents(
+            buf, begins, self._classes, self._limits, self._as_gpt2, *rules, *self._table, out, ends
+        )
         places = np.where(ends < 0, -ends - 1, ends)
         starts = np.concatenate([np.zeros(1, np.int64), places[:-1]])
-        return [None if e < 0 else out[s:e] for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return [
+            None if e < 0 else out[s:e] for s, e in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
 
     def _forget(self) -> None:
         """Empty the table but for the words that are tokens whatever the merges say."""
@@ -162,7 +206,9 @@ class FastEncoder:
             self._state,
         )
         for raw, id in self._rules.whole:
-            remember(np.frombuffer(raw, np.uint8), 0, len(raw), np.array([id], np.int32), 1, *self._table)
+            remember(
+                np.frombuffer(raw, np.uint8), 0, len(raw), np.array([id], np.int32), 1, *self._table
+            )
 
 
 @functools.lru_cache(maxsize=2)

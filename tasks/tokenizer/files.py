@@ -1,7 +1,9 @@
-"""Reads a tokenizer's folder as it is published: `tokenizer.json`, and the names of its special tokens.
+"""Reads a tokenizer's folder as it is published: `tokenizer.json`, and the names of its special
+tokens.
 
-Publishers name end-of-text and padding in up to four files, as text, as an object with `content`, or by id; any of them may be
-missing or null. The first file of `NAMING_FILES` that names a token is followed.
+Publishers name end-of-text and padding in up to four files, as text, as an object with `content`,
+or by id; any of them may be missing or null. The first file of `NAMING_FILES` that names a token is
+followed.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ NAMING_FILES = (CONFIG_FILE, "special_tokens_map.json", "generation_config.json"
 Role = Literal["eos_token", "pad_token"]
 
 
-def read_tokenizer(file: Path, dropped: Iterable[str] = ("truncation", "padding")) -> tokenizers.Tokenizer:
-    """The tokenizer of a `tokenizer.json` without the parts named in `dropped`. Raises ConfigError where it is none."""
+def read_tokenizer(
+    file: Path, dropped: Iterable[str] = ("truncation", "padding")
+) -> tokenizers.Tokenizer:
+    """The tokenizer of a `tokenizer.json` without the parts named in `dropped`. Raises ConfigError
+    where it is none."""
     # Dropped before it is read: a post-processor may name tokens that only it needs.
     described = read_object(file) | dict.fromkeys(dropped)
     try:
@@ -35,14 +40,20 @@ def read_tokenizer(file: Path, dropped: Iterable[str] = ("truncation", "padding"
     except ValueError as error:
         raise ConfigError(f"path ({file}): {error}; give a tokenizer without it") from error
     if damage := damaged_charsmap(described.get("normalizer")):
-        raise ConfigError(f"path ({file}) has a damaged precompiled_charsmap ({damage}); fetch or write the file again")
+        raise ConfigError(
+            f"path ({file}) has a damaged precompiled_charsmap ({damage}); fetch or write the file"
+            " again"
+        )
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(described))
     except BaseException as error:
-        # The library's own errors are of the class Exception and no other; its panics, for some damaged parts, are no Exception.
+        # The library's own errors are of the class Exception and no other; its panics, for some
+        # damaged parts, are no Exception.
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
-        raise ConfigError(f"path ({file}) is not a tokenizer that `tokenizers` reads ({error})") from error
+        raise ConfigError(
+            f"path ({file}) is not a tokenizer that `tokenizers` reads ({error})"
+        ) from error
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -50,19 +61,27 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         described = read_json(file)
     except UnreadableJson as error:
-        raise ConfigError(f"path ({file}) is not JSON ({error}); give a {file.name} as it is published") from error
+        raise ConfigError(
+            f"path ({file}) is not JSON ({error}); give a {file.name} as it is published"
+        ) from error
     if not isinstance(described, dict):
         kind = type(described).__name__
-        raise ConfigError(f"path ({file}) holds a JSON {kind} where an object must be; give a {file.name} as it is published")
+        raise ConfigError(
+            f"path ({file}) holds a JSON {kind} where an object must be; give a {file.name} as it"
+            " is published"
+        )
     return described
 
 
 def naming_files(folder: Path) -> dict[str, Path]:
-    """{name: file} of those files of a folder that may name special tokens, in the order in which they are asked."""
+    """{name: file} of those files of a folder that may name special tokens, in the order in which
+    they are asked."""
     return {name: folder / name for name in NAMING_FILES if (folder / name).is_file()}
 
 
-def named_token(named: Iterable[Mapping[str, Any]], role: Role, model: tokenizers.Tokenizer) -> str | None:
+def named_token(
+    named: Iterable[Mapping[str, Any]], role: Role, model: tokenizers.Tokenizer
+) -> str | None:
     """The token that the first of these objects gives `role`; None where none does."""
     for described in named:
         value = described.get(role)
@@ -72,13 +91,19 @@ def named_token(named: Iterable[Mapping[str, Any]], role: Role, model: tokenizer
         ids = described.get(f"{role}_id")
         # Chat models list several ends; the first is that of a text.
         for id in ids if isinstance(ids, list) else [ids]:
-            if type(id) is int and 0 <= id < 1 << 32 and (token := model.id_to_token(id)) is not None:
+            if (
+                type(id) is int
+                and 0 <= id < 1 << 32
+                and (token := model.id_to_token(id)) is not None
+            ):
                 return token
     return None
 
 
 def mark_special(model: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
     """Keep text from spelling tokens that are in the vocabulary."""
-    special = {token.content for token in model.get_added_tokens_decoder().values() if token.special}
+    special = {
+        token.content for token in model.get_added_tokens_decoder().values() if token.special
+    }
     plain = [token for token in dict.fromkeys(tokens) if token not in special]
     model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in plain])

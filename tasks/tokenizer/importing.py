@@ -1,13 +1,15 @@
 """Imports a tokenizer that was trained elsewhere, and checks it against our rules.
 
-Reads a Hugging Face `tokenizer.json`, a sentencepiece `.model`, or a folder that holds one of them. Ids stay what they are. The
-end of text and the padding come from the config, else from the files beside it (`tasks.tokenizer.files`), else from the `.model`
-itself; a tokenizer without padding pads with its end of text. Truncation, padding and templates that add tokens are taken out:
-a text's ids are its own, and the model trained here starts from end-of-text.
+Reads a Hugging Face `tokenizer.json`, a sentencepiece `.model`, or a folder that holds one of them.
+Ids stay what they are. The end of text and the padding come from the config, else from the files
+beside it (`tasks.tokenizer.files`), else from the `.model` itself; a tokenizer without padding pads
+with its end of text. Truncation, padding and templates that add tokens are taken out: a text's ids
+are its own, and the model trained here starts from end-of-text.
 
-A `.model` is rewritten as `tokenizer.json` (`tasks.tokenizer.sentencepieces`), which can say what it says only where it leaves text as it
-is; one that normalises, adds a leading space or removes spaces is refused. Every other loss, also of a `tokenizer.json`, shows
-when the stage measures whether documents come back.
+A `.model` is rewritten as `tokenizer.json` (`tasks.tokenizer.sentencepieces`), which can say what
+it says only where it leaves text as it is; one that normalises, adds a leading space or removes
+spaces is refused. Every other loss, also of a `tokenizer.json`, shows when the stage measures
+whether documents come back.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ from tokenizers import AddedToken, Tokenizer
 
 from llm_core.config import ConfigError
 from tasks.tokenizer.encoder import END_OF_TEXT, PAD, TOKENIZER_FILE
-from tasks.tokenizer.files import CONFIG_FILE, NAMING_FILES, mark_special, named_token, naming_files, read_object, read_tokenizer
+from tasks.tokenizer.files import (
+    CONFIG_FILE,
+    NAMING_FILES,
+    mark_special,
+    named_token,
+    naming_files,
+    read_object,
+    read_tokenizer,
+)
 from tasks.tokenizer.sentencepieces import from_sentencepiece
 
 MODEL_FILE = "tokenizer.model"
@@ -30,7 +40,8 @@ TEMPLATE_FILE = "chat_template.jinja"
 
 @dataclass(frozen=True)
 class ImportedTokenizer:
-    """A tokenizer with the names of its special tokens, and the sentencepiece file it was read from."""
+    """A tokenizer with the names of its special tokens, and the sentencepiece file it was read
+    from."""
 
     model: Tokenizer
     eos_token: str
@@ -40,24 +51,35 @@ class ImportedTokenizer:
 
 
 def imported_files(path: Path) -> dict[str, Path]:
-    """{name: file} of everything an import reads. Raises ConfigError where there is no tokenizer."""
+    """{name: file} of everything an import reads. Raises ConfigError where there is no
+    tokenizer."""
     file = path
     if path.is_dir():
         found = [path / name for name in (TOKENIZER_FILE, MODEL_FILE) if (path / name).exists()]
         if not found:
-            raise ConfigError(f"path ({path}) holds neither {TOKENIZER_FILE} nor {MODEL_FILE}; name the file itself")
+            raise ConfigError(
+                f"path ({path}) holds neither {TOKENIZER_FILE} nor {MODEL_FILE}; name the file"
+                " itself"
+            )
         file = found[0]
     elif not path.exists():
-        raise ConfigError(f"path ({path}) is not there; name a {TOKENIZER_FILE}, a .model file or a folder that holds one")
+        raise ConfigError(
+            f"path ({path}) is not there; name a {TOKENIZER_FILE}, a .model file or a folder that"
+            " holds one"
+        )
     if file.suffix not in (".json", ".model"):
-        raise ConfigError(f"path ({path}) must end in .json or .model; those are what tokenizers and sentencepiece write")
+        raise ConfigError(
+            f"path ({path}) must end in .json or .model; those are what tokenizers and"
+            " sentencepiece write"
+        )
     template = file.with_name(TEMPLATE_FILE)
     beside = naming_files(file.parent) | ({"chat_template": template} if template.exists() else {})
     return {file.suffix.removeprefix("."): file} | beside
 
 
 def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -> ImportedTokenizer:
-    """Read a tokenizer. Raises ConfigError where the file is none, changes text, or names no end of text."""
+    """Read a tokenizer. Raises ConfigError where the file is none, changes text, or names no end of
+    text."""
     files = imported_files(path)
     named = [read_object(files[name]) for name in NAMING_FILES if name in files]
     template = named[0].get("chat_template") if CONFIG_FILE in files else None
@@ -78,12 +100,14 @@ def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -
         if token is None or model.token_to_id(token) is None:
             special = [t.content for t in model.get_added_tokens_decoder().values() if t.special]
             raise ConfigError(
-                f"{setting} ({token}) is not in the vocabulary of {path.name}; set tokenizer.{setting} to one of "
-                f"{', '.join(special[:8]) or 'its tokens'}"
+                f"{setting} ({token}) is not in the vocabulary of {path.name}; set"
+                f" tokenizer.{setting} to one of {', '.join(special[:8]) or 'its tokens'}"
             )
     assert eos is not None and pad is not None
     mark_special(model, (eos, pad))
-    return ImportedTokenizer(model, eos, pad, template if isinstance(template, str) else None, model_file)
+    return ImportedTokenizer(
+        model, eos, pad, template if isinstance(template, str) else None, model_file
+    )
 
 
 def _read_model(file: Path, content: bytes) -> tuple[Tokenizer, str | None, str | None]:
@@ -105,12 +129,23 @@ def _read_model(file: Path, content: bytes) -> tuple[Tokenizer, str | None, str 
         "has no byte pieces for rare characters": not trainer.byte_fallback,
     }
     if found := [change for change, holds in changes.items() if holds]:
-        raise ConfigError(f"path ({file}) {', '.join(found)}, so text would not come back; import one that keeps text as it is")
+        raise ConfigError(
+            f"path ({file}) {', '.join(found)}, so text would not come back; import one that keeps"
+            " text as it is"
+        )
     methods = {proto.TrainerSpec.UNIGRAM: "unigram", proto.TrainerSpec.BPE: "bpe"}
     if trainer.model_type not in methods:
-        raise ConfigError(f"path ({file}) is a word or character model; known: {', '.join(methods.values())}")
+        raise ConfigError(
+            f"path ({file}) is a word or character model; known: {', '.join(methods.values())}"
+        )
     tokenizer = from_sentencepiece(content, methods[trainer.model_type])  # type: ignore[arg-type]
-    user_defined = [p.piece for p in described.pieces if p.type == proto.ModelProto.SentencePiece.USER_DEFINED]
+    user_defined = [
+        p.piece for p in described.pieces if p.type == proto.ModelProto.SentencePiece.USER_DEFINED
+    ]
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined])
-    pieces = {id: described.pieces[id].piece for id in (trainer.eos_id, trainer.pad_id) if 0 <= id < len(described.pieces)}
+    pieces = {
+        id: described.pieces[id].piece
+        for id in (trainer.eos_id, trainer.pad_id)
+        if 0 <= id < len(described.pieces)
+    }
     return tokenizer, pieces.get(trainer.eos_id), pieces.get(trainer.pad_id)

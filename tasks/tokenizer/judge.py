@@ -1,8 +1,10 @@
-"""How good is a tokenizer on this corpus? Counts over a sample of each split, by language and by source.
+"""How good is a tokenizer on this corpus? Counts over a sample of each split, by language and by
+source.
 
-`bytes_per_token`: UTF-8 bytes over tokens. `fertility`: tokens over words, runs without white space. `unknown_frac`,
-`partial_character_frac` and `single_character_frac`: shares of tokens that are unknown, hold bytes of no whole text, or are one
-character. `round_trip_frac`: share of documents that come back byte for byte.
+`bytes_per_token`: UTF-8 bytes over tokens. `fertility`: tokens over words, runs without white
+space. `unknown_frac`, `partial_character_frac` and `single_character_frac`: shares of tokens that
+are unknown, hold bytes of no whole text, or are one character. `round_trip_frac`: share of
+documents that come back byte for byte.
 """
 
 from __future__ import annotations
@@ -33,12 +35,23 @@ def judge(documents: Artifact, rows: Rows, tokenizer: Tokenizer, seed: int) -> d
     for split in sorted(set(rows.split)):
         chosen = sample(rows, split, MEASURED_BYTES, seed)
         splits[split] = Counter[str]()
-        for text, stratum in zip(read_texts(documents, chosen), rows.stratum[chosen].tolist(), strict=True):
+        for text, stratum in zip(
+            read_texts(documents, chosen), rows.stratum[chosen].tolist(), strict=True
+        ):
             raw, ids = text.encode(), tokenizer.encode(text)
-            counts = {"documents": 1, "bytes": len(raw), "tokens": len(ids), "words": len(text.split())}
+            counts = {
+                "documents": 1,
+                "bytes": len(raw),
+                "tokens": len(ids),
+                "words": len(text.split()),
+            }
             counts |= {"partial": int(is_partial[ids].sum()), "single": int(is_single[ids].sum())}
             counts |= {"round_trips": int(tokenizer.decode_bytes(ids) == raw)}
-            counts |= {"unknown": int(np.sum(ids == tokenizer.unknown_id)) if tokenizer.unknown_id is not None else 0}
+            counts |= {
+                "unknown": int(np.sum(ids == tokenizer.unknown_id))
+                if tokenizer.unknown_id is not None
+                else 0
+            }
             source, language = rows.strata[stratum]
             for group in (
                 total,
@@ -47,7 +60,9 @@ def judge(documents: Artifact, rows: Rows, tokenizer: Tokenizer, seed: int) -> d
                 sources.setdefault(source, Counter()),
             ):
                 group.update(counts)
-    longest = sorted(range(tokenizer.vocab_size), key=lambda id: (-int(tokenizer.bytes_per_token[id]), id))[:LONGEST_SHOWN]
+    longest = sorted(
+        range(tokenizer.vocab_size), key=lambda id: (-int(tokenizer.bytes_per_token[id]), id)
+    )[:LONGEST_SHOWN]
     return _shares(total) | {
         "bytes_per_token": {split: _ratio(c, "bytes", "tokens") for split, c in splits.items()},
         "by_language": _table(languages),
@@ -73,7 +88,8 @@ def _table(groups: dict[str, Counter[str]]) -> dict[str, Any]:
     if rest := ranked[MAX_GROUPS:]:
         shown["(other)"] = sum((groups[name] for name in rest), Counter[str]())
     return {
-        name: {"documents": c["documents"], "bytes_per_token": _ratio(c, "bytes", "tokens")} | _shares(c)
+        name: {"documents": c["documents"], "bytes_per_token": _ratio(c, "bytes", "tokens")}
+        | _shares(c)
         for name, c in shown.items()
     }
 

@@ -1,11 +1,13 @@
-"""Refuses what a `tokenizer.json` must not hold: ids beyond any vocabulary, and patterns that take forever.
+"""Refuses what a `tokenizer.json` must not hold: ids beyond any vocabulary, and patterns that take
+forever.
 
-Patterns run in Oniguruma, which backtracks: `(a+)+$` over thirty letters is 2^30 steps. After ten million it gives up, in a panic
-in the middle of a text; until then it begins anew at every character. A repetition multiplies the ways to match when its body can
-match the same text in several ways, so what is repeated may hold no repetition of variable length, no choice beyond single
-characters, and no back-reference. That refuses every exponential pattern, and some harmless ones; no published tokenizer that is
-known has either. What is left is polynomial, with at most `MAX_RUNS` repetitions in a row. Repetitions that give nothing back
-(`*+`, `(?>…)`) do not count.
+Patterns run in Oniguruma, which backtracks: `(a+)+$` over thirty letters is 2^30 steps. After ten
+million it gives up, in a panic in the middle of a text; until then it begins anew at every
+character. A repetition multiplies the ways to match when its body can match the same text in
+several ways, so what is repeated may hold no repetition of variable length, no choice beyond single
+characters, and no back-reference. That refuses every exponential pattern, and some harmless ones;
+no published tokenizer that is known has either. What is left is polynomial, with at most `MAX_RUNS`
+repetitions in a row. Repetitions that give nothing back (`*+`, `(?>…)`) do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ MAX_GROUPS_DEEP = 32
 MAX_REPEATS = 1000
 MAX_RUNS = 4
 
-ESCAPE = re.compile(r"\\(?:[pP]\{[^}]*\}|x\{[^}]*\}|[kg](?:<[^>]*>|'[^']*')|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
+ESCAPE = re.compile(
+    r"\\(?:[pP]\{[^}]*\}|x\{[^}]*\}|[kg](?:<[^>]*>|'[^']*')|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{1,2}|.)",
+    re.DOTALL,
+)
 REFERENCE = re.compile(r"\\(?:[1-9]|[kg][<'])")
 QUANTIFIER = re.compile(r"([*+?]|\{\d*,?\d*\})([+?]?)")
 OPENING = re.compile(r"\((?:\?(?:#[^)]*\)|<?[=!]|>|<[^>]*>|'[^']*'|[a-zA-Z-]*:|[a-zA-Z-]*\)))?")
@@ -40,7 +45,11 @@ def check_tokenizer(described: Mapping[str, Any]) -> None:
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     ids = list(vocabulary.values()) if isinstance(vocabulary, Mapping) else []
     added = described.get("added_tokens")
-    ids += [token.get("id") for token in added if isinstance(token, Mapping)] if isinstance(added, list) else []
+    ids += (
+        [token.get("id") for token in added if isinstance(token, Mapping)]
+        if isinstance(added, list)
+        else []
+    )
     if odd := [id for id in ids if not (type(id) is int and 0 <= id <= MAX_ID)]:
         raise ValueError(f"id {str(odd[0])[:40]} is not a whole number up to {MAX_ID:,}")
 
@@ -60,7 +69,8 @@ def _patterns(value: Any) -> Iterator[str]:
 
 @dataclass
 class _Piece:
-    """What has been read of a pattern: how many repetitions can give back, and whether it can match in several ways."""
+    """What has been read of a pattern: how many repetitions can give back, and whether it can match
+    in several ways."""
 
     runs: int = 0
     varies: bool = False
@@ -69,7 +79,8 @@ class _Piece:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises BadPattern for a pattern that may take exponential time, and for one that is not understood."""
+    """Raises BadPattern for a pattern that may take exponential time, and for one that is not
+    understood."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise BadPattern(f"a pattern has more than {MAX_PATTERN_CHARS:,} characters")
     end, _ = _choice(pattern, 0, 0)
@@ -80,7 +91,9 @@ def check_pattern(pattern: str) -> None:
 def _choice(pattern: str, at: int, depth: int) -> tuple[int, _Piece]:
     """Alternatives up to the end of their group."""
     if depth > MAX_GROUPS_DEEP:
-        raise BadPattern(f"{_shown(pattern)} has groups in groups for more than {MAX_GROUPS_DEEP} levels")
+        raise BadPattern(
+            f"{_shown(pattern)} has groups in groups for more than {MAX_GROUPS_DEEP} levels"
+        )
     branches = []
     while True:
         at, branch = _sequence(pattern, at, depth)
@@ -100,7 +113,11 @@ def _sequence(pattern: str, at: int, depth: int) -> tuple[int, _Piece]:
     whole, num_pieces = _Piece(), 0
     while at < len(pattern) and pattern[at] not in "|)":
         at, piece, takes_text = _atom(pattern, at, depth)
-        while at < len(pattern) and (found := QUANTIFIER.match(pattern, at)) and found.group() not in ("{}", "{,}"):
+        while (
+            at < len(pattern)
+            and (found := QUANTIFIER.match(pattern, at))
+            and found.group() not in ("{}", "{,}")
+        ):
             at, piece = found.end(), _repeated(pattern, piece, found.group(1), found.group(2))
         num_pieces += takes_text
         whole.runs += piece.runs
@@ -118,7 +135,10 @@ def _repeated(pattern: str, piece: _Piece, times: str, suffix: str) -> _Piece:
     if suffix == "+" and times.startswith("{"):
         raise BadPattern(f"{_shown(pattern)} repeats a repetition")
     if high > 1 and piece.varies:
-        raise BadPattern(f"{_shown(pattern)} repeats what can match in several ways, which may take exponential time")
+        raise BadPattern(
+            f"{_shown(pattern)} repeats what can match in several ways, which may take exponential"
+            " time"
+        )
     if low > MAX_REPEATS or (high != _ENDLESS and high > MAX_REPEATS):
         raise BadPattern(f"{_shown(pattern)} repeats more than {MAX_REPEATS:,} times")
     if suffix == "+" or low == high:
@@ -140,13 +160,18 @@ def _bounds(times: str) -> tuple[int, int]:
 
 
 def _atom(pattern: str, at: int, depth: int) -> tuple[int, _Piece, bool]:
-    """(place behind it, what it is, whether it takes text) of a character, a class, an escape or a group."""
+    """(place behind it, what it is, whether it takes text) of a character, a class, an escape or a
+    group."""
     if pattern[at] == "\\":
         if REFERENCE.match(pattern, at):
             raise BadPattern(f"{_shown(pattern)} refers back to a group")
         if not (escape := ESCAPE.match(pattern, at)):
             raise BadPattern(f"{_shown(pattern)} ends in a backslash")
-        return escape.end(), _Piece(), escape.group() not in (r"\b", r"\B", r"\A", r"\z", r"\Z", r"\G")
+        return (
+            escape.end(),
+            _Piece(),
+            escape.group() not in (r"\b", r"\B", r"\A", r"\z", r"\Z", r"\G"),
+        )
     if pattern[at] == "[":
         return _class_end(pattern, at), _Piece(), True
     if pattern[at] != "(":
@@ -155,7 +180,11 @@ def _atom(pattern: str, at: int, depth: int) -> tuple[int, _Piece, bool]:
     assert opening is not None
     if opening.group() == "(" and pattern.startswith("(?", at):
         raise BadPattern(f"{_shown(pattern)} has a group of a kind that is not known here")
-    if "x" in opening.group().removeprefix("(?").partition("-")[0] and opening.group()[-1] in ":)" and "#" not in opening.group():
+    if (
+        "x" in opening.group().removeprefix("(?").partition("-")[0]
+        and opening.group()[-1] in ":)"
+        and "#" not in opening.group()
+    ):
         raise BadPattern(f"{_shown(pattern)} is written with comments, which are not read here")
     if opening.group().endswith(")"):  # a comment, or options for what follows
         return opening.end(), _Piece(), False
@@ -174,7 +203,9 @@ def _atom(pattern: str, at: int, depth: int) -> tuple[int, _Piece, bool]:
 def _is_of_characters(body: str) -> bool:
     """Whether a body is a choice of different single characters, such as `a|b|,`."""
     branches = body.split("|")
-    return all(len(branch) == 1 and branch not in ".^$" for branch in branches) and len(set(branches)) == len(branches)
+    return all(len(branch) == 1 and branch not in ".^$" for branch in branches) and len(
+        set(branches)
+    ) == len(branches)
 
 
 def _class_end(pattern: str, at: int) -> int:

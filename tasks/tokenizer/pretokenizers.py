@@ -1,14 +1,18 @@
-"""Where may text be cut before it is made of tokens? Pre-tokenisers by name, and the cuts that no pre-token crosses.
+"""Where may text be cut before it is made of tokens? Pre-tokenisers by name, and the cuts that no
+pre-token crosses.
 
-`bounded` is ours: words with one leading sign, groups of three digits, signs, line ends, spaces, each bounded in length, which
-keeps training and encoding linear on text without spaces; marks belong to words, since cutting at them would tear every
-syllable of Indic scripts. `gpt2` (Radford et al. 2019) and `gpt4` (one to three digits together) are the expressions that the
-tokenizer.json files of those models hold, letter for letter; `llama3` is the latter with words taken whole where they are
-tokens. `none` cuts nowhere: merges may cross words, and whole texts are words, so training needs time and memory.
+`bounded` is ours: words with one leading sign, groups of three digits, signs, line ends, spaces,
+each bounded in length, which keeps training and encoding linear on text without spaces; marks
+belong to words, since cutting at them would tear every syllable of Indic scripts. `gpt2` (Radford
+et al. 2019) and `gpt4` (one to three digits together) are the expressions that the tokenizer.json
+files of those models hold, letter for letter; `llama3` is the latter with words taken whole where
+they are tokens. `none` cuts nowhere: merges may cross words, and whole texts are words, so training
+needs time and memory.
 
-`word_cuts` gives an expression whose matches partition a text into words that are encoded apart with the ids of the whole: it
-cuts only at ASCII letters, digits and signs, before blanks and after the last line end of a run of them, where each expression
-has a border whatever stands around. None where nothing is known of a tokenizer's borders.
+`word_cuts` gives an expression whose matches partition a text into words that are encoded apart
+with the ids of the whole: it cuts only at ASCII letters, digits and signs, before blanks and after
+the last line end of a run of them, where each expression has a border whatever stands around. None
+where nothing is known of a tokenizer's borders.
 """
 
 from __future__ import annotations
@@ -44,10 +48,11 @@ MAX_BOUNDED_BYTES = 65 * 4
 """The longest pre-token of `bounded`, in bytes."""
 
 BLANKS = r"\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""What `\\s` is to the pre-tokenizer's regular expressions, less line ends. Python's own `\\s` has U+001C to U+001F too."""
+"""What `\\s` is to the pre-tokenizer's regular expressions, less line ends. Python's own `\\s` has
+U+001C to U+001F too."""
 
-# No pre-token goes on after a letter or digit into a sign or line end, after any of these into a blank, or beyond the last line
-# end of a run of spaces.
+# No pre-token goes on after a letter or digit into a sign or line end, after any of these into a
+# blank, or beyond the last line end of a run of spaces.
 _AFTER_LINE_ENDS = re.compile(
     rf"[{BLANKS}]*(?:[^\r\n{BLANKS}A-Za-z0-9]*[A-Za-z0-9]+(?=[!-/:-@\[-`{{-~\r\n])|[^\r\n{BLANKS}]+(?:[\r\n{BLANKS}]*[\r\n])?)"
     rf"|[\r\n{BLANKS}]*[\r\n]|[{BLANKS}]+"
@@ -74,26 +79,33 @@ def byte_level(name: PreTokenizerName) -> PreTokenizer:
         return letters
     if name == "gpt2":  # spelled as in GPT-2's own file, which other programs know
         return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PATTERNS[name]), behavior="isolated"), letters])
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(PATTERNS[name]), behavior="isolated"), letters]
+    )
 
 
 def word_cuts(model: Tokenizer) -> re.Pattern[str] | None:
-    """An expression whose matches are words that are encoded alone with the ids of the whole; None where none is known."""
+    """An expression whose matches are words that are encoded alone with the ids of the whole; None
+    where none is known."""
     return _CUTS.get(split_pattern(model) or "")
 
 
 def split_pattern(model: Tokenizer) -> str | None:
-    """The one expression that cuts text before anything else; None where something looks across its cuts."""
+    """The one expression that cuts text before anything else; None where something looks across its
+    cuts."""
     described = json.loads(model.to_str())
     # So do normalisers, and added tokens that are no special tokens.
-    if described["normalizer"] is not None or not all(token["special"] for token in described["added_tokens"]):
+    if described["normalizer"] is not None or not all(
+        token["special"] for token in described["added_tokens"]
+    ):
         return None
     return _pattern(described["pre_tokenizer"])
 
 
 @functools.cache
 def letter_bytes() -> dict[str, int]:
-    """The 256 letters that byte-level tokenizers write bytes with (GPT-2): printable Latin-1 as itself, others from U+0100 on."""
+    """The 256 letters that byte-level tokenizers write bytes with (GPT-2): printable Latin-1 as
+    itself, others from U+0100 on."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in shown]
     letters = {chr(b): b for b in shown} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
@@ -114,5 +126,9 @@ def _pattern(described: dict[str, Any] | None) -> str | None:
     if described["type"] != "Sequence":
         return None
     first, *rest = described["pretokenizers"]
-    only_letters = [r for r in rest if r["type"] == "ByteLevel" and not r["use_regex"] and not r["add_prefix_space"]]
+    only_letters = [
+        r
+        for r in rest
+        if r["type"] == "ByteLevel" and not r["use_regex"] and not r["add_prefix_space"]
+    ]
     return _pattern(first) if len(only_letters) == len(rest) else None

@@ -1,12 +1,15 @@
 """Which documents stand for a corpus? A sample by bytes, spread over sources and languages.
 
-A stratum is the documents of one source and one identified language. The bytes wanted are shared out in proportion to the
-strata's own bytes raised to `exponent`: 1 keeps the mixture of the corpus, 0 gives every stratum the same, 0.3 to 0.7 lifts
-rare languages (Conneau et al. 2020, section 3.1, sample so). A stratum with less than its share gives all it has, and the
-others share the rest. Within a stratum documents are taken in the order of a keyed hash of their ids, so a sample depends on
-nothing but ids, sizes and the seed. What one stratum takes too much, by its last document, the next one takes less.
+A stratum is the documents of one source and one identified language. The bytes wanted are shared
+out in proportion to the strata's own bytes raised to `exponent`: 1 keeps the mixture of the corpus,
+0 gives every stratum the same, 0.3 to 0.7 lifts rare languages (Conneau et al. 2020, section 3.1,
+sample so). A stratum with less than its share gives all it has, and the others share the rest.
+Within a stratum documents are taken in the order of a keyed hash of their ids, so a sample depends
+on nothing but ids, sizes and the seed. What one stratum takes too much, by its last document, the
+next one takes less.
 
-Columns in: `id`, `text` (its length only), `source`, `language`, `split`. Cost: about 100 bytes of memory per document.
+Columns in: `id`, `text` (its length only), `source`, `language`, `split`. Cost: about 100 bytes of
+memory per document.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ UNKNOWN_LANGUAGE = "und"
 
 @dataclass(frozen=True)
 class Rows:
-    """Facts of every document, in file order: ids uint8 (documents, 16), the rest one value per document."""
+    """Facts of every document, in file order: ids uint8 (documents, 16), the rest one value per
+    document."""
 
     ids: np.ndarray
     num_bytes: np.ndarray
@@ -49,7 +53,10 @@ def list_rows(documents: Artifact) -> Rows:
             sizes.append(pc.binary_length(batch["text"]).to_numpy().astype(np.int64))
             splits.append(np.array(batch["split"].to_pylist(), object))
             sources, languages = (batch[name].to_pylist() for name in ("source", "language"))
-            names += [(source or "", language or UNKNOWN_LANGUAGE) for source, language in zip(sources, languages, strict=True)]
+            names += [
+                (source or "", language or UNKNOWN_LANGUAGE)
+                for source, language in zip(sources, languages, strict=True)
+            ]
     if not ids:
         raise StageFailure("tokenizer got no documents; loosen the filters or give more documents")
     strata = tuple(sorted(set(names)))
@@ -59,9 +66,12 @@ def list_rows(documents: Artifact) -> Rows:
 
 
 def sample(rows: Rows, split: str, max_bytes: int, seed: int, exponent: float = 1.0) -> np.ndarray:
-    """Mask (documents,) of a sample of a split: at least `max_bytes`, by less than one document, where there are as many."""
+    """Mask (documents,) of a sample of a split: at least `max_bytes`, by less than one document,
+    where there are as many."""
     mask = rows.split == split
-    available = np.bincount(rows.stratum[mask], rows.num_bytes[mask], len(rows.strata)).astype(np.int64)
+    available = np.bincount(rows.stratum[mask], rows.num_bytes[mask], len(rows.strata)).astype(
+        np.int64
+    )
     if available.sum() <= max_bytes:
         return mask
     order = np.flatnonzero(mask)
@@ -69,7 +79,9 @@ def sample(rows: Rows, split: str, max_bytes: int, seed: int, exponent: float = 
     ends = np.searchsorted(rows.stratum[order], np.arange(len(rows.strata)), "right")
     mask = np.zeros(len(mask), bool)
     begin, owed = 0, 0.0
-    for end, quota in zip(ends.tolist(), share_out(available, max_bytes, exponent).tolist(), strict=True):
+    for end, quota in zip(
+        ends.tolist(), share_out(available, max_bytes, exponent).tolist(), strict=True
+    ):
         members = order[begin:end]
         before = np.cumsum(rows.num_bytes[members]) - rows.num_bytes[members]
         taken = members[before < quota + owed - 1e-6]
@@ -99,7 +111,9 @@ def share_out(available: np.ndarray, wanted: int, exponent: float) -> np.ndarray
 def describe_strata(rows: Rows, split: str, mask: np.ndarray) -> dict[str, Any]:
     """{source/language: {bytes, sampled_bytes}} of a split."""
     of_split = rows.split == split
-    totals, taken = (np.bincount(rows.stratum[m], rows.num_bytes[m], len(rows.strata)) for m in (of_split, mask))
+    totals, taken = (
+        np.bincount(rows.stratum[m], rows.num_bytes[m], len(rows.strata)) for m in (of_split, mask)
+    )
     return {
         f"{source}/{language}": {"bytes": int(totals[k]), "sampled_bytes": int(taken[k])}
         for k, (source, language) in enumerate(rows.strata)

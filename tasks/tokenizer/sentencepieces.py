@@ -1,15 +1,19 @@
-"""Unigram and byte-pair pieces, trained with `sentencepiece` (Kudo 2018; Kudo and Richardson 2018), run by `tokenizers`.
+"""Unigram and byte-pair pieces, trained with `sentencepiece` (Kudo 2018; Kudo and Richardson 2018),
+run by `tokenizers`.
 
-sentencepiece trains under identity rules: no normalisation, no added or removed spaces. It silently skips lines
-longer than its limit and lines with the signs it uses itself; here text is cut to chunks below the limit, at spaces or
-between code points, so nothing is skipped. Rare characters, and those signs (U+2581 for a space, U+2585, tab, NUL),
-get no piece and are encoded as bytes; text is cut around them. At most half of the vocabulary goes to single characters.
+sentencepiece trains under identity rules: no normalisation, no added or removed spaces. It silently
+skips lines longer than its limit and lines with the signs it uses itself; here text is cut to
+chunks below the limit, at spaces or between code points, so nothing is skipped. Rare characters,
+and those signs (U+2581 for a space, U+2585, tab, NUL), get no piece and are encoded as bytes; text
+is cut around them. At most half of the vocabulary goes to single characters.
 
-The trained pieces are rewritten as a `tokenizers` model with real spaces instead of U+2581: then U+2581 in
-text is a character like any other and comes back. Pieces hold spaces only at their start, so the best segmentation falls apart
-before each run of spaces, and each such word is segmented alone (and remembered). Two things keep text from spelling byte and
-special tokens: their scores lose against any spelling in single characters, and printable ASCII always has those. Byte pairs
-need no such thing: no merge makes them. A pair of pieces merges where both together are a piece, earlier trained ones first.
+The trained pieces are rewritten as a `tokenizers` model with real spaces instead of U+2581: then
+U+2581 in text is a character like any other and comes back. Pieces hold spaces only at their start,
+so the best segmentation falls apart before each run of spaces, and each such word is segmented
+alone (and remembered). Two things keep text from spelling byte and special tokens: their scores
+lose against any spelling in single characters, and printable ASCII always has those. Byte pairs
+need no such thing: no merge makes them. A pair of pieces merges where both together are a piece,
+earlier trained ones first.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ NUM_THREADS = 4  # a constant: the order of floating-point sums, and so the mode
 
 @dataclass
 class ChunkCount:
-    """Bytes of text that went to the trainer, and of characters without pieces, which it need not see."""
+    """Bytes of text that went to the trainer, and of characters without pieces, which it need not
+    see."""
 
     used_bytes: int = 0
     uncovered_bytes: int = 0
@@ -58,7 +63,9 @@ class VocabularyTooLarge(ValueError):
         self.limit = limit
 
 
-def train_pieces(texts: list[str], vocab_size: int, method: Method) -> tuple[Tokenizer, bytes, ChunkCount]:
+def train_pieces(
+    texts: list[str], vocab_size: int, method: Method
+) -> tuple[Tokenizer, bytes, ChunkCount]:
     """(tokenizer, sentencepiece model file, what went into training).
 
     Raises StageFailure with the largest possible size when the text is too small for `vocab_size`.
@@ -67,16 +74,20 @@ def train_pieces(texts: list[str], vocab_size: int, method: Method) -> tuple[Tok
         model, count = train_model(texts, vocab_size, method)
     except VocabularyTooLarge as error:
         limit = error.limit
-        # A smaller vocabulary gives fewer characters a piece, which may lower the limit again; small texts train fast.
+        # A smaller vocabulary gives fewer characters a piece, which may lower the limit again;
+        # small texts train fast.
         while limit >= MIN_VOCAB_SIZE:
             try:
                 train_model(texts, limit, method)
                 break
             except VocabularyTooLarge as lower:
                 limit = lower.limit
-        smaller = f"set tokenizer.vocab_size={limit} or less, or " if limit >= MIN_VOCAB_SIZE else ""
+        smaller = (
+            f"set tokenizer.vocab_size={limit} or less, or " if limit >= MIN_VOCAB_SIZE else ""
+        )
         raise StageFailure(
-            f"tokenizer.vocab_size ({vocab_size}) is more pieces than this text has; {smaller}tokenizer=bpe, or give more text"
+            f"tokenizer.vocab_size ({vocab_size}) is more pieces than this text has;"
+            f" {smaller}tokenizer=bpe, or give more text"
         ) from error
     return from_sentencepiece(model, method), model, count
 
@@ -92,7 +103,9 @@ def train_model(texts: list[str], vocab_size: int, method: Method) -> tuple[byte
     count, model = ChunkCount(), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(chunk for text in texts for chunk in split_chunks(text, without, count)),
+            sentence_iterator=(
+                chunk for text in texts for chunk in split_chunks(text, without, count)
+            ),
             model_writer=model,
             model_type=method,
             vocab_size=vocab_size,
@@ -118,7 +131,10 @@ def train_model(texts: list[str], vocab_size: int, method: Method) -> tuple[byte
     except RuntimeError as error:
         if found := re.search(r"Please set it to a value <= (\d+)", str(error)):
             raise VocabularyTooLarge(int(found[1])) from error
-        raise StageFailure(f"sentencepiece could not train a vocabulary of {vocab_size} ({error}); try tokenizer=bpe") from error
+        raise StageFailure(
+            f"sentencepiece could not train a vocabulary of {vocab_size} ({error}); try"
+            " tokenizer=bpe"
+        ) from error
     return model.getvalue(), count
 
 
@@ -129,22 +145,36 @@ def from_sentencepiece(model: bytes, method: Method) -> Tokenizer:
     trained = sentencepiece.SentencePieceProcessor(model_proto=model)
     vocabulary, special = [], []
     for id in range(trained.vocab_size()):
-        spelled = not (trained.is_byte(id) or trained.is_control(id) or trained.is_unknown(id) or trained.is_unused(id))
+        spelled = not (
+            trained.is_byte(id)
+            or trained.is_control(id)
+            or trained.is_unknown(id)
+            or trained.is_unused(id)
+        )
         piece = trained.id_to_piece(id)
-        vocabulary.append((piece.replace(SPACE, " "), trained.get_score(id)) if spelled else (piece, UNREACHABLE_SCORE))
+        vocabulary.append(
+            (piece.replace(SPACE, " "), trained.get_score(id))
+            if spelled
+            else (piece, UNREACHABLE_SCORE)
+        )
         special += [piece] if trained.is_control(id) else []
     if method == "unigram":
-        tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True))
+        tokenizer = Tokenizer(
+            models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True)
+        )
     else:
         tokenizer = Tokenizer(byte_pairs(vocabulary, trained.id_to_piece(trained.unk_id())))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SPACE_PATTERN), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in special]
+    )
     return tokenizer
 
 
 def byte_pairs(vocabulary: Sequence[tuple[str, float]], unknown: str) -> models.BPE:
-    """Merges that build the same pieces: every split of a piece into two others, in the order of the pieces' scores."""
+    """Merges that build the same pieces: every split of a piece into two others, in the order of
+    the pieces' scores."""
     scores = dict(vocabulary)
     merges = []
     for rank, (piece, score) in enumerate(vocabulary):
@@ -155,12 +185,21 @@ def byte_pairs(vocabulary: Sequence[tuple[str, float]], unknown: str) -> models.
             if all(scores.get(part, UNREACHABLE_SCORE) != UNREACHABLE_SCORE for part in parts):
                 merges.append((-score, rank, cut, parts))
     ids = {piece: id for id, (piece, _) in enumerate(vocabulary)}
-    return models.BPE(ids, [parts for *_, parts in sorted(merges)], unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    return models.BPE(
+        ids,
+        [parts for *_, parts in sorted(merges)],
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=True,
+    )
 
 
 def choose_characters(counts: Counter[str], vocab_size: int) -> set[str]:
-    """Characters that get pieces: the usual share of the text, or fewer to leave longer pieces half of the vocabulary."""
-    ranked = sorted(((n, c) for c, n in counts.items() if c not in RESERVED), key=lambda x: (-x[0], x[1]))
+    """Characters that get pieces: the usual share of the text, or fewer to leave longer pieces half
+    of the vocabulary."""
+    ranked = sorted(
+        ((n, c) for c, n in counts.items() if c not in RESERVED), key=lambda x: (-x[0], x[1])
+    )
     total = sum(n for n, _ in ranked)
     chosen, covered = set(PRINTABLE_ASCII), 0
     for number, character in ranked[: (vocab_size - MIN_VOCAB_SIZE) // 2]:
@@ -172,7 +211,8 @@ def choose_characters(counts: Counter[str], vocab_size: int) -> set[str]:
 
 
 def split_chunks(text: str, without: Mapping[int, str], count: ChunkCount) -> Iterator[str]:
-    """Pieces of at most MAX_CHUNK_BYTES that the trainer takes whole, cut before a space where there is one.
+    """Pieces of at most MAX_CHUNK_BYTES that the trainer takes whole, cut before a space where
+    there is one.
 
     `without` maps the characters that have no piece to NUL; text is cut around them.
     """

@@ -1,13 +1,17 @@
-"""Which tokens should text be made of? Train a tokenizer on the training documents, or take a given one, and measure it.
+"""Which tokens should text be made of? Train a tokenizer on the training documents, or take a given
+one, and measure it.
 
-Methods: byte-level BPE and WordPiece (`tasks.tokenizer.bpe`), Unigram and sentencepiece's BPE (`tasks.tokenizer.sentencepieces`), or a file that is
-there (`tasks.tokenizer.importing`). All are lossless and never read special tokens from text; those trained here keep end-of-text
-at id 0 and padding at id 1, and further special tokens at the end. Columns in: `id`, `text`, `source`, `language`, `split`;
-only rows of split `train` are trained on. Out: `tokenizer.json` (and sentencepiece's own `tokenizer.model` where there is one),
-`tokenizer_config.json`, `bytes_per_token.npy`: a folder that Hugging Face's AutoTokenizer reads.
+Methods: byte-level BPE and WordPiece (`tasks.tokenizer.bpe`), Unigram and sentencepiece's BPE
+(`tasks.tokenizer.sentencepieces`), or a file that is there (`tasks.tokenizer.importing`). All are
+lossless and never read special tokens from text; those trained here keep end-of-text at id 0 and
+padding at id 1, and further special tokens at the end. Columns in: `id`, `text`, `source`,
+`language`, `split`; only rows of split `train` are trained on. Out: `tokenizer.json` (and
+sentencepiece's own `tokenizer.model` where there is one), `tokenizer_config.json`,
+`bytes_per_token.npy`: a folder that Hugging Face's AutoTokenizer reads.
 
-Cost: a corpus larger than `sample_bytes` is sampled over sources and languages (`tasks.tokenizer.sample`); BPE and WordPiece
-stream it, the others hold it in memory. What is measured: `tasks.tokenizer.judge`. Leaves out: normalisation of text.
+Cost: a corpus larger than `sample_bytes` is sampled over sources and languages
+(`tasks.tokenizer.sample`); BPE and WordPiece stream it, the others hold it in memory. What is
+measured: `tasks.tokenizer.judge`. Leaves out: normalisation of text.
 """
 
 from __future__ import annotations
@@ -66,9 +70,11 @@ RESERVED_TOKEN = "<|reserved_{}|>"
 @dataclass(frozen=True)
 class TokenizerConfig:
     kind: Literal["bpe", "unigram", "wordpiece", "sentencepiece_bpe", "import"] = "bpe"
-    """Byte-level BPE or WordPiece; Unigram or BPE of sentencepiece, with byte fallback; or the file at `path`."""
+    """Byte-level BPE or WordPiece; Unigram or BPE of sentencepiece, with byte fallback; or the file
+    at `path`."""
     vocab_size: int = 4096
-    """Tokens, special tokens included; an import keeps its own. BPE gives fewer when the text has no more pairs to merge."""
+    """Tokens, special tokens included; an import keeps its own. BPE gives fewer when the text has
+    no more pairs to merge."""
     sample_bytes: int = 100_000_000
     """Train on at most about this much text (UTF-8)."""
     seed: int = 0
@@ -76,7 +82,8 @@ class TokenizerConfig:
     sample_exponent: float = 1.0
     """1: the mixture of the corpus; towards 0: every source and language alike."""
     pre_tokenizer: PreTokenizerName = "bounded"
-    """Where byte-level BPE cuts text first; WordPiece needs `bounded`, sentencepiece cuts before spaces."""
+    """Where byte-level BPE cuts text first; WordPiece needs `bounded`, sentencepiece cuts before
+    spaces."""
     pad_vocab_to: int = 1
     """Reserved special tokens make the vocabulary a multiple of this, which suits matrix units."""
     special_tokens: tuple[str, ...] = ()
@@ -84,7 +91,8 @@ class TokenizerConfig:
     chat_template: str | None = None
     """Jinja text for `apply_chat_template`; an import's own where null."""
     path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """What `import` reads: tokenizer.json, a sentencepiece .model, or a folder; its content is in the key."""
+    """What `import` reads: tokenizer.json, a sentencepiece .model, or a folder; its content is in
+    the key."""
     eos_token: str | None = None
     """End of text of an import, where its files do not say."""
     pad_token: str | None = None
@@ -92,49 +100,93 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         if self.kind != "import" and self.path is not None:
-            raise ConfigError(f"path ({self.path}) belongs to kind=import; write tokenizer=import tokenizer.path=FILE")
-        if self.kind != "import" and not SMALLEST[self.kind] <= self.vocab_size - len(self.special_tokens) <= MAX_VOCAB_SIZE:
             raise ConfigError(
-                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {SMALLEST[self.kind] + len(self.special_tokens)}, "
-                f"what bytes and special tokens take, to {MAX_VOCAB_SIZE}; try 4096"
+                f"path ({self.path}) belongs to kind=import; write tokenizer=import"
+                " tokenizer.path=FILE"
+            )
+        if (
+            self.kind != "import"
+            and not SMALLEST[self.kind]
+            <= self.vocab_size - len(self.special_tokens)
+            <= MAX_VOCAB_SIZE
+        ):
+            raise ConfigError(
+                f"vocab_size ({self.vocab_size}) of {self.kind} must be from"
+                f" {SMALLEST[self.kind] + len(self.special_tokens)}, what bytes and special tokens"
+                f" take, to {MAX_VOCAB_SIZE}; try 4096"
             )
         if self.kind != "import" and (self.eos_token or self.pad_token):
-            raise ConfigError(f"eos_token and pad_token are for kind=import; {self.kind} has {END_OF_TEXT} and {PAD}")
+            raise ConfigError(
+                f"eos_token and pad_token are for kind=import; {self.kind} has {END_OF_TEXT} and"
+                f" {PAD}"
+            )
         if self.sample_bytes < 1:
-            raise ConfigError(f"sample_bytes ({self.sample_bytes}) must be at least 1; try 100000000")
+            raise ConfigError(
+                f"sample_bytes ({self.sample_bytes}) must be at least 1; try 100000000"
+            )
         if not 0 <= self.sample_exponent <= 1:
-            raise ConfigError(f"sample_exponent ({self.sample_exponent}) must lie between 0 and 1; 1 keeps the corpus' mixture")
+            raise ConfigError(
+                f"sample_exponent ({self.sample_exponent}) must lie between 0 and 1; 1 keeps the"
+                " corpus' mixture"
+            )
         if self.pre_tokenizer != "bounded" and self.kind != "bpe":
-            raise ConfigError(f"pre_tokenizer ({self.pre_tokenizer}) is for kind=bpe; leave it at bounded for {self.kind}")
+            raise ConfigError(
+                f"pre_tokenizer ({self.pre_tokenizer}) is for kind=bpe; leave it at bounded for"
+                f" {self.kind}"
+            )
         if not 1 <= self.pad_vocab_to <= 4096:
-            raise ConfigError(f"pad_vocab_to ({self.pad_vocab_to}) must lie between 1 and 4096; try 64 or 128")
+            raise ConfigError(
+                f"pad_vocab_to ({self.pad_vocab_to}) must lie between 1 and 4096; try 64 or 128"
+            )
         own = [*SPECIAL_TOKENS, UNKNOWN]
-        taken = [t for k, t in enumerate(self.special_tokens) if not t.strip() or t in own or t in self.special_tokens[:k]]
+        taken = [
+            t
+            for k, t in enumerate(self.special_tokens)
+            if not t.strip() or t in own or t in self.special_tokens[:k]
+        ]
         if taken:
-            raise ConfigError(f"special_tokens ({taken[0]!r}) must be names of their own; {', '.join(own)} are there already")
+            raise ConfigError(
+                f"special_tokens ({taken[0]!r}) must be names of their own; {', '.join(own)} are"
+                " there already"
+            )
 
     def input_files(self) -> dict[str, Path]:
-        """{name: file}, whose contents enter the key. Raises ConfigError where an import has none."""
+        """{name: file}, whose contents enter the key. Raises ConfigError where an import has
+        none."""
         if self.kind != "import":
             return {}
         if self.path is None:
-            raise ConfigError("tokenizer.path (null) must name what tokenizer=import reads; write tokenizer.path=FILE")
+            raise ConfigError(
+                "tokenizer.path (null) must name what tokenizer=import reads; write"
+                " tokenizer.path=FILE"
+            )
         return imported_files(self.path)
 
 
-def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig, run_parts: RunParts = serial) -> Artifact:
+def train_tokenizer(
+    documents: Artifact, out_dir: Path, config: TokenizerConfig, run_parts: RunParts = serial
+) -> Artifact:
     """Train a tokenizer on documents of split `train`, or import one.
 
-    Deterministic for equal documents and config. Raises StageFailure when there is no text to train on, less than a
-    sentencepiece vocabulary of this size needs, or when documents do not come back.
+    Deterministic for equal documents and config. Raises StageFailure when there is no text to train
+    on, less than a sentencepiece vocabulary of this size needs, or when documents do not come back.
     """
     rows = list_rows(documents)
     chosen = sample(rows, "train", config.sample_bytes, config.seed, config.sample_exponent)
     sampled_bytes = int(rows.num_bytes[chosen].sum())
     if not sampled_bytes:
-        raise StageFailure("tokenizer found no text in split train; loosen the filters or give more documents")
-    metrics: dict[str, Any] = {"kind": config.kind, "strata": describe_strata(rows, "train", chosen)}
-    counters: dict[str, Any] = {"documents": int(chosen.sum()), "bytes": sampled_bytes, "skipped_bytes": 0}
+        raise StageFailure(
+            "tokenizer found no text in split train; loosen the filters or give more documents"
+        )
+    metrics: dict[str, Any] = {
+        "kind": config.kind,
+        "strata": describe_strata(rows, "train", chosen),
+    }
+    counters: dict[str, Any] = {
+        "documents": int(chosen.sum()),
+        "bytes": sampled_bytes,
+        "skipped_bytes": 0,
+    }
     eos_token, pad_token, template = END_OF_TEXT, PAD, config.chat_template
     trained_size = config.vocab_size - len(config.special_tokens)
     model_file: bytes | None = None
@@ -143,7 +195,11 @@ def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig,
         counters |= {"documents": 0, "bytes": 0}
         given = import_tokenizer(config.path, config.eos_token, config.pad_token)
         model, model_file = given.model, given.model_file
-        eos_token, pad_token, template = given.eos_token, given.pad_token, template or given.chat_template
+        eos_token, pad_token, template = (
+            given.eos_token,
+            given.pad_token,
+            template or given.chat_template,
+        )
     elif config.kind in ("bpe", "wordpiece"):
         texts = read_texts(documents, chosen)
         if config.kind == "bpe":
@@ -152,27 +208,38 @@ def train_tokenizer(documents: Artifact, out_dir: Path, config: TokenizerConfig,
             model = bpe.train_wordpiece(texts, trained_size)
     else:
         method: sentencepieces.Method = "unigram" if config.kind == "unigram" else "bpe"
-        model, model_file, training = sentencepieces.train_pieces(list(read_texts(documents, chosen)), trained_size, method)
+        model, model_file, training = sentencepieces.train_pieces(
+            list(read_texts(documents, chosen)), trained_size, method
+        )
         counters["uncovered_bytes"] = training.uncovered_bytes
         counters["skipped_bytes"] = sampled_bytes - training.used_bytes - training.uncovered_bytes
     if model_file is not None:
         (out_dir / MODEL_FILE).write_bytes(model_file)
     add_special_tokens(model, config.special_tokens, config.pad_vocab_to)
-    tokenizer = save_tokenizer(model, out_dir, eos_token, pad_token, config.special_tokens, template)
+    tokenizer = save_tokenizer(
+        model, out_dir, eos_token, pad_token, config.special_tokens, template
+    )
     metrics |= {"vocab_size": tokenizer.vocab_size} | judge(documents, rows, tokenizer, config.seed)
     if metrics["round_trip_frac"] < 1.0:
         raise StageFailure(
-            f"the {config.kind} tokenizer does not give {1 - metrics['round_trip_frac']:.2%} of documents back byte for byte; "
-            "take one without normalisation that has a token for every byte, e.g. tokenizer=bpe"
+            f"the {config.kind} tokenizer does not give {1 - metrics['round_trip_frac']:.2%} of"
+            " documents back byte for byte; take one without normalisation that has a token for"
+            " every byte, e.g. tokenizer=bpe"
         )
     return Artifact(out_dir, "tokenizer", counters, metrics)
 
 
 def add_special_tokens(model: tokenizers.Tokenizer, tokens: tuple[str, ...], multiple: int) -> None:
     """Append special tokens, and reserved ones until the vocabulary is a multiple."""
-    model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
+    model.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in tokens]
+    )
     missing = -model.get_vocab_size(with_added_tokens=True) % multiple
     reserved = [RESERVED_TOKEN.format(number) for number in range(missing)]
     if taken := [token for token in reserved if model.token_to_id(token) is not None]:
-        raise StageFailure(f"{taken[0]} is a token of this tokenizer already; set tokenizer.pad_vocab_to=1")
-    model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in reserved])
+        raise StageFailure(
+            f"{taken[0]} is a token of this tokenizer already; set tokenizer.pad_vocab_to=1"
+        )
+    model.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in reserved]
+    )

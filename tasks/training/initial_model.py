@@ -1,7 +1,8 @@
 """Checks that the model training starts from fits the model and the tokenizer of this run.
 
-Reads `config.json` and, where both sides have one, `tokenizer.json`. Weights are left to the trainer. Every difference is one
-line with its way out; nothing is resized or cut to fit, because ids that mean other pieces train on noise in silence.
+Reads `config.json` and, where both sides have one, `tokenizer.json`. Weights are left to the
+trainer. Every difference is one line with its way out; nothing is resized or cut to fit, because
+ids that mean other pieces train on noise in silence.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
-    """{name: file} of what training starts from. Raises ConfigError where it is not there or of another shape than `model`."""
+    """{name: file} of what training starts from. Raises ConfigError where it is not there or of
+    another shape than `model`."""
     from llm_core.huggingface.export import CONFIG_FILE, read_config, weight_files
 
     found = read_config(folder)
@@ -28,25 +30,32 @@ def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
         is_free = field.name == "max_seq_len" and found.positions == "rotary"
         if wanted != there and not is_free and not (field.name == "vocab_size" and wanted == 0):
             raise ConfigError(
-                f"model.{field.name} ({_setting(wanted)}) must be {_setting(there)}, as in train.init_from ({folder}); "
-                f"set model.{field.name}={_setting(there)}"
+                f"model.{field.name} ({_setting(wanted)}) must be {_setting(there)}, as in"
+                f" train.init_from ({folder}); set model.{field.name}={_setting(there)}"
             )
     return {CONFIG_FILE: folder / CONFIG_FILE} | {file.name: file for file in weight_files(folder)}
 
 
 def check_vocabulary(folder: Path, tokenizer: Path, num_ids: int) -> int:
-    """The number of ids of the model in `folder`. Raises ConfigError where the tokenizer's ids are more, or mean other pieces."""
+    """The number of ids of the model in `folder`. Raises ConfigError where the tokenizer's ids are
+    more, or mean other pieces."""
     from llm_core.huggingface.export import read_config
 
-    vocab_size, way_out = read_config(folder).vocab_size, f"set tokenizer=import tokenizer.path={folder}"
+    vocab_size, way_out = (
+        read_config(folder).vocab_size,
+        f"set tokenizer=import tokenizer.path={folder}",
+    )
     if num_ids > vocab_size:
-        raise ConfigError(f"the tokenizer has {num_ids} ids, the model in train.init_from ({folder}) {vocab_size}; {way_out}")
+        raise ConfigError(
+            f"the tokenizer has {num_ids} ids, the model in train.init_from ({folder})"
+            f" {vocab_size}; {way_out}"
+        )
     theirs, ours = (_ids(place / TOKENIZER_FILE) for place in (folder, tokenizer))
     if theirs and ours and theirs != ours:
         same = sum(theirs.get(piece) == number for piece, number in ours.items())
         raise ConfigError(
-            f"{len(ours) - same} of the {len(ours)} pieces of the tokenizer have other ids in train.init_from ({folder}), "
-            f"where the model learnt them; {way_out}"
+            f"{len(ours) - same} of the {len(ours)} pieces of the tokenizer have other ids in"
+            f" train.init_from ({folder}), where the model learnt them; {way_out}"
         )
     return vocab_size
 
@@ -65,6 +74,12 @@ def _ids(file: Path) -> dict[str, int]:
     try:
         vocabulary = read_json(file).get("model", {}).get("vocab", {})
     except (UnreadableJson, AttributeError) as error:
-        raise ConfigError(f"train.init_from: {file} is not a tokenizer ({error}); fetch it again") from error
-    pieces = vocabulary.items() if isinstance(vocabulary, dict) else ((row[0], number) for number, row in enumerate(vocabulary))
+        raise ConfigError(
+            f"train.init_from: {file} is not a tokenizer ({error}); fetch it again"
+        ) from error
+    pieces = (
+        vocabulary.items()
+        if isinstance(vocabulary, dict)
+        else ((row[0], number) for number, row in enumerate(vocabulary))
+    )
     return dict(pieces)

@@ -1,4 +1,5 @@
-"""Shows how far a training is, from the metrics it writes: a bar on a terminal, a line now and then elsewhere.
+"""Shows how far a training is, from the metrics it writes: a bar on a terminal, a line now and then
+elsewhere.
 
 What happens to the run meanwhile (that it resumed, that a checkpoint was damaged) is a line each.
 """
@@ -22,7 +23,8 @@ TAIL_BYTES = 4096
 
 
 class TrainingProgress:
-    """`show(workdir)` may be called often; it reads the end of a file and prints at most every `every_s` seconds."""
+    """`show(workdir)` may be called often; it reads the end of a file and prints at most every
+    `every_s` seconds."""
 
     def __init__(self, num_steps: int, stream: TextIO | None = None, every_s: float = 10.0) -> None:
         self._num_steps, self._stream, self._every_s = num_steps, stream or sys.stderr, every_s
@@ -42,7 +44,10 @@ class TrainingProgress:
             self._advance_bar(row)
             self._shown_step = row["step"]
         elif time.monotonic() - self._shown_at >= self._every_s or row["step"] == self._num_steps:
-            note(f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}", self._stream)
+            note(
+                f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}",
+                self._stream,
+            )
             self._shown_step, self._shown_at = row["step"], time.monotonic()
 
     def _tell_events(self, path: Path) -> None:
@@ -67,7 +72,13 @@ class TrainingProgress:
 
     def _advance_bar(self, row: dict[str, Any]) -> None:
         if self._bar is None:
-            self._bar = tqdm(total=self._num_steps, initial=row["step"], desc="train", unit="step", file=self._stream)
+            self._bar = tqdm(
+                total=self._num_steps,
+                initial=row["step"],
+                desc="train",
+                unit="step",
+                file=self._stream,
+            )
         self._bar.update(row["step"] - self._bar.n)
         self._bar.set_postfix_str(f"loss {row['train_loss']:.3f}")
         if row["step"] == self._num_steps:

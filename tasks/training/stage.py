@@ -1,13 +1,16 @@
-"""Train the model on token shards: `llm_core.training.train` in processes of its own, watched from here.
+"""Train the model on token shards: `llm_core.training.train` in processes of its own, watched from
+here.
 
-The trainer is a separate session, so that a crash, a kill or a Ctrl-C of this process never takes a step in half: it
-gets SIGTERM, saves a checkpoint and stops, and the next run goes on from there. It reads one resolved config file and
-answers with files: `status.json` says how it ended, whatever its return code, `metrics.jsonl` holds the curves.
+The trainer is a separate session, so that a crash, a kill or a Ctrl-C of this process never takes a
+step in half: it gets SIGTERM, saves a checkpoint and stops, and the next run goes on from there. It
+reads one resolved config file and answers with files: `status.json` says how it ended, whatever its
+return code, `metrics.jsonl` holds the curves.
 
-Reads token shards, the tokenizer's bytes-per-token table and its Hugging Face files; writes `model/`, `metrics.jsonl`,
-`model_config.json`, and `profile/` (times, so never the same twice) where `train.profile_steps` asks for one. Bitwise
-reproducible at equal layout and threads, also over kills, but for the rows of `metrics.jsonl` that tell of them; other layouts
-agree within rounding. Work in progress lives in the scratch directory and survives.
+Reads token shards, the tokenizer's bytes-per-token table and its Hugging Face files; writes
+`model/`, `metrics.jsonl`, `model_config.json`, and `profile/` (times, so never the same twice)
+where `train.profile_steps` asks for one. Bitwise reproducible at equal layout and threads, also
+over kills, but for the rows of `metrics.jsonl` that tell of them; other layouts agree within
+rounding. Work in progress lives in the scratch directory and survives.
 """
 
 from __future__ import annotations
@@ -35,7 +38,13 @@ from llm_core.process import describe_end, terminate_with_parent
 from llm_core.training.config import ParallelConfig, TrainConfig
 from llm_core.training.metric_log import METRICS_FILE, PROFILE_FOLDER, TIMING_FILE, read_rows
 from llm_core.training.run_config import RunConfig, check_run
-from llm_core.training.status import STATUS_FILE, is_held, note_death, read_status, status_as_written
+from llm_core.training.status import (
+    STATUS_FILE,
+    is_held,
+    note_death,
+    read_status,
+    status_as_written,
+)
 from tasks.runtime.artifact import Artifact, digest_file, write_json
 from tasks.runtime.code import ROOT
 from tasks.runtime.environment import without_secrets
@@ -56,7 +65,8 @@ MAX_CURVE_POINTS = 200
 
 @dataclass(frozen=True)
 class TrainStageConfig:
-    """Model, optimizer and length of training; the layout over processes and what saves memory change how, never what."""
+    """Model, optimizer and length of training; the layout over processes and what saves memory
+    change how, never what."""
 
     model: ModelConfig
     optim: OptimConfig
@@ -68,21 +78,32 @@ class TrainStageConfig:
         check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
 
     def input_files(self) -> dict[str, Path]:
-        """{name: file} of the model that training goes on from. Raises ConfigError where it does not fit `model`."""
-        return {} if self.train.init_from is None else initial_model_files(self.train.init_from, self.model)
+        """{name: file} of the model that training goes on from. Raises ConfigError where it does
+        not fit `model`."""
+        return (
+            {}
+            if self.train.init_from is None
+            else initial_model_files(self.train.init_from, self.model)
+        )
 
 
 def train_model(
-    tokenizer: Artifact, shards: Artifact, out_dir: Path, config: TrainStageConfig, run_parts: RunParts = serial
+    tokenizer: Artifact,
+    shards: Artifact,
+    out_dir: Path,
+    config: TrainStageConfig,
+    run_parts: RunParts = serial,
 ) -> Artifact:
     """Train to the last step, going on from the last checkpoint of an earlier try.
 
-    Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last words when it broke.
+    Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last
+    words when it broke.
     """
     from tasks.tokenizer.stage import export_hugging_face
 
     run = resolve(config, tokenizer, shards)
-    # Named by what is trained, so that a scratch directory reused for something else never resumes from it.
+    # Named by what is trained, so that a scratch directory reused for something else never resumes
+    # from it.
     initial = {name: digest_file(file) for name, file in config.input_files().items()}
     identity = {"config": key_config(config), "parents": [_content(tokenizer), _content(shards)]}
     identity |= {"initial": initial} if initial else {}
@@ -101,29 +122,35 @@ def train_model(
 
 
 def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> RunConfig:
-    """Everything the trainer needs to know, the vocabulary taken from the tokenizer. Raises ConfigError."""
+    """Everything the trainer needs to know, the vocabulary taken from the tokenizer. Raises
+    ConfigError."""
     table = tokenizer.file("bytes_per_token.npy").resolve()
     num_ids = len(np.load(table, mmap_mode="r", allow_pickle=False))
     if 0 < config.model.vocab_size < num_ids:
         raise ConfigError(
-            f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the tokenizer; 0 takes them all"
+            f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the"
+            " tokenizer; 0 takes them all"
         )
     train, vocab_size = config.train, config.model.vocab_size or num_ids
     if train.init_from is not None:
         vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids)
         train = replace(train, init_from=train.init_from.resolve())
     model = replace(config.model, vocab_size=vocab_size)
-    return RunConfig(model, config.optim, train, config.parallel, shards.path.resolve(), table, config.memory)
+    return RunConfig(
+        model, config.optim, train, config.parallel, shards.path.resolve(), table, config.memory
+    )
 
 
 def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None]) -> None:
     """Start the trainer, wait for it and judge by its status file; a break in here stops it first.
 
-    Call it from the main thread: the trainer is told to save and stop when the thread that started it ends.
+    Call it from the main thread: the trainer is told to save and stop when the thread that started
+    it ends.
     """
     earlier = status_as_written(workdir / STATUS_FILE)
     log = workdir / LOG_FILE
-    # A file and not a pipe: a trainer whose parent was killed must still be able to speak while it saves.
+    # A file and not a pipe: a trainer whose parent was killed must still be able to speak while it
+    # saves.
     with log.open("ab") as stream:
         trainer = subprocess.Popen(
             trainer_command(run, workdir),
@@ -141,7 +168,8 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
         wait_for_ranks(workdir, run.train.grace_s)
     except BaseException as error:
         stop_session(trainer, run)
-        # SIGTERM, as whoever runs the stage has turned it into Python: a trainer that saved says so. Ctrl-C stays what it is.
+        # SIGTERM, as whoever runs the stage has turned it into Python: a trainer that saved says
+        # so. Ctrl-C stays what it is.
         if not isinstance(error, (Exception, KeyboardInterrupt)):
             raise_if_preempted(run, workdir)
         _judge(workdir, earlier, trainer.returncode)
@@ -152,11 +180,20 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
     if status["outcome"] == "finished":
         return
     if status["outcome"] == "died":
-        reason = f"{status['cause']}, after step {status['step']}; run again to go on from the last checkpoint"
+        reason = (
+            f"{status['cause']}, after step {status['step']}; run again to go on from the last"
+            " checkpoint"
+        )
     else:
         reason = status["error"]
-    lines = [] if status.get("refused") else log.read_text("utf-8", errors="replace").splitlines()[-15:]
-    raise StageFailure("\n".join([f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]))
+    lines = (
+        [] if status.get("refused") else log.read_text("utf-8", errors="replace").splitlines()[-15:]
+    )
+    raise StageFailure(
+        "\n".join(
+            [f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]
+        )
+    )
 
 
 def _judge(workdir: Path, earlier: Mapping[str, Any], code: int) -> dict[str, Any]:
@@ -182,25 +219,39 @@ def wait_for_ranks(workdir: Path, limit_s: float) -> None:
 
 
 def raise_if_preempted(run: RunConfig, workdir: Path) -> None:
-    """Raise StageInterrupted where the trainer was asked to stop and saved, whatever its return code: torchrun has its own."""
+    """Raise StageInterrupted where the trainer was asked to stop and saved, whatever its return
+    code: torchrun has its own."""
     status = read_status(workdir / STATUS_FILE)
     if status.get("outcome") == "preempted":
         raise StageInterrupted(
-            f"training stopped at step {status['step']} of {run.train.num_steps} and saved; run again to go on"
+            f"training stopped at step {status['step']} of {run.train.num_steps} and saved; run"
+            " again to go on"
         )
 
 
 def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
     """One process runs the module itself, several are started by torchrun on a free port."""
-    module = "llm_core.training.launch" if run.parallel.num_processes > 1 else "llm_core.training.train"
-    return [sys.executable, "-m", module, "--config", str(workdir / "config.json"), "--workdir", str(workdir)]
+    module = (
+        "llm_core.training.launch" if run.parallel.num_processes > 1 else "llm_core.training.train"
+    )
+    return [
+        sys.executable,
+        "-m",
+        module,
+        "--config",
+        str(workdir / "config.json"),
+        "--workdir",
+        str(workdir),
+    ]
 
 
 def trainer_environment() -> dict[str, str]:
-    """This environment without secrets, with the code on the path, and threads that sleep while they wait for each other.
+    """This environment without secrets, with the code on the path, and threads that sleep while
+    they wait for each other.
 
-    Spinning threads are some 12 % faster on idle cores, but on shared ones each step waits for whole time slices: two
-    threads on two busy cores were measured 80 times slower. A policy that is set already is kept.
+    Spinning threads are some 12 % faster on idle cores, but on shared ones each step waits for
+    whole time slices: two threads on two busy cores were measured 80 times slower. A policy that is
+    set already is kept.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {"OMP_WAIT_POLICY": "PASSIVE"} | without_secrets() | {"PYTHONPATH": path}
@@ -238,21 +289,31 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         **speed(timing),
         "timing": series(timing),
         "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
-        "training_flops_per_token": run.model.training_flops_per_token(attended_tokens(timing, run.train.seq_len)),
+        "training_flops_per_token": run.model.training_flops_per_token(
+            attended_tokens(timing, run.train.seq_len)
+        ),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
         "events": dict(Counter(event_name(row) for row in rows if "event" in row)),
         "device": status["device"],
         "dtype": run.train.dtype,
         "packing": status["packing"],
-        "layout": {"kind": run.parallel.kind, "num_processes": status["num_processes"], "num_threads": status["num_threads"]},
+        "layout": {
+            "kind": run.parallel.kind,
+            "num_processes": status["num_processes"],
+            "num_threads": status["num_threads"],
+        },
     }
-    counters = {"tokens": run.train.num_steps * run.train.tokens_per_step, "steps": run.train.num_steps}
+    counters = {
+        "tokens": run.train.num_steps * run.train.tokens_per_step,
+        "steps": run.train.num_steps,
+    }
     return Artifact(out_dir, "train", counters, metrics)
 
 
 def event_name(row: Row) -> str:
-    """What to count an event as; of a skipped step with its reason, since the overflows of fp16 are in the order of things."""
+    """What to count an event as; of a skipped step with its reason, since the overflows of fp16 are
+    in the order of things."""
     return f"{row['event']}_{row['reason']}" if "reason" in row else str(row["event"])
 
 

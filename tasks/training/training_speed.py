@@ -1,7 +1,9 @@
-"""Summarises training speed: medians, extremes and a series over logging intervals, from rows of `timing.jsonl`.
+"""Summarises training speed: medians, extremes and a series over logging intervals, from rows of
+`timing.jsonl`.
 
-The rows are `llm_core.training.throughput`'s; validation, checkpoints and start-up are outside of them. Times go into the artifact's
-metrics and into no file of it, which are the same bytes whenever they are made.
+The rows are `llm_core.training.throughput`'s; validation, checkpoints and start-up are outside of
+them. Times go into the artifact's metrics and into no file of it, which are the same bytes whenever
+they are made.
 """
 
 from __future__ import annotations
@@ -16,20 +18,27 @@ MAX_STRETCHES = 200
 
 def tokens_per_s(timing: list[Row], tokens_per_step: int) -> float:
     """Median over stretches."""
-    return statistics.median(row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing)
+    return statistics.median(
+        row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing
+    )
 
 
 def speed(timing: list[Row]) -> Row:
     """Medians and extremes over stretches."""
     found: Row = {
-        name: statistics.median(row[name] for row in timing) for name in ("mfu_causal", "mfu_full") if name in timing[0]
+        name: statistics.median(row[name] for row in timing)
+        for name in ("mfu_causal", "mfu_full")
+        if name in timing[0]
     }
-    found["data_wait_frac"] = sum(row["data_wait_s"] for row in timing) / sum(row["elapsed_s"] for row in timing)
+    found["data_wait_frac"] = sum(row["data_wait_s"] for row in timing) / sum(
+        row["elapsed_s"] for row in timing
+    )
     return found | {"max_memory_bytes": max(row["max_memory_bytes"] for row in timing)}
 
 
 def attended_tokens(timing: list[Row], seq_len: int) -> float:
-    """Tokens of its document that a token attends as FLOPs count, in the mean over steps; rows of older runs do not say."""
+    """Tokens of its document that a token attends as FLOPs count, in the mean over steps; rows of
+    older runs do not say."""
     num_steps = sum(row["num_steps"] for row in timing)
     return sum(row.get("attended_tokens", seq_len) * row["num_steps"] for row in timing) / num_steps
 
@@ -37,7 +46,8 @@ def attended_tokens(timing: list[Row], seq_len: int) -> float:
 def series(timing: list[Row], max_stretches: int = MAX_STRETCHES) -> list[Row]:
     """The rows, of neighbours joined until they are no more than asked for.
 
-    Speeds of what is joined are means over its time, memory and the pace of the slowest rank its worst.
+    Speeds of what is joined are means over its time, memory and the pace of the slowest rank its
+    worst.
     """
     size = max(1, -(-len(timing) // max_stretches))
     return [_joined(timing[begin : begin + size]) for begin in range(0, len(timing), size)]

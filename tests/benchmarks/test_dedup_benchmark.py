@@ -15,7 +15,10 @@ from tests.support.data.dedup_runs import similarity
 
 
 def texts(documents: list[int]) -> list[str]:
-    buf, begins = np.empty(len(documents) * NUM_WORDS * 11, np.uint8), np.empty(len(documents) + 1, np.int64)
+    buf, begins = (
+        np.empty(len(documents) * NUM_WORDS * 11, np.uint8),
+        np.empty(len(documents) + 1, np.int64),
+    )
     write_texts(np.array(documents), *make_vocabulary(), buf, begins)
     return [buf[a:b].tobytes().decode() for a, b in pairwise(begins)]
 
@@ -26,14 +29,23 @@ def test_planted_texts_are_as_alike_as_stated() -> None:
     assert all(similarity(of[12], of[12 + i]) == pytest.approx(91 / 101) for i in range(1, 5))
     assert similarity(of[13], of[14]) == pytest.approx(86 / 106, abs=0.05)
     assert similarity(of[9], of[59]) == pytest.approx(95 / 97)
-    assert max(similarity(of[i], of[j]) for i in (17, 18, 19, 27) for j in (0, 2, 9, 12, 28, 37)) == 0.0
+    assert (
+        max(similarity(of[i], of[j]) for i in (17, 18, 19, 27) for j in (0, 2, 9, 12, 28, 37))
+        == 0.0
+    )
 
 
 def test_everything_planted_is_found_and_speeds_are_told() -> None:
     result = dedup.measure(3000, DedupConfig())
     assert all(check["holds"] for check in result["checks"].values())
     assert result["documents_per_s"] > 0 and result["signature_mb_per_s"] > 0
-    assert set(result["cpu_s"]) == {"signature", "exact", "candidates", "verification", "components"}
+    assert set(result["cpu_s"]) == {
+        "signature",
+        "exact",
+        "candidates",
+        "verification",
+        "components",
+    }
 
 
 def test_speeds_are_withheld_where_near_copies_stay() -> None:

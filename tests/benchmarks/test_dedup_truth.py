@@ -13,11 +13,17 @@ from tasks.runtime.artifact import Artifact, ArtifactMismatch
 from tests.support.data.dedup_runs import SAMPLE, run, sample_documents, words
 
 
-def write_truth(folder: Path, groups: list[list[str]], pairs: list[tuple[str, str, float, float]]) -> Path:
+def write_truth(
+    folder: Path, groups: list[list[str]], pairs: list[tuple[str, str, float, float]]
+) -> Path:
     folder.mkdir()
-    (folder / "exact_dups.jsonl").write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in groups), "utf-8")
+    (folder / "exact_dups.jsonl").write_text(
+        "".join(json.dumps({"ids": ids}) + "\n" for ids in groups), "utf-8"
+    )
     records = [{"a": a, "b": b, "j_word5": w, "j_char8": c} for a, b, w, c in pairs]
-    (folder / "near_dup_pairs.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records), "utf-8")
+    (folder / "near_dup_pairs.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in records), "utf-8"
+    )
     return folder
 
 
@@ -46,8 +52,16 @@ def test_removals_are_judged_against_the_truth(tmp_path: Path) -> None:
     ]
     truth = write_truth(tmp_path / "truth", [["c", "d"], ["b", "e", "f"], ["f", "nobody"]], pairs)
     found = check_dedup(ingest_of(artifact), artifact, truth)
-    assert (found["exact_groups"], found["exact_copies"], found["exact_removed_frac"]) == (2, 2, 0.5)
-    assert (found["pairs"], found["near90_together_count"], found["near90_not_both_kept_count"]) == (5, [1, 2], [1, 2])
+    assert (found["exact_groups"], found["exact_copies"], found["exact_removed_frac"]) == (
+        2,
+        2,
+        0.5,
+    )
+    assert (
+        found["pairs"],
+        found["near90_together_count"],
+        found["near90_not_both_kept_count"],
+    ) == (5, [1, 2], [1, 2])
     assert (found["below50_pairs"], found["below50_wrong_removals"]) == (3, 2)
     assert (found["below50_by_both_pairs"], found["below50_by_both_removals"]) == (2, 1)
     json.dumps(found, allow_nan=False)
@@ -55,8 +69,12 @@ def test_removals_are_judged_against_the_truth(tmp_path: Path) -> None:
 
 def test_the_sample_is_free_of_what_the_truth_calls_duplicates(tmp_path: Path) -> None:
     artifact, _ = run(tmp_path, sample_documents(), num_parts=2)
-    lines = [json.loads(line) for line in (SAMPLE / "truth_dups.jsonl").read_text("utf-8").splitlines()]
-    truth = write_truth(tmp_path / "truth", [line["ids"] for line in lines if line["type"] == "exact"], [])
+    lines = [
+        json.loads(line) for line in (SAMPLE / "truth_dups.jsonl").read_text("utf-8").splitlines()
+    ]
+    truth = write_truth(
+        tmp_path / "truth", [line["ids"] for line in lines if line["type"] == "exact"], []
+    )
     found = check_dedup(ingest_of(artifact), artifact, truth)
     assert found["exact_removed_frac"] == 1.0 and found["exact_copies"] > 10
 

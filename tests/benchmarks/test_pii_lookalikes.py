@@ -1,4 +1,5 @@
-"""What only looks like personal data is made and counted, and rows of numbers are no addresses of machines."""
+"""What only looks like personal data is made and counted, and rows of numbers are no addresses of
+machines."""
 
 from __future__ import annotations
 
@@ -10,4 +11,6 @@ def test_pairs_and_rows_of_numbers_are_no_addresses_and_equal_seeds_give_equal_c
     assert touched == count_touched(40) and touched.keys() == LOOKALIKES.keys()
     for kind in ("six pairs of digits", "eight pairs", "C++ name"):
         assert not touched[kind], kind
-    assert touched["part number 3-2-4"]["NATIONAL_ID"] > 20, "what is known to be mistaken is counted"
+    assert touched["part number 3-2-4"]["NATIONAL_ID"] > 20, (
+        "what is known to be mistaken is counted"
+    )

@@ -1,4 +1,5 @@
-"""A speed is shown only of training that learns what one plain process learns from the same tokens."""
+"""A speed is shown only of training that learns what one plain process learns from the same
+tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def run(config: RunConfig) -> Row:
     return row
 
 
-@pytest.mark.parametrize("layout", [[], ["parallel.kind=ddp"], ["train.dtype=bf16", "memory.recompute=full"]])
+@pytest.mark.parametrize(
+    "layout", [[], ["parallel.kind=ddp"], ["train.dtype=bf16", "memory.recompute=full"]]
+)
 def test_training_that_learns_what_plain_training_does_shows_its_speed(layout: list[str]) -> None:
     config = read_config([*TINY, *layout])
     row = held_against(run(config), run(plain(config)), config, SPEEDS)
@@ -48,7 +51,11 @@ def test_training_that_learns_what_plain_training_does_shows_its_speed(layout: l
 
 @pytest.mark.parametrize(
     ("wrong", "of"),
-    [(["optim.lr=1e-12"], "loss"), (["train.seed=1"], "norm"), (["optim.lr=1e30", "optim.weight_decay=0.0"], "loss")],
+    [
+        (["optim.lr=1e-12"], "loss"),
+        (["train.seed=1"], "norm"),
+        (["optim.lr=1e30", "optim.weight_decay=0.0"], "loss"),
+    ],
     ids=["nothing learned", "another gradient", "no number"],
 )
 def test_training_that_differs_from_plain_training_has_no_speed(wrong: list[str], of: str) -> None:
@@ -59,13 +66,26 @@ def test_training_that_differs_from_plain_training_has_no_speed(wrong: list[str]
     assert all(row[name] is None for name in SPEEDS)
     good = row | {"losses_agree": True, "loss_difference": 0.0} | dict.fromkeys(SPEEDS, 1.0)
     summary = summarise([good, row], [good])
-    assert summary["tok_s"] is summary["ratio"] is summary["mfu_causal"] is None and summary["peer_tok_s"] == 1.0
+    assert (
+        summary["tok_s"] is summary["ratio"] is summary["mfu_causal"] is None
+        and summary["peer_tok_s"] == 1.0
+    )
     assert not summary["losses_agree"]
 
 
 def test_data_parallel_ranks_train_on_the_tokens_of_one_process() -> None:
     layout = ["parallel.kind=ddp", "parallel.num_processes=2"]
-    command = [sys.executable, "-m", "benchmarks.engine.train", *TINY, *layout, "--skip", "1", "--rounds", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.engine.train",
+        *TINY,
+        *layout,
+        "--skip",
+        "1",
+        "--rounds",
+        "1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,5 @@
-"""Layouts give the answer of one process, on batches whose micro batches and ranks count unequally: part of the matrix."""
+"""Layouts give the answer of one process, on batches whose micro batches and ranks count unequally:
+part of the matrix."""
 
 import json
 from dataclasses import replace
@@ -14,7 +15,14 @@ IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
     Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
     Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor"), 4)),
-    Run(Case(layout(4, "fsdp", tp=2), IDLE, 2, MemoryConfig("selective", loss_chunk_tokens=5, ffn_tiles=3, weights_in="host"))),
+    Run(
+        Case(
+            layout(4, "fsdp", tp=2),
+            IDLE,
+            2,
+            MemoryConfig("selective", loss_chunk_tokens=5, ffn_tiles=3, weights_in="host"),
+        )
+    ),
     Run(Case(layout(4, "zero1", tp=2), Problem(optim="muon", family="gpt2"), 2)),
     Run(Case(layout(4, "ddp", tp=2, sequence_parallel=False), Problem(family="qwen3"), 4)),
     Run(Case(layout(4, "ddp", pp=4, pp_schedule="dualpipe_v"), Problem(layers=8, packed=True), 1)),
@@ -26,7 +34,14 @@ FAST = [
             MemoryConfig("every", every_k=2, loss_chunk_tokens=5, ffn_tiles=2),
         )
     ),
-    Run(Case(layout(4, "ddp", pp=2, tp=2, pp_schedule="naive"), IDLE, 2, MemoryConfig("selective", loss_chunk_tokens=7))),
+    Run(
+        Case(
+            layout(4, "ddp", pp=2, tp=2, pp_schedule="naive"),
+            IDLE,
+            2,
+            MemoryConfig("selective", loss_chunk_tokens=7),
+        )
+    ),
     Run(
         Case(
             layout(4, "zero1", pp=2, tp=2, pp_schedule="zero_bubble", tp_overlap="ring"),
@@ -35,19 +50,56 @@ FAST = [
             MemoryConfig("full"),
         )
     ),
-    Run(Case(layout(4, "zero2", cp=2, cp_balanced=True), Problem(packed=True), 2, MemoryConfig("full", loss_chunk_tokens=3))),
+    Run(
+        Case(
+            layout(4, "zero2", cp=2, cp_balanced=True),
+            Problem(packed=True),
+            2,
+            MemoryConfig("full", loss_chunk_tokens=3),
+        )
+    ),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
     Run(Case(layout(4, "zero1", pp=2, cp=2), Problem(masks="empty"), 2)),
     Run(Case(layout(4, "fsdp", tp=2), Problem(masks="empty", dtype="fp16"), 2)),
-    Run(Case(layout(4, "ddp", cp=4, cp_kind="ring", cp_balanced=True), IDLE, 4, MemoryConfig("selective"))),
-    Run(Case(layout(4, "hsdp", dp_shard=2), Problem(dtype="fp32", state_in="disk"), 1, MemoryConfig(weights_in="host"))),
-    Run(Case(layout(4, "fsdp", tp=2), Problem(dtype="bf16", packed=True), 2, MemoryConfig("full", ffn_tiles=2))),
+    Run(
+        Case(
+            layout(4, "ddp", cp=4, cp_kind="ring", cp_balanced=True),
+            IDLE,
+            4,
+            MemoryConfig("selective"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "hsdp", dp_shard=2),
+            Problem(dtype="fp32", state_in="disk"),
+            1,
+            MemoryConfig(weights_in="host"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp", tp=2),
+            Problem(dtype="bf16", packed=True),
+            2,
+            MemoryConfig("full", ffn_tiles=2),
+        )
+    ),
     Run(Case(layout(4, "fsdp", tp=2), Problem(vocab=50257, dtype="fp32"), 4)),
     Run(Case(layout(4, "ddp", tp=4), Problem(), 1), layout(1, "none")),
     Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon"), 1), layout(4, "zero1", pp=2)),
-    Run(Case(layout(4, "zero1", pp=2), Problem(optim="adafactor", tied=False), 1), layout(4, "zero1", tp=2)),
+    Run(
+        Case(layout(4, "zero1", pp=2), Problem(optim="adafactor", tied=False), 1),
+        layout(4, "zero1", tp=2),
+    ),
     Run(Case(layout(1, "none"), Problem(state_in="disk"), 1), layout(4, "hsdp", dp_shard=2)),
-    Run(Case(layout(4, "zero1", pp=2, pp_schedule="zero_bubble_v"), Problem(dtype="fp16", layers=4), 1)),
+    Run(
+        Case(
+            layout(4, "zero1", pp=2, pp_schedule="zero_bubble_v"),
+            Problem(dtype="fp16", layers=4),
+            1,
+        )
+    ),
     Run(Case(layout(8, "zero1", pp=2, tp=2), Problem(state_in="host"), 2)),
 ]
 """Among them some that save memory or keep state elsewhere, which changes no answer either."""
@@ -59,16 +111,24 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in FAST]), "utf-8")
     arguments = [str(folder / "made"), "--only", str(folder / "runs.json")]
     run_program("tests.support.distributed.matrix", arguments, folder, timeout_s=600)
-    differences: list[dict[str, float]] = json.loads((folder / "made" / "found.json").read_text("utf-8"))
+    differences: list[dict[str, float]] = json.loads(
+        (folder / "made" / "found.json").read_text("utf-8")
+    )
     return differences
 
 
-@pytest.mark.parametrize("number", range(len(FAST)), ids=[f"{run.name}, {run.case.problem.dtype}" for run in FAST])
+@pytest.mark.parametrize(
+    "number", range(len(FAST)), ids=[f"{run.name}, {run.case.problem.dtype}" for run in FAST]
+)
 def test_layouts_give_the_answer_of_one_process_and_read_each_others_checkpoints(
     found: list[dict[str, float]], number: int
 ) -> None:
     assert failures(FAST[number], found[number]) == []
-    assert set(found[number]) >= ({"loaded", "continued"} if FAST[number].into else {"initial", "loss", "gradient", "parameter"})
+    assert set(found[number]) >= (
+        {"loaded", "continued"}
+        if FAST[number].into
+        else {"initial", "loss", "gradient", "parameter"}
+    )
 
 
 def test_the_matrix_varies_every_layout_and_exchanges_checkpoints_with_each() -> None:
@@ -76,11 +136,15 @@ def test_the_matrix_varies_every_layout_and_exchanges_checkpoints_with_each() ->
     for parallel in LAYOUTS[1:]:
         own = [run.case for run in runs if run.case.parallel == parallel and run.into is None]
         problems = {case.problem for case in own if case.problem.dtype == "fp64"}
-        for name, values in (("vocab", {51, 64}), ("tied", {True, False}), ("masks", {"uneven", "idle"})):
+        for name, values in (
+            ("vocab", {51, 64}),
+            ("tied", {True, False}),
+            ("masks", {"uneven", "idle"}),
+        ):
             assert {getattr(problem, name) for problem in problems} >= values
-        assert {case.micro for case in own} == set(micro_sizes(parallel, rows_for(parallel))) and len(
-            {case.micro for case in own}
-        ) == 2
+        assert {case.micro for case in own} == set(
+            micro_sizes(parallel, rows_for(parallel))
+        ) and len({case.micro for case in own}) == 2
         assert {run.into for run in runs if run.case.parallel == parallel} >= {None, LAYOUTS[0]}
         assert any(run.into == parallel for run in runs)
     assert all(from_plain(json.loads(json.dumps(to_plain(run)))) == run for run in runs)

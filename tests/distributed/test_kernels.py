@@ -1,4 +1,5 @@
-"""Kernels of our own give the answer of torch's operations in one process, under every axis of a layout.
+"""Kernels of our own give the answer of torch's operations in one process, under every axis of a
+layout.
 
 By Triton's interpreter, where the package is installed.
 """
@@ -19,16 +20,21 @@ def check(runs: list[Run], folder: Path) -> None:
     pytest.importorskip("triton")
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in runs]), "utf-8")
     run_program(
-        "tests.support.distributed.matrix", [str(folder / "made"), "--only", str(folder / "runs.json")], folder, timeout_s=900
+        "tests.support.distributed.matrix",
+        [str(folder / "made"), "--only", str(folder / "runs.json")],
+        folder,
+        timeout_s=900,
     )
     found = json.loads((folder / "made" / "found.json").read_text("utf-8"))
     assert len(found) == len(runs)
-    assert {run.name: failures(run, differences) for run, differences in zip(runs, found, strict=True)} == {
-        run.name: [] for run in runs
-    }
+    assert {
+        run.name: failures(run, differences) for run, differences in zip(runs, found, strict=True)
+    } == {run.name: [] for run in runs}
 
 
-def test_kernels_of_tensor_ranks_with_sharded_weights_give_the_answer_of_one_process(tmp_path: Path) -> None:
+def test_kernels_of_tensor_ranks_with_sharded_weights_give_the_answer_of_one_process(
+    tmp_path: Path,
+) -> None:
     check([Run(KERNELS[0])], tmp_path)
 
 

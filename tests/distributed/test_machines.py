@@ -1,4 +1,5 @@
-"""Launchers on several machines are one run; here each machine is a launcher of its own on this one."""
+"""Launchers on several machines are one run; here each machine is a launcher of its own on this
+one."""
 
 import os
 import subprocess
@@ -17,10 +18,31 @@ from tests.support.engine.small_runs import run_config, write_config
 @pytest.mark.slow
 @pytest.mark.timeout(700)
 def test_two_launchers_train_what_one_process_trains(tmp_path: Path) -> None:
-    config = run_config(tmp_path, train={"num_steps": 4}, parallel={"kind": "fsdp", "num_processes": 4, "tp": 2})
-    file, work, port = write_config(tmp_path / "config.json", config), tmp_path / "work", free_port()
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "run"]
+    config = run_config(
+        tmp_path, train={"num_steps": 4}, parallel={"kind": "fsdp", "num_processes": 4, "tp": 2}
+    )
+    file, work, port = (
+        write_config(tmp_path / "config.json", config),
+        tmp_path / "work",
+        free_port(),
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+    ]
+    command += [
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"localhost:{port}",
+        "--rdzv-id",
+        "run",
+    ]
     command += ["-m", "llm_core.training.train", "--config", str(file), "--workdir", str(work)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     launchers = [subprocess.Popen(command, env=environment) for _ in range(2)]
@@ -30,13 +52,26 @@ def test_two_launchers_train_what_one_process_trains(tmp_path: Path) -> None:
         for launcher in launchers:
             launcher.terminate()
     status = read_status(work / "status.json")
-    assert (status["outcome"], status["num_processes"]) == ("finished", 4) and (work / "model" / "model.safetensors").exists()
+    assert (status["outcome"], status["num_processes"]) == ("finished", 4) and (
+        work / "model" / "model.safetensors"
+    ).exists()
     alone = write_config(tmp_path / "alone.json", run_config(tmp_path, train={"num_steps": 4}))
-    command = [sys.executable, "-m", "llm_core.training.train", "--config", str(alone), "--workdir", str(tmp_path / "alone")]
+    command = [
+        sys.executable,
+        "-m",
+        "llm_core.training.train",
+        "--config",
+        str(alone),
+        "--workdir",
+        str(tmp_path / "alone"),
+    ]
     subprocess.run(command, env=environment, check=True)
     found, expected = (losses(folder) for folder in (work, tmp_path / "alone"))
     assert found == pytest.approx(expected, rel=1e-6)
 
 
 def losses(workdir: Path) -> list[float]:
-    return [row.get("train_loss", row.get("val_loss")) for row in training_rows(read_rows(workdir / "metrics.jsonl"))]
+    return [
+        row.get("train_loss", row.get("val_loss"))
+        for row in training_rows(read_rows(workdir / "metrics.jsonl"))
+    ]

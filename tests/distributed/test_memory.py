@@ -1,4 +1,5 @@
-"""What saves memory changes no answer under any layout: chunks of the loss, recomputing, tiles (some in test_exactness)."""
+"""What saves memory changes no answer under any layout: chunks of the loss, recomputing, tiles
+(some in test_exactness)."""
 
 import dataclasses
 import itertools
@@ -33,9 +34,16 @@ def whole_matrix() -> list[Run]:
     ]
     runs = []
     for parallel, saving, dtype in itertools.product(LAYOUTS, savings, ("fp64", "bf16")):
-        problem = Problem(layers=max(4, layers_for(parallel)), tied=dtype == "fp64", packed=dtype == "bf16", dtype=dtype)
+        problem = Problem(
+            layers=max(4, layers_for(parallel)),
+            tied=dtype == "fp64",
+            packed=dtype == "bf16",
+            dtype=dtype,
+        )
         if is_possible(parallel, saving, problem):
-            runs.append(Run(Case(parallel, problem, micro_sizes(parallel, problem.rows)[-1], saving)))
+            runs.append(
+                Run(Case(parallel, problem, micro_sizes(parallel, problem.rows)[-1], saving))
+            )
     return runs
 
 
@@ -49,18 +57,27 @@ def is_possible(parallel: ParallelConfig, saving: MemoryConfig, problem: Problem
 
 def differences(runs: list[Run], folder: Path) -> list[dict[str, float]]:
     (folder / "runs.json").write_text(json.dumps([to_plain(run) for run in runs]), "utf-8")
-    run_program("tests.support.distributed.matrix", [str(folder), "--only", str(folder / "runs.json")], folder, timeout_s=2400)
+    run_program(
+        "tests.support.distributed.matrix",
+        [str(folder), "--only", str(folder / "runs.json")],
+        folder,
+        timeout_s=2400,
+    )
     found: list[dict[str, float]] = json.loads((folder / "found.json").read_text("utf-8"))
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2500)
-def test_every_saving_of_memory_gives_the_answer_of_the_plain_run_under_every_layout(tmp_path: Path) -> None:
+def test_every_saving_of_memory_gives_the_answer_of_the_plain_run_under_every_layout(
+    tmp_path: Path,
+) -> None:
     runs = whole_matrix()
     found = differences(runs, tmp_path)
     assert [
-        (run.name, run.case.memory, failures(run, one)) for run, one in zip(runs, found, strict=True) if failures(run, one)
+        (run.name, run.case.memory, failures(run, one))
+        for run, one in zip(runs, found, strict=True)
+        if failures(run, one)
     ] == []
 
 

@@ -33,19 +33,31 @@ def test_every_layer_lies_in_one_stage_and_every_stage_has_layers(
 
 @settings(deadline=None, max_examples=8)
 @given(st.sampled_from(SCHEDULES), st.integers(2, 4), st.booleans(), st.booleans())
-def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_ranks: int, tied: bool, gpt2: bool) -> None:
-    family: dict[str, Any] = {"norm": "layer", "ffn": "gelu", "positions": "learned"} if gpt2 else {}
+def test_processes_hold_each_weight_once_by_its_global_name(
+    schedule: str, num_ranks: int, tied: bool, gpt2: bool
+) -> None:
+    family: dict[str, Any] = (
+        {"norm": "layer", "ffn": "gelu", "positions": "learned"} if gpt2 else {}
+    )
     biases = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), gpt2)
-    config = ModelConfig(11, 8, 2 * num_ranks + 1, 2, 2, 8, 16, tied_embeddings=tied, **family, **biases)
+    config = ModelConfig(
+        11, 8, 2 * num_ranks + 1, 2, 2, 8, 16, tied_embeddings=tied, **family, **biases
+    )
     plan = StagePlan(schedule, num_ranks, config.num_layers)  # type: ignore[arg-type]
     held: list[str] = []
     for rank in range(num_ranks):
         model, parts = split_model(config, plan, rank)
         names = [name for name, _ in model.named_parameters()]
-        assert sorted(names) == sorted(name for part in parts.values() for name, _ in part.named_parameters())
+        assert sorted(names) == sorted(
+            name for part in parts.values() for name, _ in part.named_parameters()
+        )
         assert all(plan.has_weight(rank, name) for name in names)
         held += names
-    assert len(held) == len(set(held)) == (5 + 12 * config.num_layers if gpt2 else 3 + 6 * config.num_layers)
+    assert (
+        len(held)
+        == len(set(held))
+        == (5 + 12 * config.num_layers if gpt2 else 3 + 6 * config.num_layers)
+    )
     assert {global_name(config, "head.weight")} == {"embedding.weight" if tied else "head.weight"}
 
 
@@ -62,7 +74,9 @@ def test_processes_hold_each_weight_once_by_its_global_name(schedule: str, num_r
         (("interleaved", 4, 8), 9, "a multiple of 2 .*try 8"),
     ],
 )
-def test_pipelines_that_cannot_run_are_refused_with_a_way_out(plan: tuple[str, int, int], micro_batches: int, rule: str) -> None:
+def test_pipelines_that_cannot_run_are_refused_with_a_way_out(
+    plan: tuple[str, int, int], micro_batches: int, rule: str
+) -> None:
     with pytest.raises(ConfigError, match=rule):
         StagePlan(*plan).check_micro_batches(micro_batches)  # type: ignore[arg-type]
 
@@ -77,7 +91,9 @@ def test_pipelines_that_cannot_run_are_refused_with_a_way_out(plan: tuple[str, i
         ({"kind": "ring", "seq_len": 12, "balanced": True}, "multiple of 8 .4 context ranks x 2"),
     ],
 )
-def test_slices_that_do_not_divide_are_refused_with_a_way_out(change: dict[str, Any], rule: str) -> None:
+def test_slices_that_do_not_divide_are_refused_with_a_way_out(
+    change: dict[str, Any], rule: str
+) -> None:
     values = {"seq_len": 16, "num_ranks": 4, "kind": "all_gather", "balanced": False} | change
     with pytest.raises(ConfigError, match=rule):
         check_context(MODEL, **values)

@@ -27,12 +27,16 @@ def test_an_overflow_lowers_the_scale_of_every_rank_alike(found: list[dict[str, 
         assert steps[0] == [OVERFLOW, OVERFLOWING.initial] and steps[-1][1] < OVERFLOWING.initial
 
 
-def test_a_gradient_that_is_no_number_on_one_rank_leaves_all_weights_and_moments_as_they_are(found: list[dict[str, Any]]) -> None:
+def test_a_gradient_that_is_no_number_on_one_rank_leaves_all_weights_and_moments_as_they_are(
+    found: list[dict[str, Any]],
+) -> None:
     for one in found:
         assert set(map(tuple, one["broken"].values())) == {(NOT_FINITE, False)}, one["broken"]
 
 
-def test_all_ranks_go_back_to_the_same_point_past_the_same_batches(found: list[dict[str, Any]]) -> None:
+def test_all_ranks_go_back_to_the_same_point_past_the_same_batches(
+    found: list[dict[str, Any]],
+) -> None:
     event = {"step": 2, "event": "rollback", "number": 1, "from_step": 4, "passed_batches": 2}
     for one in found:
         for told in one["rollback"].values():
@@ -52,4 +56,13 @@ def test_a_context_rank_without_a_target_changes_no_answer(found: list[dict[str,
 def test_no_step_of_any_axis_waits_for_the_device(found: list[dict[str, Any]]) -> None:
     for one in found:
         assert not any(one["waits"].values()), one["waits"]
-        assert len([place for place in one["waits if reading"] if "__bool__ between two logged steps" in place]) == 4
+        assert (
+            len(
+                [
+                    place
+                    for place in one["waits if reading"]
+                    if "__bool__ between two logged steps" in place
+                ]
+            )
+            == 4
+        )

@@ -42,28 +42,40 @@ def places(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def run_cli(places: list[str], capsys: pytest.CaptureFixture[str]) -> RunCli:
-    """Run a command in this process without Prefect; gives exit code, the JSON of the last line, stdout and stderr.
+    """Run a command in this process without Prefect; gives exit code, the JSON of the last line,
+    stdout and stderr.
 
     Reads the embedded corpus (source=sample) unless a source is given.
     """
 
     def run(*arguments: str, tracking: str = "off", orchestrator: str = "none") -> dict[str, Any]:
         capsys.readouterr()
-        controls = ["source=sample", f"tracking={tracking}", f"orchestrator={orchestrator}", "num_workers=1"]
+        controls = [
+            "source=sample",
+            f"tracking={tracking}",
+            f"orchestrator={orchestrator}",
+            "num_workers=1",
+        ]
         given = {argument.split("=")[0] for argument in arguments}
         bare = arguments == ("generate",)
         more = [] if bare else [*places, *(c for c in controls if c.split("=")[0] not in given)]
         code = cli.main([*arguments, *more])
         out, err = capsys.readouterr()
         last = out.strip().splitlines()[-1] if out.strip() else ""
-        return {"code": code, "out": out, "err": err, "summary": json.loads(last) if last.startswith("{") else None}
+        return {
+            "code": code,
+            "out": out,
+            "err": err,
+            "summary": json.loads(last) if last.startswith("{") else None,
+        }
 
     return run
 
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """The command line sets environment variables for the programs it starts; they must not leak into other tests."""
+    """The command line sets environment variables for the programs it starts; they must not leak
+    into other tests."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -72,14 +84,21 @@ def same_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[None]:
-    """A Prefect server with a database of its own; flow runs without the second their heartbeat takes to end."""
+    """A Prefect server with a database of its own; flow runs without the second their heartbeat
+    takes to end."""
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+    from prefect.settings import (
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        PREFECT_LOGGING_TO_API_ENABLED,
+        temporary_settings,
+    )
     from prefect.testing.utilities import prefect_test_harness
 
     with (
         prefect_test_harness(server_startup_timeout=300),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None, PREFECT_LOGGING_TO_API_ENABLED: False}),
+        temporary_settings(
+            {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None, PREFECT_LOGGING_TO_API_ENABLED: False}
+        ),
     ):
         yield

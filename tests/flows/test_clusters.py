@@ -1,4 +1,5 @@
-"""Parts of stages on real Ray and Dask clusters of this machine: the same bytes, every part a Prefect task."""
+"""Parts of stages on real Ray and Dask clusters of this machine: the same bytes, every part a
+Prefect task."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from tests.support.whole_runs import contents, make_corpus, run
 
 CLUSTERS = [
     "dask",
-    pytest.param("ray", marks=pytest.mark.skipif(sys.version_info >= (3, 13), reason="prefect-ray has no release for it")),
+    pytest.param(
+        "ray",
+        marks=pytest.mark.skipif(
+            sys.version_info >= (3, 13), reason="prefect-ray has no release for it"
+        ),
+    ),
 ]
 
 
@@ -40,7 +46,11 @@ def refresh(corpus: Path, place: Path, *overrides: str) -> Any:
     from flows.refresh import refresh
     from tests.support.whole_runs import SMALL
 
-    places = [f"source.paths=['{corpus}']", f"store='{place / 'store'}'", f"state='{place / 'state'}'"]
+    places = [
+        f"source.paths=['{corpus}']",
+        f"store='{place / 'store'}'",
+        f"state='{place / 'state'}'",
+    ]
     kept = [o for o in SMALL if not o.startswith("orchestrator=")]
     return refresh(overrides=[*kept, *places, "num_workers=2", *overrides], return_state=True)
 
@@ -49,7 +59,9 @@ def refresh(corpus: Path, place: Path, *overrides: str) -> Any:
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("runner", CLUSTERS)
-def test_cluster_gives_the_bytes_of_a_serial_run(runner: str, corpus: Path, serial_run: Path, tmp_path: Path) -> None:
+def test_cluster_gives_the_bytes_of_a_serial_run(
+    runner: str, corpus: Path, serial_run: Path, tmp_path: Path
+) -> None:
     state = refresh(corpus, tmp_path, f"runner={runner}")
     assert state.type is StateType.COMPLETED, state.message
     assert contents(tmp_path) == contents(serial_run)
@@ -59,7 +71,9 @@ def test_cluster_gives_the_bytes_of_a_serial_run(runner: str, corpus: Path, seri
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("runner", CLUSTERS)
-def test_what_breaks_a_part_on_a_cluster_is_the_message_of_the_run(runner: str, tmp_path: Path) -> None:
+def test_what_breaks_a_part_on_a_cluster_is_the_message_of_the_run(
+    runner: str, tmp_path: Path
+) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text('{"text": null}\n')
     state = refresh(tmp_path, tmp_path / "place", f"runner={runner}")
@@ -84,14 +98,19 @@ def test_a_local_dask_scheduler_takes_work_from_its_own_run_only() -> None:
     executor = ClusterExecutor("dask", None, 1)
     with executor, executor._make_task_runner() as runner:
         cluster: Any = runner.client.cluster  # type: ignore[attr-defined]
-        address, web = cluster.scheduler_address, f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
+        address, web = (
+            cluster.scheduler_address,
+            f"http://127.0.0.1:{cluster.scheduler.http_server.port}",
+        )
         with distributed.Client(address, security=cluster.security, timeout=60) as client:
             assert client.submit(abs, -1).result() == 1
         with pytest.raises(OSError):
             distributed.Client(address, security=distributed.Security.temporary(), timeout=3)
         assert says_nothing_without_certificate(address)
         assert answers(f"{web}/health")
-        assert not answers(f"{web}/info/main/workers.html") and not answers(f"{web}/json/counts.json")
+        assert not answers(f"{web}/info/main/workers.html") and not answers(
+            f"{web}/json/counts.json"
+        )
 
 
 def test_cluster_without_prefect_is_refused_with_the_way_out() -> None:

@@ -25,7 +25,9 @@ def test_tables_fit_a_terminal(stand_in_stages: list[str], run_cli: RunCli) -> N
         assert max(map(len, rows)) <= TERMINAL_COLUMNS, rows
 
 
-def test_store_is_named_beside_the_keys(stand_in_stages: list[str], run_cli: RunCli, places: list[str]) -> None:
+def test_store_is_named_beside_the_keys(
+    stand_in_stages: list[str], run_cli: RunCli, places: list[str]
+) -> None:
     root = places[0].removeprefix("store=")
     assert f"{root}/<stage>/<key>" in run_cli("plan")["out"]
     assert f"{root}/<stage>/<key>" in run_cli("run")["out"]

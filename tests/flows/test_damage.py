@@ -1,4 +1,5 @@
-"""Damaged artifacts are found by the run that meets them, said in one line and rebuilt; `textmill verify` finds all of them."""
+"""Damaged artifacts are found by the run that meets them, said in one line and rebuilt; `textmill
+verify` finds all of them."""
 
 from __future__ import annotations
 
@@ -30,17 +31,25 @@ def truncate(file: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
 
 
-HARMS: dict[str, Callable[[Path], object]] = {"flipped": flip, "truncated": truncate, "deleted": Path.unlink}
+HARMS: dict[str, Callable[[Path], object]] = {
+    "flipped": flip,
+    "truncated": truncate,
+    "deleted": Path.unlink,
+}
 
 
 @pytest.fixture
-def made(stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+def made(
+    stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Path]:
     """{stage: folder of its artifact} of a finished run, all remembered as sound."""
     monkeypatch.setattr(soundness, "SETTLED_S", 0.0)
     first = run_cli("run")["summary"]
     run_cli("run")
     stand_in_stages.clear()
-    return {name: tmp_path / "store" / name / stage["key"] for name, stage in first["stages"].items()}
+    return {
+        name: tmp_path / "store" / name / stage["key"] for name, stage in first["stages"].items()
+    }
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -49,11 +58,17 @@ def test_damage_to_every_stage_is_said_once_each_and_rebuilt(
     name: str, harm: str, made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli
 ) -> None:
     for path in made.values():
-        HARMS[harm](path / ("report.html" if path.parent.name == "report" and name == "out.txt" else name))
+        HARMS[harm](
+            path / ("report.html" if path.parent.name == "report" and name == "out.txt" else name)
+        )
     result = run_cli("run")
     assert result["code"] == 0 and stand_in_stages == list(STAGES)
     for stage, path in made.items():
-        said = [line for line in result["err"].splitlines() if line.startswith(f"{stage} {path.name}: damaged: ")]
+        said = [
+            line
+            for line in result["err"].splitlines()
+            if line.startswith(f"{stage} {path.name}: damaged: ")
+        ]
         assert len(said) == 1 and "; rebuilding" in said[0], result["err"]
     stand_in_stages.clear()
     assert run_cli("run")["code"] == 0 and stand_in_stages == []
@@ -81,7 +96,10 @@ def test_damage_that_start_leaves_out_is_one_line_and_the_way_out_works(
 
 
 def test_what_is_damaged_while_a_stage_reads_it_is_one_line(
-    made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+    made: dict[str, Path],
+    stand_in_stages: list[str],
+    run_cli: RunCli,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tests.support import stand_ins
 
@@ -92,16 +110,25 @@ def test_what_is_damaged_while_a_stage_reads_it_is_one_line(
     monkeypatch.setattr(stand_ins, "train", breaks)
     result = run_cli("run", "force=[train]")
     assert result["code"] == 2 and "Traceback" not in result["err"]
-    assert f"train: shards {made['shards'].name} is damaged: out.txt has changed content; run again" in result["err"]
+    assert (
+        f"train: shards {made['shards'].name} is damaged: out.txt has changed content; run again"
+        in result["err"]
+    )
 
 
-@pytest.mark.parametrize("command", [["generate", "Once"], ["export-shards", "megatron", "DIR"], ["explain", "x"], ["hits"]])
+@pytest.mark.parametrize(
+    "command",
+    [["generate", "Once"], ["export-shards", "megatron", "DIR"], ["explain", "x"], ["hits"]],
+)
 def test_commands_that_read_artifacts_name_the_damaged_one(
     command: list[str], made: dict[str, Path], run_cli: RunCli, tmp_path: Path
 ) -> None:
     for path in made.values():
         flip(path / ("report.html" if path.parent.name == "report" else "out.txt"))
-    more = [f"run={json.loads(p.read_text())['run_id']}" for p in (tmp_path / "store/.runs").glob("*.json")][:1]
+    more = [
+        f"run={json.loads(p.read_text())['run_id']}"
+        for p in (tmp_path / "store/.runs").glob("*.json")
+    ][:1]
     command = [str(tmp_path / "out") if word == "DIR" else word for word in command]
     result = run_cli(*command, *(more if command[0] in ("explain", "hits") else []))
     assert result["code"] == 2 and result["err"].count("\n") == 1
@@ -120,12 +147,17 @@ def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
     found = run_cli("verify")
     assert found["code"] == 1 and stand_in_stages == []
     wrong = {(d["stage"], *d["wrong"]) for d in found["summary"]["damaged"]}
-    assert ("quality", "out.txt has changed content") in wrong and ("bench", "artifact.json is gone") in wrong
+    assert ("quality", "out.txt has changed content") in wrong and (
+        "bench",
+        "artifact.json is gone",
+    ) in wrong
     assert len(wrong) == 3 and all(what in found["out"] for _, what in wrong)
 
     repaired = run_cli("verify", "--repair")
     assert repaired["code"] == 0 and repaired["summary"]["left"] == 0
-    assert stand_in_stages == ["quality", "bench", "report"], "what this configuration names is rebuilt"
+    assert stand_in_stages == ["quality", "bench", "report"], (
+        "what this configuration names is rebuilt"
+    )
     assert "set aside" in repaired["err"], "and what it does not name is only taken away"
     after = run_cli("verify")
     assert after["code"] == 0 and after["summary"]["damaged"] == []
@@ -134,7 +166,9 @@ def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
     assert Store(tmp_path / "store").damage("documents", other["documents"]["key"]) == "missing"
 
 
-def test_verify_moves_nothing_that_a_store_did_not_make(made: dict[str, Path], run_cli: RunCli, tmp_path: Path) -> None:
+def test_verify_moves_nothing_that_a_store_did_not_make(
+    made: dict[str, Path], run_cli: RunCli, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     letter = store / "letters" / "2024" / "letter.txt"
     draft = store / "train" / "drafts" / "draft.txt"
@@ -153,7 +187,12 @@ def test_repair_without_a_source_sets_aside_what_is_damaged(
     made: dict[str, Path], places: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     flip(made["quality"] / "out.txt")
-    assert cli.main(["verify", "--repair", *places, "tracking=off", "orchestrator=none", "num_workers=1"]) == 0
+    assert (
+        cli.main(
+            ["verify", "--repair", *places, "tracking=off", "orchestrator=none", "num_workers=1"]
+        )
+        == 0
+    )
     assert "set aside" in capsys.readouterr().err and not made["quality"].exists()
 
 

@@ -39,7 +39,8 @@ def acting(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records, members and files whose names and texts act on a terminal, and some that are quarantined."""
+    """Records, members and files whose names and texts act on a terminal, and some that are
+    quarantined."""
     folder = tmp_path_factory.mktemp("hostile") / "in"
     folder.mkdir()
     records: list[dict[str, Any]] = [
@@ -55,11 +56,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(12)
     ]
     records.append({"id": "lines", "text": "first line\n\nsecond line", "source": "lines"})
-    records += [{"id": f"short {FORGED}", "text": "Too few.", "url": HOSTILE, "source": FORGED}, {"id": HOSTILE, "text": " "}]
+    records += [
+        {"id": f"short {FORGED}", "text": "Too few.", "url": HOSTILE, "source": FORGED},
+        {"id": HOSTILE, "text": " "},
+    ]
     write_jsonl(folder / "plain.jsonl", records)
     # A line feed, ESC and a bidirectional override are legal in names of files and members.
     with zipfile.ZipFile(folder / f"b{HOSTILE.replace('/', '_')}\nc.zip", "w") as archive:
-        archive.writestr(f"m{FORGED}.jsonl", json.dumps({"id": "in zip", "text": WORDS * 8, "source": "zip"}) + "\n{broken\n")
+        archive.writestr(
+            f"m{FORGED}.jsonl",
+            json.dumps({"id": "in zip", "text": WORDS * 8, "source": "zip"}) + "\n{broken\n",
+        )
         archive.writestr(f"m{FORGED}.unknown", "x")
     (folder / f"no reader{HOSTILE.replace('/', '_')}.odd\x1b").write_text("x")
     return folder
@@ -67,10 +74,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
-    """The data half of a run over that source in a process of its own: its places, and what it wrote to stdout and stderr."""
+    """The data half of a run over that source in a process of its own: its places, and what it
+    wrote to stdout and stderr."""
     place = tmp_path_factory.mktemp("ran")
     places = [f"store={place / 'store'}", f"state={place / 'state'}"]
-    given = [f"source.paths=[{source}]", "source.source_column=source", "source.max_bad_frac=1", "num_workers=1"]
+    given = [
+        f"source.paths=[{source}]",
+        "source.source_column=source",
+        "source.max_bad_frac=1",
+        "num_workers=1",
+    ]
     given += [
         "orchestrator=none",
         "tokenizer.vocab_size=300",
@@ -78,7 +91,9 @@ def ran(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[st
         f"source.exclude={{kind: ['{CSI}{TURNED}']}}",
     ]
     command = [sys.executable, "-m", "flows.cli", "refresh", *places, *given]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
     said = done.stdout.decode("utf-8")
     assert done.returncode == 0, said
     return places, said
@@ -104,7 +119,11 @@ def assert_harmless(text: str) -> None:
 
 
 def test_a_run_shows_what_its_source_carries_escaped(ran: tuple[list[str], str]) -> None:
-    assert "skipped, unsupported format" in ran[1] and "which no document has" in ran[1] and "\\u001b" in ran[1]
+    assert (
+        "skipped, unsupported format" in ran[1]
+        and "which no document has" in ran[1]
+        and "\\u001b" in ran[1]
+    )
     assert_harmless(ran[1])
 
 
@@ -113,7 +132,9 @@ def test_a_run_shows_what_its_source_carries_escaped(ran: tuple[list[str], str])
     [f"1 {FORGED}", f"https://x.org/1{HOSTILE}", f"short {FORGED}", HOSTILE],
     ids=("id", "url", "dropped", "record"),
 )
-def test_a_document_is_explained_in_escaped_text_and_in_exact_json(wanted: str, textmill: Callable[..., str]) -> None:
+def test_a_document_is_explained_in_escaped_text_and_in_exact_json(
+    wanted: str, textmill: Callable[..., str]
+) -> None:
     assert "\\u001b[2J" in textmill("explain", "--", wanted)
     found = json.loads(textmill("explain", "--json", "--", wanted))
     about = found.get("document") or found["record"]
@@ -134,19 +155,36 @@ def test_questions_to_a_run_are_answered_in_escaped_text(textmill: Callable[...,
 
 def test_logs_and_mlflow_hold_nothing_that_acts_on_a_terminal(ran: tuple[list[str], str]) -> None:
     store, state = (Path(place.partition("=")[2]) for place in ran[0])
-    texts = [f for f in state.rglob("*") if f.suffix in (".log", ".txt", ".yaml", ".json", ".jsonl")]
+    texts = [
+        f for f in state.rglob("*") if f.suffix in (".log", ".txt", ".yaml", ".json", ".jsonl")
+    ]
     names = ("artifact.json", "quarantine.jsonl", "hits.jsonl")
-    texts += [*(f for name in names for f in store.glob(f"[!.]*/*/{name}")), *store.glob(".runs/*.json")]
+    texts += [
+        *(f for name in names for f in store.glob(f"[!.]*/*/{name}")),
+        *store.glob(".runs/*.json"),
+    ]
     assert {"overrides.txt", "resolved.yaml", *names} <= {f.name for f in texts}
-    assert not {str(f): found for f in texts if (found := acting(f.read_text("utf-8", "surrogateescape")))}
+    assert not {
+        str(f): found for f in texts if (found := acting(f.read_text("utf-8", "surrogateescape")))
+    }
     with sqlite3.connect(state / "mlflow" / "mlflow.db") as database:
-        tables = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
-        cells = [c for name in tables for row in database.execute(f'select * from "{name}"') for c in row if isinstance(c, str)]
+        tables = [
+            name
+            for (name,) in database.execute("select name from sqlite_master where type = 'table'")
+        ]
+        cells = [
+            c
+            for name in tables
+            for row in database.execute(f'select * from "{name}"')
+            for c in row
+            if isinstance(c, str)
+        ]
     assert len(cells) > 200 and not [found for cell in cells if (found := acting(cell))]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["plan", f"source.name={HOSTILE}"], [HOSTILE], ["explain", HOSTILE], ["run", f"+{HOSTILE}=1"]]
+    "arguments",
+    [["plan", f"source.name={HOSTILE}"], [HOSTILE], ["explain", HOSTILE], ["run", f"+{HOSTILE}=1"]],
 )
 def test_what_a_user_typed_is_not_played_back_to_the_terminal(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -174,7 +212,9 @@ def test_export_lines_are_read_by_the_shell_as_they_were_meant() -> None:
         quoted = _quote(value)
         assert not acting(quoted) and "\n" not in quoted
         command = ["bash", "-c", f'export V={quoted}; printf %s "$V"']
-        shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
+        shown = subprocess.run(
+            command, capture_output=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+        )
         assert shown.stdout.decode("utf-8") == value, shlex.join(command)
 
 

@@ -1,4 +1,5 @@
-"""Every setting that takes a path refuses an address, which would otherwise become a local folder."""
+"""Every setting that takes a path refuses an address, which would otherwise become a local
+folder."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ def leaves(hint: Any, wrap: Any = lambda value: value) -> Iterator[Any]:
 
 def name_of(value: Any) -> str:
     step = next(iter(value)) if isinstance(value, dict) else "0" if isinstance(value, list) else ""
-    return f"{step}.{name_of(value[step] if isinstance(value, dict) else value[0])}".rstrip(".") if step else ""
+    return (
+        f"{step}.{name_of(value[step] if isinstance(value, dict) else value[0])}".rstrip(".")
+        if step
+        else ""
+    )
 
 
 def overlaid(below: Any, above: Any) -> Any:
@@ -51,14 +56,24 @@ SETTINGS = {name_of(put("")): put for put in leaves(RunConfig)}
 
 
 def test_the_walk_finds_settings_at_every_depth() -> None:
-    wanted = {"store", "state", "source.cache", "source.sources.named.root", "dedup.index", "train.init_from", "pii.key_file"}
+    wanted = {
+        "store",
+        "state",
+        "source.cache",
+        "source.sources.named.root",
+        "dedup.index",
+        "train.init_from",
+        "pii.key_file",
+    }
     assert wanted <= SETTINGS.keys() and len(SETTINGS) >= 20
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_that_takes_a_path_refuses_an_address(setting: str) -> None:
     for address in ADDRESSES:
-        with pytest.raises(ConfigError, match=r"is an address, and must be a path of this machine.*name a local") as refused:
+        with pytest.raises(
+            ConfigError, match=r"is an address, and must be a path of this machine.*name a local"
+        ) as refused:
             build(RunConfig, overlaid(SOUND, SETTINGS[setting](address)))
         assert f"({address})" in str(refused.value)
 
@@ -71,14 +86,21 @@ def test_a_path_with_a_colon_stays_a_path(path: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *([command, f"{setting}=s3://bucket/x"] for command in ("refresh", "plan", "gc", "up") for setting in ("store", "state")),
+        *(
+            [command, f"{setting}=s3://bucket/x"]
+            for command in ("refresh", "plan", "gc", "up")
+            for setting in ("store", "state")
+        ),
         ["explain", "some-id", "store=s3://bucket/x"],
         ["export-shards", "megatron", "s3://bucket/x"],
     ],
     ids=" ".join,
 )
 def test_a_place_elsewhere_is_one_line_and_leaves_no_folder(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(words) == 2

@@ -23,13 +23,20 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def test_what_only_forgotten_runs_used_is_listed_then_removed(run_cli: RunCli, store: Store) -> None:
+def test_what_only_forgotten_runs_used_is_listed_then_removed(
+    run_cli: RunCli, store: Store
+) -> None:
     old = run_cli("refresh", "tokenizer.vocab_size=300")["summary"]
     new = run_cli("refresh", "tokenizer.vocab_size=400")["summary"]
     assert "0 items" in run_cli("gc")["out"]
     listed = run_cli("gc", "keep=1")["out"]
-    assert old["stages"]["tokenizer"]["key"] in listed and new["stages"]["tokenizer"]["key"] not in listed
-    assert store.find("tokenizer", old["stages"]["tokenizer"]["key"]), "nothing is removed without --yes"
+    assert (
+        old["stages"]["tokenizer"]["key"] in listed
+        and new["stages"]["tokenizer"]["key"] not in listed
+    )
+    assert store.find("tokenizer", old["stages"]["tokenizer"]["key"]), (
+        "nothing is removed without --yes"
+    )
     assert "removed" in run_cli("gc", "keep=1", "--yes")["out"]
     for name in ("tokenizer", "shards"):
         assert store.find(name, old["stages"][name]["key"]) is None
@@ -39,7 +46,9 @@ def test_what_only_forgotten_runs_used_is_listed_then_removed(run_cli: RunCli, s
     assert len(list((store.root / ".parts" / "tokenizer").iterdir())) == 1
 
 
-def test_many_runs_of_other_stages_leave_the_last_completed_run_of_each(run_cli: RunCli, store: Store) -> None:
+def test_many_runs_of_other_stages_leave_the_last_completed_run_of_each(
+    run_cli: RunCli, store: Store
+) -> None:
     whole = run_cli("refresh", "tokenizer.vocab_size=300")["summary"]["stages"]
     for threshold in (0.6, 0.7):
         assert run_cli("refresh", f"dedup.threshold={threshold}", "only=dedup")["code"] == 0
@@ -51,15 +60,23 @@ def test_many_runs_of_other_stages_leave_the_last_completed_run_of_each(run_cli:
 def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store: Store) -> None:
     cache = store.root / ".remote"
     cache.mkdir(parents=True)
-    read, old, cut_off, fetching = (f"{number:032x}.jsonl{'.part' * (number > 1)}" for number in range(4))
+    read, old, cut_off, fetching = (
+        f"{number:032x}.jsonl{'.part' * (number > 1)}" for number in range(4)
+    )
     for name in (read, old, cut_off, fetching):
         (cache / name).write_text(name)
-    digests = InputDigests(store.root / ".inputs.json").of({name: cache / name for name in (read, old)})
-    node = Node("ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests[read]}}, {})
+    digests = InputDigests(store.root / ".inputs.json").of(
+        {name: cache / name for name in (read, old)}
+    )
+    node = Node(
+        "ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests[read]}}, {}
+    )
     with store.hold(node, print) as out:
         (out / "f").write_text("documents")
         store.publish(node, Artifact(out, "ingest"), 0, 0, "2026-01-01")
-    write_record(store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {}))
+    write_record(
+        store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {})
+    )
     for name in (read, old, cut_off):
         os.utime(cache / name, (0, 0))
     items = [item for item in unused(store, 1) if item.kind == "remote"]
@@ -69,17 +86,23 @@ def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store:
 
 
 @pytest.mark.parametrize("damaged", ["f", "artifact.json"])
-def test_fetched_files_that_a_damaged_ingest_is_rebuilt_from_are_kept(tmp_path: Path, store: Store, damaged: str) -> None:
+def test_fetched_files_that_a_damaged_ingest_is_rebuilt_from_are_kept(
+    tmp_path: Path, store: Store, damaged: str
+) -> None:
     cache = store.root / ".remote"
     cache.mkdir(parents=True)
     fetched = cache / f"{0:032x}.jsonl"
     fetched.write_text("fetched")
     digests = InputDigests(store.root / ".inputs.json").of({"a": fetched})
-    node = Node("ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests["a"]}}, {})
+    node = Node(
+        "ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests["a"]}}, {}
+    )
     with store.hold(node, print) as out:
         (out / "f").write_text("documents")
         store.publish(node, Artifact(out, "ingest"), 0, 0, "2026-01-01")
-    write_record(store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {}))
+    write_record(
+        store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {})
+    )
     os.utime(fetched, (0, 0))
     (store.path("ingest", 16 * "a") / damaged).write_text("other")
     assert not [item for item in unused(store, 1) if item.kind == "remote"]
@@ -112,17 +135,27 @@ def test_live_run_protects_what_it_will_read(run_cli: RunCli, store: Store) -> N
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"run_id": "x"}'])
 @pytest.mark.parametrize("command", [["gc"], ["explain", "x"]])
-def test_record_that_cannot_be_read_is_one_line(content: bytes, command: list[str], run_cli: RunCli, store: Store) -> None:
+def test_record_that_cannot_be_read_is_one_line(
+    content: bytes, command: list[str], run_cli: RunCli, store: Store
+) -> None:
     mark_store(store)
     (store.root / ".runs").mkdir()
     (store.root / ".runs" / "x.json").write_bytes(content)
     result = run_cli(*command)
-    assert result["code"] == 2 and "x.json is not a readable run record" in result["err"] and result["err"].count("\n") == 1
+    assert (
+        result["code"] == 2
+        and "x.json is not a readable run record" in result["err"]
+        and result["err"].count("\n") == 1
+    )
 
 
 def test_record_says_what_a_run_stands_on(run_cli: RunCli, store: Store) -> None:
     summary = run_cli("refresh")["summary"]
     (record,) = read_records(store)
     assert (record.run_id, record.flow, record.target) == (summary["run_id"], "refresh", "shards")
-    assert record.outcome == "completed" and record.finished_at and record.process["pid"] == os.getpid()
+    assert (
+        record.outcome == "completed"
+        and record.finished_at
+        and record.process["pid"] == os.getpid()
+    )
     assert record.stages == {name: stage["key"] for name, stage in summary["stages"].items()}

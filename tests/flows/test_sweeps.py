@@ -1,4 +1,5 @@
-"""What a sweep says of its runs is what they did, in whatever process; what it cannot run is refused at once."""
+"""What a sweep says of its runs is what they did, in whatever process; what it cannot run is
+refused at once."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class Elsewhere(Launcher):
 ConfigStore.instance().store(
     group="hydra/launcher", name="elsewhere", node={"_target_": "hydra_plugins.elsewhere.Elsewhere"}, provider="test"
 )
-'''
+'''  # noqa: E501
 
 
 @pytest.fixture
@@ -85,7 +86,12 @@ def sweep(tmp_path: Path) -> Start:
 
     def start(*overrides: str, **environment: str) -> subprocess.Popen[str]:
         places = [f"{name}='{tmp_path / name}'" for name in ("store", "state")]
-        source = [f"source.paths=['{tmp_path / 'in'}/']", "only=ingest", "tracking=off", "orchestrator=none"]
+        source = [
+            f"source.paths=['{tmp_path / 'in'}/']",
+            "only=ingest",
+            "tracking=off",
+            "orchestrator=none",
+        ]
         arguments = ["refresh", "-m", "hydra/launcher=elsewhere", *overrides, *source, *places]
         return subprocess.Popen(
             [sys.executable, "-m", "flows.cli", *arguments],
@@ -100,10 +106,15 @@ def sweep(tmp_path: Path) -> Start:
 
 
 def test_runs_in_other_processes_are_counted_as_they_ended(sweep: Start) -> None:
-    process = sweep("source.max_bad_frac=0.5,0.1,0.4", "num_workers=2", "runner=process", KILLED="2")
+    process = sweep(
+        "source.max_bad_frac=0.5,0.1,0.4", "num_workers=2", "runner=process", KILLED="2"
+    )
     out, err = process.communicate()
     assert process.returncode == 2 and "run 2 of 3: source.max_bad_frac=0.1" in err, err
-    assert "sweep: 3 runs, 2 failed, 1 of them died without a result; MLflow" in err and "Traceback" not in err
+    assert (
+        "sweep: 3 runs, 2 failed, 1 of them died without a result; MLflow" in err
+        and "Traceback" not in err
+    )
     assert len([line for line in out.splitlines() if line.startswith("{")]) == 1
 
 
@@ -114,10 +125,14 @@ def test_a_launcher_that_gives_up_fails_what_it_has_not_begun(sweep: Start) -> N
     assert "sweep: 2 runs, 1 failed, 1 not begun" in err and "Traceback" not in err
 
 
-def test_sweep_that_is_stopped_while_others_run_its_jobs_says_so(sweep: Start, tmp_path: Path) -> None:
+def test_sweep_that_is_stopped_while_others_run_its_jobs_says_so(
+    sweep: Start, tmp_path: Path
+) -> None:
     process = sweep("source.max_bad_frac=0.5,0.4", "num_workers=1", STOPPED="0")
     _, err = process.communicate()
-    assert process.returncode == 143 and err.endswith("the same command goes on from here (stopped by signal 15)\n"), err
+    assert process.returncode == 143 and err.endswith(
+        "the same command goes on from here (stopped by signal 15)\n"
+    ), err
     assert "Traceback" not in err
 
 
@@ -139,57 +154,88 @@ def test_code_and_status_of_a_sweep_are_those_of_its_runs(
     assert (result.exit_code, result.status) == (code, status)
 
 
-def test_a_defect_costs_its_own_point(stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_costs_its_own_point(
+    stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STAND_IN_TROUBLE", "tokenizer:defect")
     result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2")
     assert result["code"] == 1 and "sweep: 2 runs, 2 failed" in result["err"]
-    assert stand_in_stages.count("tokenizer") == 2 and result["err"].count("KeyError: 'a defect'") == 2
+    assert (
+        stand_in_stages.count("tokenizer") == 2 and result["err"].count("KeyError: 'a defect'") == 2
+    )
 
 
-@pytest.mark.parametrize(("trouble", "code"), [("ctrl-c", 130), ("sigterm", 143), ("interrupted", 75)])
+@pytest.mark.parametrize(
+    ("trouble", "code"), [("ctrl-c", 130), ("sigterm", 143), ("interrupted", 75)]
+)
 def test_a_stop_ends_the_sweep(
-    trouble: str, code: int, stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+    trouble: str,
+    code: int,
+    stand_in_stages: list[str],
+    run_cli: RunCli,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("STAND_IN_TROUBLE", f"tokenizer:{trouble}")
     result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2")
     assert result["code"] == code and stand_in_stages.count("tokenizer") == 1
-    assert "sweep: 2 runs, 2 failed, 1 not begun" in result["err"] and "Traceback" not in result["err"]
+    assert (
+        "sweep: 2 runs, 2 failed, 1 not begun" in result["err"] and "Traceback" not in result["err"]
+    )
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_what_lists_values_makes_points() -> None:
-    assert sweep_points(["train.seed=range(1,4)"]) == [["train.seed=1"], ["train.seed=2"], ["train.seed=3"]]
+    assert sweep_points(["train.seed=range(1,4)"]) == [
+        ["train.seed=1"],
+        ["train.seed=2"],
+        ["train.seed=3"],
+    ]
     assert sweep_points(["optim.lr=choice(1e-3,3e-3)"]) == [["optim.lr=0.001"], ["optim.lr=0.003"]]
     assert sweep_points(["train.seed=sort(3,1)"]) == [["train.seed=1"], ["train.seed=3"]]
     assert sorted(sweep_points(["train.seed=shuffle(1,2)"])) == [["train.seed=1"], ["train.seed=2"]]
-    assert sweep_points(["train.seed=tag(mine,choice(1,2))"]) == [["train.seed=1"], ["train.seed=2"]]
-    assert sweep_points(["tokenizer=glob(*)"]) == [[f"tokenizer={name}"] for name in choices("tokenizer")]
+    assert sweep_points(["train.seed=tag(mine,choice(1,2))"]) == [
+        ["train.seed=1"],
+        ["train.seed=2"],
+    ]
+    assert sweep_points(["tokenizer=glob(*)"]) == [
+        [f"tokenizer={name}"] for name in choices("tokenizer")
+    ]
     assert sweep_points(["tokenizer=glob([b*,u*])"]) == [["tokenizer=bpe"], ["tokenizer=unigram"]]
 
 
 @pytest.mark.parametrize(
-    "override", ["tokenizer=glob(zz*)", "optim.lr=glob(*)", "train.seed=range(3,1)", "optim.lr=interval(0,1)"]
+    "override",
+    ["tokenizer=glob(zz*)", "optim.lr=glob(*)", "train.seed=range(3,1)", "optim.lr=interval(0,1)"],
 )
 def test_what_lists_no_value_is_refused(override: str) -> None:
     with pytest.raises(ConfigError, match="optim.lr|tokenizer|train.seed"):
         sweep_points([override])
 
 
-def test_a_shuffled_sweep_runs_the_points_that_were_checked(stand_in_stages: list[str], run_cli: RunCli) -> None:
+def test_a_shuffled_sweep_runs_the_points_that_were_checked(
+    stand_in_stages: list[str], run_cli: RunCli
+) -> None:
     result = run_cli("tokenizer", "-m", "tokenizer.seed=shuffle(range(1,9))")
     assert result["code"] == 0 and stand_in_stages.count("tokenizer") == 8
 
 
-def test_batches_of_a_sweep_are_counted_together(stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path) -> None:
+def test_batches_of_a_sweep_are_counted_together(
+    stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path
+) -> None:
     result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2,3", "hydra.sweeper.max_batch_size=2")
     assert result["code"] == 0 and "sweep: 3 runs, 0 failed" in result["err"]
     codes = sorted(p.name for p in (tmp_path / "state/sweeps").glob("*/*.json"))
     assert codes == ["0.json", "1.json", "2.json"]
-    assert all(json.loads(p.read_text()) == {"code": 0} for p in (tmp_path / "state/sweeps").glob("*/*.json"))
+    assert all(
+        json.loads(p.read_text()) == {"code": 0}
+        for p in (tmp_path / "state/sweeps").glob("*/*.json")
+    )
 
 
-def test_what_is_not_supported_is_refused_in_one_line(stand_in_stages: list[str], run_cli: RunCli) -> None:
+def test_what_is_not_supported_is_refused_in_one_line(
+    stand_in_stages: list[str], run_cli: RunCli
+) -> None:
     for override, hint in {
         "hydra/sweeper=optuna": "points of a sweep are given",
         "hydra.sweeper.params={optim.lr: '1,2'}": "as overrides",
@@ -200,6 +246,14 @@ def test_what_is_not_supported_is_refused_in_one_line(stand_in_stages: list[str]
         "tokenizer=glob(zz*)": "gives no value",
         "--cfg": "give one of them",
     }.items():
-        result = run_cli("run", "-m", "optim.weight_decay=0,0.1", *([override, "job"] if override == "--cfg" else [override]))
-        assert result["code"] == 2 and hint in result["err"] and result["err"].count("\n") == 1, (override, result["err"])
+        result = run_cli(
+            "run",
+            "-m",
+            "optim.weight_decay=0,0.1",
+            *([override, "job"] if override == "--cfg" else [override]),
+        )
+        assert result["code"] == 2 and hint in result["err"] and result["err"].count("\n") == 1, (
+            override,
+            result["err"],
+        )
     assert stand_in_stages == []

@@ -1,4 +1,5 @@
-"""Fuzzes every target and says what each did: `python -m tests.fuzz [--inputs N] [--seconds S] [--seed N] [TARGET …]`."""
+"""Fuzzes every target and says what each did: `python -m tests.fuzz [--inputs N] [--seconds S]
+[--seed N] [TARGET …]`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ GRACE_S = 120
 """To start, to make the sound files, and for the last input."""
 
 
-def fuzz(names: Sequence[str], num_inputs: int, seconds: float, seed: int, kept: Path) -> tuple[int, list[str]]:
+def fuzz(
+    names: Sequence[str], num_inputs: int, seconds: float, seed: int, kept: Path
+) -> tuple[int, list[str]]:
     """(inputs given, what went wrong); inputs that ended a process are copied to `kept`."""
     given, failures, ends_at = 0, [], time.monotonic() + seconds
     for number, name in enumerate(names):
@@ -26,9 +29,20 @@ def fuzz(names: Sequence[str], num_inputs: int, seconds: float, seed: int, kept:
         count = -(-(num_inputs - given) // left) if num_inputs > given else 1
         left_s = max(1.0, (ends_at - time.monotonic()) / left)
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "tests.fuzz.worker", name, str(count), str(seed), f"{left_s:.1f}", folder]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.fuzz.worker",
+                name,
+                str(count),
+                str(seed),
+                f"{left_s:.1f}",
+                folder,
+            ]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=left_s + GRACE_S, check=False)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=left_s + GRACE_S, check=False
+                )
                 code, output, errors = done.returncode, done.stdout, done.stderr
             except subprocess.TimeoutExpired:
                 code, output, errors = -signal.SIGALRM, "", ""
@@ -40,7 +54,11 @@ def fuzz(names: Sequence[str], num_inputs: int, seconds: float, seed: int, kept:
             place = kept / f"{name.replace(' ', '-')}-{seed}"
             if (Path(folder) / "input").exists():
                 shutil.copy(Path(folder) / "input", place)
-            cause = "hangs" if code == -signal.SIGALRM else f"ended with {code}: {errors.strip()[-2000:]}"
+            cause = (
+                "hangs"
+                if code == -signal.SIGALRM
+                else f"ended with {code}: {errors.strip()[-2000:]}"
+            )
             failures.append(f"{name}: {cause}; the input is {place}")
             print(failures[-1], flush=True)
     return given, failures

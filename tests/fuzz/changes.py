@@ -1,4 +1,5 @@
-"""Changes sound files as hostile ones are: sizes that lie, pieces that come twice, are missing or are nested."""
+"""Changes sound files as hostile ones are: sizes that lie, pieces that come twice, are missing or
+are nested."""
 
 from __future__ import annotations
 
@@ -9,12 +10,60 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-NUMBERS = (0, 1, 2, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1)
+NUMBERS = (
+    0,
+    1,
+    2,
+    127,
+    128,
+    255,
+    256,
+    2**15,
+    2**16 - 1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**62,
+    2**63 - 1,
+    2**64 - 1,
+)
 WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 PIECES = (
-    *(b"", b"\0", b"\n", b'"', b"\\", b"{", b"[", b"]", b"}", b",", b"=", b"\xff\xfe", b"\xef\xbb\xbf"),
-    *(b"[" * 3000, b'{"a":' * 3000, b"9" * 5000, b"-1", b"NaN", b"1e999", b"null", b"\\ud800", b"<div>" * 3000, b"\r\n\r\n"),
-    *(b"WARC/1.0\r\n", b"Content-Length: 99999999999\r\n", b"Transfer-Encoding: chunked\r\n", b"PAR1", b"ARROW1", b"PK\x01\x02"),
+    *(
+        b"",
+        b"\0",
+        b"\n",
+        b'"',
+        b"\\",
+        b"{",
+        b"[",
+        b"]",
+        b"}",
+        b",",
+        b"=",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+    ),
+    *(
+        b"[" * 3000,
+        b'{"a":' * 3000,
+        b"9" * 5000,
+        b"-1",
+        b"NaN",
+        b"1e999",
+        b"null",
+        b"\\ud800",
+        b"<div>" * 3000,
+        b"\r\n\r\n",
+    ),
+    *(
+        b"WARC/1.0\r\n",
+        b"Content-Length: 99999999999\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"PAR1",
+        b"ARROW1",
+        b"PK\x01\x02",
+    ),
 )
 DIGITS = re.compile(rb"\d+")
 
@@ -71,6 +120,8 @@ _KINDS: Sequence[Callable[[bytes, int, Change], bytes]] = (
     lambda data, place, change: data[:place] + change.piece + data[place:],
     lambda data, place, change: data[:place] + change.piece + data[place + len(change.piece) :],
     lambda data, place, change: data[:place] + data[place + change.length :],
-    lambda data, place, change: data[:place] + data[place : place + change.length] * 2 + data[place + change.length :],
+    lambda data, place, change: (
+        data[:place] + data[place : place + change.length] * 2 + data[place + change.length :]
+    ),
     lambda data, place, change: data[:place],
 )

@@ -1,4 +1,5 @@
-"""What is fuzzed: for each target sound files, and the code that reads them with the errors by which it may refuse them."""
+"""What is fuzzed: for each target sound files, and the code that reads them with the errors by
+which it may refuse them."""
 
 from __future__ import annotations
 
@@ -12,11 +13,21 @@ from typing import NamedTuple
 import numpy as np
 
 from llm_core.config import ConfigError
-from tests.support.data.input_files import COLUMNS, COMPRESS, every_format, http_response, warc_record
+from tests.support.data.input_files import (
+    COLUMNS,
+    COMPRESS,
+    every_format,
+    http_response,
+    warc_record,
+)
 
 Read = Callable[[bytes, Path], object]
 RECORDS = [{"id": f"r{i}", "text": f'text {i} "größere" 数据\n', "url": f"u{i}"} for i in range(6)]
-PAGE = http_response(b"<html><body><p>words</p></body></html>", "Content-Type: text/html", "Transfer-Encoding: chunked")
+PAGE = http_response(
+    b"<html><body><p>words</p></body></html>",
+    "Content-Type: text/html",
+    "Transfer-Encoding: chunked",
+)
 
 
 class Target(NamedTuple):
@@ -30,7 +41,9 @@ def _reader(name: str, finish: Callable[[bytes], bytes] = bytes) -> Read:
         from tasks.readers import read_streams
         from tasks.readers.recordlimits import Limits
 
-        for _, items in read_streams(io.BytesIO(finish(data)), name, COLUMNS, limits=Limits(1 << 22)):
+        for _, items in read_streams(
+            io.BytesIO(finish(data)), name, COLUMNS, limits=Limits(1 << 22)
+        ):
             for _ in items:
                 pass
 
@@ -42,7 +55,13 @@ def _page(coding: str, compress: Callable[[bytes], bytes]) -> Read:
         from tasks.ingest.pagetext import read_page
         from tasks.readers.pages import join_frame
 
-        order = {"charset": None, "html": True, "codings": [coding], "main_content": True, "max_bytes": 1 << 22}
+        order = {
+            "charset": None,
+            "html": True,
+            "codings": [coding],
+            "main_content": True,
+            "max_bytes": 1 << 22,
+        }
         read_page(join_frame(order, compress(data)))
 
     return read
@@ -62,13 +81,22 @@ def _readers() -> dict[str, Target]:
     files = every_format(RECORDS) | {
         "page.html": b"<!doctype html><title>a</title><p>words",
         "page.txt": "größere 数据\n".encode(),
-        "r.warc": warc_record("response", PAGE, Content_Type="application/http", WARC_Target_URI="http://a.example/"),
+        "r.warc": warc_record(
+            "response", PAGE, Content_Type="application/http", WARC_Target_URI="http://a.example/"
+        ),
         "array.json": json.dumps(RECORDS, indent=1).encode(),
     }
     targets = {f"reader {name}": Target([data], _reader(name)) for name, data in files.items()}
-    # Changes of what is compressed, and of headers whose checksums hold, go deeper than those of a file.
-    for name, compress in (("r.jsonl.gz", COMPRESS[".gz"]), ("r.warc.wet.gz", COMPRESS[".gz"]), ("r.csv.zst", COMPRESS[".zst"])):
-        targets[f"within {name}"] = Target([files[name.rpartition(".")[0]]], _reader(name, compress))
+    # Changes of what is compressed, and of headers whose checksums hold, go deeper than those of a
+    # file.
+    for name, compress in (
+        ("r.jsonl.gz", COMPRESS[".gz"]),
+        ("r.warc.wet.gz", COMPRESS[".gz"]),
+        ("r.csv.zst", COMPRESS[".zst"]),
+    ):
+        targets[f"within {name}"] = Target(
+            [files[name.rpartition(".")[0]]], _reader(name, compress)
+        )
     html, gz = files["page.html"], COMPRESS[".gz"](files["page.html"])
     targets["page"] = Target([html], _page("chunked", bytes))
     targets["page in gzip"] = Target([gz], _page("gzip", bytes))
@@ -93,7 +121,10 @@ def _fasttext_models(folder: Path) -> list[bytes]:
     from tests.support.data.fasttext_models import write_model
 
     return [
-        write_model(folder / f"seed{loss}.bin", loss=loss, buckets=50, quantised=loss > 2).read_bytes() for loss in (1, 2, 3, 4)
+        write_model(
+            folder / f"seed{loss}.bin", loss=loss, buckets=50, quantised=loss > 2
+        ).read_bytes()
+        for loss in (1, 2, 3, 4)
     ]
 
 
@@ -108,7 +139,10 @@ def _tokenizers() -> list[bytes]:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     seeds = []
-    for model in (models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]), models.WordPiece({"[UNK]": 0, "a": 1})):
+    for model in (
+        models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]),
+        models.WordPiece({"[UNK]": 0, "a": 1}),
+    ):
         made = Tokenizer(model)
         made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
         made.pre_tokenizer = pre_tokenizers.ByteLevel()
@@ -126,7 +160,11 @@ def _megatron(data: bytes, folder: Path) -> None:
 
 
 def _megatron_index() -> bytes:
-    lengths, pointers, borders = np.array([3, 4, 5], "<i4"), np.array([0, 12, 28], "<i8"), np.array([0, 1, 3], "<i8")
+    lengths, pointers, borders = (
+        np.array([3, 4, 5], "<i4"),
+        np.array([0, 12, 28], "<i8"),
+        np.array([0, 1, 3], "<i8"),
+    )
     head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 4, len(lengths), len(borders))
     return head + lengths.tobytes() + pointers.tobytes() + borders.tobytes()
 
@@ -144,7 +182,12 @@ def _dataset(data: bytes, folder: Path) -> None:
 def _dataset_rows() -> bytes:
     import pyarrow as pa
 
-    table, out = pa.table({"input_ids": [[1, 2], [], [3]], "id": ["ab", "cd", None], "source": ["x", "y", "z"]}), io.BytesIO()
+    table, out = (
+        pa.table(
+            {"input_ids": [[1, 2], [], [3]], "id": ["ab", "cd", None], "source": ["x", "y", "z"]}
+        ),
+        io.BytesIO(),
+    )
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
     return out.getvalue()
@@ -196,7 +239,12 @@ def _weights(data: bytes, folder: Path) -> None:
 def _weights_file() -> bytes:
     from safetensors.numpy import save
 
-    return save({"model.embed_tokens.weight": np.zeros((64, 16), np.float32), "model.norm.weight": np.ones(16, np.float32)})
+    return save(
+        {
+            "model.embed_tokens.weight": np.zeros((64, 16), np.float32),
+            "model.norm.weight": np.ones(16, np.float32),
+        }
+    )
 
 
 def _checkpoint_index(data: bytes, folder: Path) -> None:
@@ -207,8 +255,12 @@ def _checkpoint_index(data: bytes, folder: Path) -> None:
     try:
         IndexUnpickler(io.BytesIO(data)).load()
     except Exception as error:
-        # What the trainer takes for damage (llm_core.checkpoint.checkpoints); sizes and digests come before.
-        if not isinstance(error, (pickle.UnpicklingError, ValueError, EOFError, LookupError, TypeError, AttributeError)):
+        # What the trainer takes for damage (llm_core.checkpoint.checkpoints); sizes and digests
+        # come before.
+        if not isinstance(
+            error,
+            (pickle.UnpicklingError, ValueError, EOFError, LookupError, TypeError, AttributeError),
+        ):
             raise
 
 
@@ -241,8 +293,17 @@ def _artifact(data: bytes, folder: Path) -> None:
 def _artifact_record() -> bytes:
     from tasks.runtime.artifact import SCHEMA_VERSION
 
-    record = {"schema_version": SCHEMA_VERSION, "stage": "ingest", "key": "ab", "config": {}, "counters": {}, "metrics": {}}
-    return json.dumps(record | {"files": [{"path": "documents/part-0.parquet", "bytes": 3, "digest": "cd"}]}).encode()
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "stage": "ingest",
+        "key": "ab",
+        "config": {},
+        "counters": {},
+        "metrics": {},
+    }
+    return json.dumps(
+        record | {"files": [{"path": "documents/part-0.parquet", "bytes": 3, "digest": "cd"}]}
+    ).encode()
 
 
 def targets(folder: Path) -> Mapping[str, Target]:
@@ -257,7 +318,9 @@ def targets(folder: Path) -> Mapping[str, Target]:
         "tokenizer": Target(_tokenizers(), _tokenizer, (ConfigError,)),
         "import megatron": Target([_megatron_index()], _megatron, (ExchangeError,)),
         "import datasets": Target([_dataset_rows()], _dataset, (ExchangeError,)),
-        "import datasets state": Target([json.dumps(state).encode()], _dataset_state, (ExchangeError,)),
+        "import datasets state": Target(
+            [json.dumps(state).encode()], _dataset_state, (ExchangeError,)
+        ),
         "model config": Target([json.dumps(MODEL_CONFIG).encode()], _model_config, (ConfigError,)),
         "model weights": Target([_weights_file()], _weights, (ConfigError,)),
         "checkpoint index": Target(_checkpoint_indexes(), _checkpoint_index),

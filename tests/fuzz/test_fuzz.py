@@ -1,4 +1,5 @@
-"""No changed file ends a process that reads it, holds it, or fills its memory; and the fuzzer would tell."""
+"""No changed file ends a process that reads it, holds it, or fills its memory; and the fuzzer would
+tell."""
 
 from __future__ import annotations
 
@@ -30,19 +31,28 @@ worker.run("planted", 20, 1, 20.0, Path(sys.argv[1]))
 
 @pytest.mark.parametrize(
     ("act", "code"),
-    [("os.abort()", -6), ("while True: pass", -14), ("raise KeyError(1)", 1), ("bytes(3 << 30)", 1)],
+    [
+        ("os.abort()", -6),
+        ("while True: pass", -14),
+        ("raise KeyError(1)", 1),
+        ("bytes(3 << 30)", 1),
+    ],
     ids=["crash", "hang", "error", "memory"],
 )
 def test_a_planted_fault_is_found_and_its_input_kept(act: str, code: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PLANTED.format(act=act), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == code, done.stderr[-500:]
     assert (tmp_path / "input").read_bytes() != b"sound"
 
 
 @pytest.mark.timeout(120)
 def test_a_few_inputs_of_some_targets_are_refused_or_read(tmp_path: Path) -> None:
-    given, failures = fuzz(["within r.tar", "reader r.parquet", "artifact"], 150, 60.0, 1, tmp_path / "kept")
+    given, failures = fuzz(
+        ["within r.tar", "reader r.parquet", "artifact"], 150, 60.0, 1, tmp_path / "kept"
+    )
     assert failures == [] and given == 150
 
 

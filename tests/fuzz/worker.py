@@ -1,6 +1,8 @@
-"""Runs one target on changed files, in a process of its own: `python -m tests.fuzz.worker TARGET COUNT SEED SECONDS FOLDER`.
+"""Runs one target on changed files, in a process of its own: `python -m tests.fuzz.worker TARGET
+COUNT SEED SECONDS FOLDER`.
 
-The last input is in FOLDER/input when the process ends early: by an error (1), the clock (SIGALRM) or a crash.
+The last input is in FOLDER/input when the process ends early: by an error (1), the clock (SIGALRM)
+or a crash.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ class Inner:
 
     def __post_init__(self) -> None:
         if self.num_perms % 2:
-            raise ConfigError(f"num_perms ({self.num_perms}) must be even; try {self.num_perms + 1}")
+            raise ConfigError(
+                f"num_perms ({self.num_perms}) must be even; try {self.num_perms + 1}"
+            )
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,14 @@ class Outer:
     ("mapping", "message"),
     [
         ({"name": "x", "knid": "bpe"}, "knid is not a known setting; did you mean kind?"),
-        ({"name": "x", "inner": {"num_prems": 3}}, "inner.num_prems is not a known setting; did you mean num_perms?"),
-        ({"name": "x", "inner": {"num_perms": 2.5}}, r"inner.num_perms \(2.5\) must be a whole number"),
+        (
+            {"name": "x", "inner": {"num_prems": 3}},
+            "inner.num_prems is not a known setting; did you mean num_perms?",
+        ),
+        (
+            {"name": "x", "inner": {"num_perms": 2.5}},
+            r"inner.num_perms \(2.5\) must be a whole number",
+        ),
         ({"name": "x", "inner": {"num_perms": True}}, "must be a whole number"),
         ({"name": "x", "inner": {"num_perms": 3}}, r"inner: num_perms \(3\) must be even; try 4"),
         ({"name": "x", "kind": "bpee"}, r"kind \(bpee\) is not a choice; did you mean bpe"),

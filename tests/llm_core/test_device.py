@@ -18,7 +18,9 @@ def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
 
-def test_each_of_two_machines_gives_its_processes_its_own_gpus(eight_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_two_machines_gives_its_processes_its_own_gpus(
+    eight_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert pick_device(TWO_MACHINES, 7) == torch.device("cuda", 7)
 
@@ -30,7 +32,10 @@ def test_more_processes_on_a_machine_than_gpus_are_refused(
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if here:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
-    with pytest.raises(ConfigError, match=r"16 processes on this machine need as many GPUs, it shows 8; .*num_processes"):
+    with pytest.raises(
+        ConfigError,
+        match=r"16 processes on this machine need as many GPUs, it shows 8; .*num_processes",
+    ):
         pick_device(TWO_MACHINES, 0)
 
 

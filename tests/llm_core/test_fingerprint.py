@@ -20,7 +20,10 @@ def test_fingerprint_names_the_processor_and_costs_little() -> None:
 
 
 def test_fingerprint_needs_no_torch() -> None:
-    code = "import sys, llm_core.fingerprint as f; f.device_fingerprint(); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, llm_core.fingerprint as f; f.device_fingerprint(); sys.exit('torch' in"
+        " sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,10 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_core.json_files import MAX_DEPTH, MAX_DIGITS, UnreadableJson, is_inside, is_plain_name, parse_json, read_json
+from llm_core.json_files import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    UnreadableJson,
+    is_inside,
+    is_plain_name,
+    parse_json,
+    read_json,
+)
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=30,
 )
@@ -86,7 +98,22 @@ def test_a_file_that_is_too_large_or_not_utf8_is_one_error(tmp_path: Path) -> No
         ("a.arrow", True, True),
         ("...", True, True),
         ("a/b.arrow", True, False),
-        *[(path, False, False) for path in ("", ".", "..", "../a", "a/../../b", "/etc/passwd", "a/..", "a\0b", 3, None, [])],
+        *[
+            (path, False, False)
+            for path in (
+                "",
+                ".",
+                "..",
+                "../a",
+                "a/../../b",
+                "/etc/passwd",
+                "a/..",
+                "a\0b",
+                3,
+                None,
+                [],
+            )
+        ],
     ],
 )
 def test_names_in_records_stay_in_their_folder(path: object, inside: bool, plain: bool) -> None:

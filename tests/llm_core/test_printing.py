@@ -26,11 +26,13 @@ SURROGATES = st.text(st.characters(categories=("Cs", "Cc", "Cf", "Zl", "Zp", "Lo
 
 
 def acts(text: str, line: bool = False) -> bool:
-    """Whether a terminal does something other than show a character. Independent of the patterns of the module."""
+    """Whether a terminal does something other than show a character. Independent of the patterns of
+    the module."""
     kept = "" if line else "\n\t"
     return any(
         (unicodedata.category(c) in ("Cc", "Zl", "Zp", "Cs") and c not in kept)
-        or unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+        or unicodedata.bidirectional(c)
+        in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
         for c in text
     )
 
@@ -44,7 +46,11 @@ def test_nothing_that_is_printed_acts_on_a_terminal(text: str) -> None:
 @given(ANY_TEXT | SURROGATES)
 def test_escaping_twice_is_escaping_once(text: str) -> None:
     assert printable(printable(text)) == printable(text)
-    assert printable_line(printable_line(text)) == printable_line(text) == printable(printable_line(text))
+    assert (
+        printable_line(printable_line(text))
+        == printable_line(text)
+        == printable(printable_line(text))
+    )
 
 
 @given(ANY_TEXT | SURROGATES)
@@ -63,7 +69,16 @@ def test_escaped_json_holds_the_same_values(values: dict[str, str], indent: int 
 
 @pytest.mark.parametrize(
     "text",
-    ["👩‍👩‍👧‍👦 🏴󠁧󠁢󠁥󠁮󠁧󠁿 ❤️", "مرحبا‏ بالعالم", "שלום‎", "नमस्ते क्‍ष", "می‌خواهم", "e\u0301 Å", "ไทย\u200bไทย", "two\nlines\tand a tab"],
+    [
+        "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁥󠁮󠁧󠁿 ❤️",
+        "مرحبا‏ بالعالم",
+        "שלום‎",
+        "नमस्ते क्‍ष",
+        "می‌خواهم",
+        "e\u0301 Å",
+        "ไทย\u200bไทย",
+        "two\nlines\tand a tab",
+    ],
 )
 def test_text_in_any_script_stays_as_it_is(text: str) -> None:
     assert printable(text) == text
@@ -105,11 +120,15 @@ def test_a_defect_and_a_log_line_without_a_handler_are_escaped() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     err = done.stderr.decode("utf-8")
-    assert done.returncode == 1 and "RuntimeError: a\\u001b]8" in err and err.startswith("a\\u001b]8")
+    assert (
+        done.returncode == 1 and "RuntimeError: a\\u001b]8" in err and err.startswith("a\\u001b]8")
+    )
     assert not acts(err)
 
 
-def test_a_trainer_is_refused_in_one_escaped_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trainer_is_refused_in_one_escaped_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = HOSTILE.replace("\ud800", "").replace("\x00", "") + "\nforged"
     with pytest.raises(SystemExit):
         train.main(["--config", str(tmp_path / name), "--workdir", str(tmp_path)])
@@ -117,28 +136,42 @@ def test_a_trainer_is_refused_in_one_escaped_line(tmp_path: Path, capsys: pytest
     assert "\\u202e" in err and not acts(err) and err.count("\n") == 1
 
 
-WRITERS = re.compile(r"print|traceback\.print_\w+|sys\.(__)?std(out|err)(__)?(\.buffer)?\.write(lines)?")
+WRITERS = re.compile(
+    r"print|traceback\.print_\w+|sys\.(__)?std(out|err)(__)?(\.buffer)?\.write(lines)?"
+)
 
 
 def writes_past_the_module(tree: ast.AST) -> list[str]:
     """Calls that write to a standard stream, and loggers that are kept to write to."""
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and WRITERS.fullmatch(ast.unparse(n.func))]
+    calls = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and WRITERS.fullmatch(ast.unparse(n.func))
+    ]
     calls += [
         n.value
         for n in ast.walk(tree)
-        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "logging.getLogger"
+        if isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Call)
+        and ast.unparse(n.value.func) == "logging.getLogger"
     ]
     return [f"line {call.lineno}: {ast.unparse(call.func)}" for call in calls]
 
 
 def test_nothing_is_written_past_the_printing_module() -> None:
-    # prerequisites runs on any Python 3, before anything is installed, and has nothing to show but paths of this machine.
+    # prerequisites runs on any Python 3, before anything is installed, and has nothing to show but
+    # paths of this machine.
     exempt = {ROOT / "llm_core" / "printing.py", ROOT / "flows" / "prerequisites.py"}
-    files = [file for package in ("flows", "tasks", "llm_core") for file in sorted((ROOT / package).rglob("*.py"))]
+    files = [
+        file
+        for package in ("flows", "tasks", "llm_core")
+        for file in sorted((ROOT / package).rglob("*.py"))
+    ]
     assert len(files) > 100
     past = {
         str(file.relative_to(ROOT)): found
         for file in files
-        if file not in exempt and (found := writes_past_the_module(ast.parse(file.read_text("utf-8"))))
+        if file not in exempt
+        and (found := writes_past_the_module(ast.parse(file.read_text("utf-8"))))
     }
     assert not past

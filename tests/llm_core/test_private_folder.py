@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from llm_core.config import ConfigError
-from llm_core.private_folder import cache_folder, keep_compiled_code_private, open_to_others, private_folder
+from llm_core.private_folder import (
+    cache_folder,
+    keep_compiled_code_private,
+    open_to_others,
+    private_folder,
+)
 from tasks.runtime.code import ROOT
 
 
@@ -45,11 +50,17 @@ def test_a_cache_that_others_can_write_is_refused(others: int, tmp_path: Path) -
     (tmp_path / "cache").chmod(others)
     with pytest.raises(ConfigError, match="can be written by other users; fix its owner and mode"):
         private_folder(tmp_path / "cache")
-    assert mode(tmp_path / "cache") == others, "closing it now would trust what others have put there"
+    assert mode(tmp_path / "cache") == others, (
+        "closing it now would trust what others have put there"
+    )
 
 
-@pytest.mark.parametrize(("others", "refused"), [(0o775, True), (0o757, True), (0o755, False), (0o1777, False)])
-def test_a_parent_that_others_can_write_is_refused_unless_it_is_sticky(others: int, refused: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("others", "refused"), [(0o775, True), (0o757, True), (0o755, False), (0o1777, False)]
+)
+def test_a_parent_that_others_can_write_is_refused_unless_it_is_sticky(
+    others: int, refused: bool, tmp_path: Path
+) -> None:
     parent = tmp_path / "parent"
     parent.mkdir()
     parent.chmod(others)
@@ -78,16 +89,28 @@ def test_a_link_is_judged_by_where_it_is_and_where_it_leads(tmp_path: Path) -> N
     (place / "link").symlink_to(target)
     assert open_to_others(place / "link" / "cache") is None
     target.chmod(0o777)
-    assert open_to_others(place / "link" / "cache") == f"{place / 'link'} can be written by other users"
+    assert (
+        open_to_others(place / "link" / "cache")
+        == f"{place / 'link'} can be written by other users"
+    )
     target.chmod(0o700)
     place.chmod(0o777)
     assert open_to_others(place / "link" / "cache") == f"{place} can be written by other users"
 
 
 def ask(environment: dict[str, str], code: str) -> tuple[str, str]:
-    known = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR")}
+    known = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR")
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**known, **environment}, cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**known, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip(), done.stderr
 
@@ -98,10 +121,15 @@ CACHE = "from llm_core.private_folder import cache_folder; print(cache_folder('k
 @pytest.mark.parametrize("variable", ["HOME", "XDG_CACHE_HOME"])
 def test_the_cache_is_the_users_own(variable: str, tmp_path: Path) -> None:
     shown, said = ask({variable: str(tmp_path)}, CACHE)
-    assert Path(shown) == tmp_path / (".cache" if variable == "HOME" else "") / "textmill" / "kernels" and said == ""
+    assert (
+        Path(shown) == tmp_path / (".cache" if variable == "HOME" else "") / "textmill" / "kernels"
+        and said == ""
+    )
 
 
-def test_a_cache_folder_that_a_group_can_write_is_passed_over_for_one_in_the_home(tmp_path: Path) -> None:
+def test_a_cache_folder_that_a_group_can_write_is_passed_over_for_one_in_the_home(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache").chmod(0o775)
     shown, said = ask({"HOME": str(tmp_path)}, CACHE)
@@ -118,10 +146,15 @@ def test_without_a_cache_of_its_own_a_process_gets_a_new_folder_and_says_so(tmp_
     (first, right), (second, _) = (shown.splitlines() for shown, _ in found)
     assert first != second and right == "700" and Path(first).parent == tmp_path
     assert not Path(first).exists(), "it ends with its process"
-    assert all(said.count("\n") == 1 and f"{shared} can be written by other users" in said for _, said in found)
+    assert all(
+        said.count("\n") == 1 and f"{shared} can be written by other users" in said
+        for _, said in found
+    )
 
 
-def test_graphs_of_torch_are_kept_in_the_same_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_graphs_of_torch_are_kept_in_the_same_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     cache_folder.cache_clear()

@@ -32,7 +32,11 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-@given(secret=st.text(alphabet="abcXYZ0189_-.~%", min_size=4, max_size=30).map(lambda text: f"Q{text}Q"))
+@given(
+    secret=st.text(alphabet="abcXYZ0189_-.~%", min_size=4, max_size=30).map(
+        lambda text: f"Q{text}Q"
+    )
+)
 def test_a_secret_is_masked_in_every_place(place: str, secret: str) -> None:
     masked = mask_secrets(place.format(secret))
     assert secret not in masked and "***" in masked
@@ -47,7 +51,13 @@ def test_passwords_of_other_signs_are_masked(secret: str) -> None:
 
 @pytest.mark.parametrize(
     "token",
-    ["ghp_" + "a1B2" * 9, "hf_" + "abCD" * 8, "AKIAIOSFODNN7EXAMPLE", "sk-" + "a1b2" * 8, "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln-x"],
+    [
+        "ghp_" + "a1B2" * 9,
+        "hf_" + "abCD" * 8,
+        "AKIAIOSFODNN7EXAMPLE",
+        "sk-" + "a1b2" * 8,
+        "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln-x",
+    ],
 )
 def test_tokens_are_known_by_their_form(token: str) -> None:
     assert mask_secrets(f"refused {token} today") == "refused *** today"
@@ -60,10 +70,16 @@ def test_tokens_are_known_by_their_form(token: str) -> None:
         "http://host:80/a@b",
         "sqlite:////data/.state/mlflow/mlflow.db",
         "s3://bucket/key@2x.png",
-        "num_tokens=100 bytes_per_token=2.0 unk_token=<unk> eos_token: </s> tokenizer=bpe max_new_tokens=9",
+        (
+            "num_tokens=100 bytes_per_token=2.0 unk_token=<unk> eos_token: </s> tokenizer=bpe"
+            " max_new_tokens=9"
+        ),
         "tokens/s: 100; train 53282a3e55e15df8: key=53282a3e55e15df8 part_key: 1",
         "pii.key_env=MY_VARIABLE pii.key_file=/run/key",
-        "action (pseudonym) needs a secret key; name its place with key_env=VARIABLE or key_file=PATH",
+        (
+            "action (pseudonym) needs a secret key; name its place with key_env=VARIABLE or"
+            " key_file=PATH"
+        ),
         "mail me@example.org: design=1",
     ],
 )
@@ -72,8 +88,20 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_values_under_a_secrets_name_are_masked_whole() -> None:
-    given = {"storage": {"client_secret": "x y", "key": "k"}, "list": ["http://u:p@h"], "password": "", "n": 1, "token": None}
-    masked = {"storage": {"client_secret": "***", "key": "k"}, "list": ["http://u:***@h"], "password": "", "n": 1, "token": None}
+    given = {
+        "storage": {"client_secret": "x y", "key": "k"},
+        "list": ["http://u:p@h"],
+        "password": "",
+        "n": 1,
+        "token": None,
+    }
+    masked = {
+        "storage": {"client_secret": "***", "key": "k"},
+        "list": ["http://u:***@h"],
+        "password": "",
+        "n": 1,
+        "token": None,
+    }
     assert mask_values(given) == masked
 
 

@@ -1,4 +1,5 @@
-"""Stages of one file each, in the places of the real ones: small enough to run a whole pipeline in a moment."""
+"""Stages of one file each, in the places of the real ones: small enough to run a whole pipeline in
+a moment."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ METRICS: dict[str, dict[str, Any]] = {
         "single_character_frac": 0.5,
         "round_trip_frac": 1.0,
     },
-    "shards": {"splits": {"train": {"tokens": 90, "documents": 5}, "validation": {"tokens": 10, "documents": 1}}},
+    "shards": {
+        "splits": {
+            "train": {"tokens": 90, "documents": 5},
+            "validation": {"tokens": 10, "documents": 1},
+        }
+    },
     "train": {
         "num_steps": 3,
         "final_train_loss": 2.5,
@@ -72,11 +78,22 @@ def stand_in(name: str) -> Callable[..., Artifact]:
         if trouble == f"{name}:sigterm":
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
-        parts = run_parts(process_part, [Part(f"p{i}", f"{name}{i}", {}) for i in range(3)], None, out_dir)
+        parts = run_parts(
+            process_part, [Part(f"p{i}", f"{name}{i}", {}) for i in range(3)], None, out_dir
+        )
         (out_dir / "out.txt").write_text(name + "".join(p.key for p in parents) + str(len(parts)))
         if name == "train":
-            rows: list[dict[str, object]] = [{"step": s, "train_loss": loss} for s, loss in ((1, 3.0), (2, 1.5), (3, 1.0))]
-            rows.append({"at": "2026-01-01T00:00:00", "event": "damaged_checkpoint", "step": 2, "what": "kept as x.damaged"})
+            rows: list[dict[str, object]] = [
+                {"step": s, "train_loss": loss} for s, loss in ((1, 3.0), (2, 1.5), (3, 1.0))
+            ]
+            rows.append(
+                {
+                    "at": "2026-01-01T00:00:00",
+                    "event": "damaged_checkpoint",
+                    "step": 2,
+                    "what": "kept as x.damaged",
+                }
+            )
             lines = [json.dumps(row) for row in (*rows, {"step": 3, "val_loss": 1.25})]
             (out_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
             (out_dir / "profile").mkdir()

@@ -1,4 +1,5 @@
-"""Whole pipelines as a user starts them, in processes of their own: small enough to be run, killed and compared."""
+"""Whole pipelines as a user starts them, in processes of their own: small enough to be run, killed
+and compared."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ CLOCK = (
 
 
 def make_corpus(folder: Path, num_files: int = 3, rows_per_file: int = 20) -> Path:
-    """The beginning of the embedded corpus as several files, with a near-duplicate across files and a broken line."""
+    """The beginning of the embedded corpus as several files, with a near-duplicate across files and
+    a broken line."""
     folder.mkdir(parents=True)
     lines = SAMPLE.read_text("utf-8").splitlines()
     for i in range(num_files):
@@ -78,7 +80,11 @@ def make_corpus(folder: Path, num_files: int = 3, rows_per_file: int = 20) -> Pa
 
 def command(flow: str, corpus: Path, place: Path, *overrides: str) -> list[str]:
     """A run that keeps everything under `place`."""
-    places = [f"source.paths=['{corpus}']", f"store='{place / 'store'}'", f"state='{place / 'state'}'"]
+    places = [
+        f"source.paths=['{corpus}']",
+        f"store='{place / 'store'}'",
+        f"state='{place / 'state'}'",
+    ]
     return [sys.executable, "-m", "flows.cli", flow, *SMALL, "num_workers=2", *places, *overrides]
 
 
@@ -86,10 +92,16 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
-def run(flow: str, corpus: Path, place: Path, *overrides: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+def run(
+    flow: str, corpus: Path, place: Path, *overrides: str, code: int = 0, **more: str
+) -> subprocess.CompletedProcess[str]:
     """A run to its end, which must be `code`."""
     done = subprocess.run(
-        command(flow, corpus, place, *overrides), env=environment(**more), capture_output=True, text=True, check=False
+        command(flow, corpus, place, *overrides),
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == code, done.stderr[-3000:]
     assert code not in (0, 2) or "Traceback" not in done.stderr, done.stderr[-3000:]
@@ -101,12 +113,18 @@ def summary(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def started(flow: str, corpus: Path, place: Path, *overrides: str) -> Iterator[subprocess.Popen[str]]:
+def started(
+    flow: str, corpus: Path, place: Path, *overrides: str
+) -> Iterator[subprocess.Popen[str]]:
     """A run in progress; whatever is left of it at the end is killed."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / "log.txt").open("a") as log:
         process = subprocess.Popen(
-            command(flow, corpus, place, *overrides), env=environment(), stdout=log, stderr=subprocess.STDOUT, text=True
+            command(flow, corpus, place, *overrides),
+            env=environment(),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
     try:
         yield process
@@ -115,7 +133,8 @@ def started(flow: str, corpus: Path, place: Path, *overrides: str) -> Iterator[s
 
 
 def kill_tree(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to a run and all it has started, at one moment: stopped first, so that nothing is started meanwhile."""
+    """SIGKILL to a run and all it has started, at one moment: stopped first, so that nothing is
+    started meanwhile."""
     if process.poll() is not None:
         return
     os.kill(process.pid, signal.SIGSTOP)
@@ -137,7 +156,9 @@ def wait_for(what: Any, process: subprocess.Popen[str], limit_s: float = 250.0) 
     """What a condition gives once it is true; fails when the run ends before."""
     until = time.monotonic() + limit_s
     while not (found := what()):
-        assert process.poll() is None, f"the run ended with {process.returncode} before it could be disturbed"
+        assert process.poll() is None, (
+            f"the run ended with {process.returncode} before it could be disturbed"
+        )
         assert time.monotonic() < until, "the run did not come so far"
         time.sleep(0.01)
     return found
@@ -157,7 +178,8 @@ def named(pid: int, words: str) -> list[int]:
 
 
 def contents(place: Path, stages: Sequence[str] = tuple(STAGES)) -> dict[str, Any]:
-    """Everything in the finished artifacts that may not depend on how a run went: keys, digests, counters, metrics.
+    """Everything in the finished artifacts that may not depend on how a run went: keys, digests,
+    counters, metrics.
 
     Files are read again, so that a record that does not tell the truth about them is found too.
     """
@@ -168,8 +190,13 @@ def contents(place: Path, stages: Sequence[str] = tuple(STAGES)) -> dict[str, An
             recorded = {entry["path"]: entry["digest"] for entry in record["files"]}
             actual = {name: digest_file(path / name) for name in recorded}
             assert actual == recorded, f"{stage}: the record does not describe its files"
-            assert {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()} == {*recorded, "artifact.json"}
-            if stage == "train":  # of the metrics what training did, without what happened to the run
+            assert {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()} == {
+                *recorded,
+                "artifact.json",
+            }
+            if (
+                stage == "train"
+            ):  # of the metrics what training did, without what happened to the run
                 rows = training_rows(read_rows(path / METRICS_FILE))
                 recorded = recorded | {METRICS_FILE: json.dumps(rows)}
             found[f"{stage}/{path.name}"] = {

@@ -1,1 +1,2 @@
-"""Splits the layers over processes and runs their schedules. Read `stages.py`, then `pipeline.py`."""
+"""Splits the layers over processes and runs their schedules. Read `stages.py`, then
+`pipeline.py`."""

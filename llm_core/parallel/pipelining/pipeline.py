@@ -1,14 +1,17 @@
-"""How does a model run whose layers lie on several processes? One optimizer step or one forward pass through a pipeline.
+"""How does a model run whose layers lie on several processes? One optimizer step or one forward
+pass through a pipeline.
 
-Micro batches go through the stages by a schedule of torch.distributed.pipelining: GPipe (Huang et al. 2019), 1F1B and
-interleaved 1F1B (Narayanan et al. 2021), zero bubble and its V shape (Qi et al. 2023, 2024), DualPipeV (DeepSeek 2025); `naive`
-sends one micro batch at a time. The loss of a micro batch is divided by the global count of targets before its backward pass,
-which the schedule must not scale again, so gradients are those of one process. Every process of a pipeline gets the same ids,
-targets and documents: middle stages need the documents for their masks.
+Micro batches go through the stages by a schedule of torch.distributed.pipelining: GPipe (Huang et
+al. 2019), 1F1B and interleaved 1F1B (Narayanan et al. 2021), zero bubble and its V shape (Qi et al.
+2023, 2024), DualPipeV (DeepSeek 2025); `naive` sends one micro batch at a time. The loss of a micro
+batch is divided by the global count of targets before its backward pass, which the schedule must
+not scale again, so gradients are those of one process. Every process of a pipeline gets the same
+ids, targets and documents: middle stages need the documents for their masks.
 
-A forward pass without backward is a loop over stages, for which schedules do not pay. Cost: activations go from stage to
-stage once each way; a tied embedding adds one exchange of its gradient between the ends. Left out: compiled stages under zero
-bubble and DualPipeV, which torch does not split; `llm_core.training.run_config` refuses them.
+A forward pass without backward is a loop over stages, for which schedules do not pay. Cost:
+activations go from stage to stage once each way; a tied embedding adds one exchange of its gradient
+between the ends. Left out: compiled stages under zero bubble and DualPipeV, which torch does not
+split; `llm_core.training.run_config` refuses them.
 """
 
 from __future__ import annotations
@@ -47,10 +50,10 @@ CLASSES = {
 class Pipeline:
     """One process's place in a pipeline.
 
-    model: all that this process holds, by global names; parts: the same modules, a model for each of its stages.
-    stream_dtype: of what stages hand on.
-    stream_pieces: processes over which its tokens are cut, by sequence parallelism.
-    replicas: the group that holds the same weights and must sum their gradients; None where FSDP does, or for one process.
+    model: all that this process holds, by global names; parts: the same modules, a model for each
+    of its stages. stream_dtype: of what stages hand on. stream_pieces: processes over which its
+    tokens are cut, by sequence parallelism. replicas: the group that holds the same weights and
+    must sum their gradients; None where FSDP does, or for one process.
     """
 
     plan: StagePlan
@@ -80,13 +83,15 @@ class Pipeline:
         by_source: SourceSums | None = None,
         **rows: Tensor,
     ) -> Tensor:
-        """Gradients of (summed loss / count) over all ranks; this process's share of the loss, 0 but on the last stage.
+        """Gradients of (summed loss / count) over all ranks; this process's share of the loss, 0
+        but on the last stage.
 
         by_source: gets the losses of each token, on the last stage.
         rows: keywords of the model with one row per row of ids, as positions_BT and documents_BK.
         """
         self._count, self._found = count, []
-        # The model has the targets already; what a schedule hands on with the output of each micro batch is the sources.
+        # The model has the targets already; what a schedule hands on with the output of each micro
+        # batch is the sources.
         handed_on = targets_BT if by_source is None else by_source.sources_BT
         at_once = 1 if self.plan.schedule == "naive" else num_micro_batches
         schedule = self._schedule(at_once)
@@ -105,7 +110,8 @@ class Pipeline:
             )
             losses += found
         if by_source is not None:
-            # The last ones: from torch 2.13 on, a schedule first tries how its stages fit together, with losses of their own.
+            # The last ones: from torch 2.13 on, a schedule first tries how its stages fit together,
+            # with losses of their own.
             for losses_BT, sources_BT in self._found[-num_micro_batches:]:
                 by_source.add(losses_BT, sources_BT)
         if self.replicas is not None:
@@ -118,12 +124,16 @@ class Pipeline:
 
     @torch.no_grad()
     def forward(self, ids_BT: Tensor, targets_BT: Tensor, **rows: Tensor) -> Tensor | None:
-        """losses_BT on the last stage, None elsewhere. Every process of the pipeline must call it."""
+        """losses_BT on the last stage, None elsewhere. Every process of the pipeline must call
+        it."""
         rank, (batch, tokens) = dist.get_rank(self.group), ids_BT.shape
         shape = batch, tokens // self.stream_pieces, self.model.config.dim
         out: Any = ids_BT
         for stage in range(self.plan.num_stages):
-            source, owner = self.plan.owner_of(stage - 1) if stage else None, self.plan.owner_of(stage)
+            source, owner = (
+                self.plan.owner_of(stage - 1) if stage else None,
+                self.plan.owner_of(stage),
+            )
             if rank == source != owner:
                 dist.send(out.contiguous(), group=self.group, group_dst=owner)
             if rank != owner:
@@ -143,7 +153,10 @@ class Pipeline:
         first, last = self.plan.owner_of(0), self.plan.owner_of(self.plan.num_stages - 1)
         rank = dist.get_rank(self.group)
         if first == last == rank:
-            one, other = _local(self.model.embedding.weight.grad), _local(self.model.head.weight.grad)
+            one, other = (
+                _local(self.model.embedding.weight.grad),
+                _local(self.model.head.weight.grad),
+            )
             other.copy_(one.add_(other))
         elif rank in (first, last):
             mine = _local((self.model.embedding if rank == first else self.model.head).weight.grad)
@@ -162,10 +175,15 @@ class Pipeline:
                 PipelineStage(part, stage, self.plan.num_stages, self.device, group=self.group)
                 for stage, part in sorted(self.parts.items())
             ]
-            schedule_class: Any = pipelining.schedules.get_schedule_class(CLASSES[self.plan.schedule])
+            schedule_class: Any = pipelining.schedules.get_schedule_class(
+                CLASSES[self.plan.schedule]
+            )
             several = issubclass(schedule_class, pipelining.schedules.PipelineScheduleMulti)
             self._schedules[num_micro_batches] = schedule_class(
-                stages if several else stages[0], num_micro_batches, loss_fn=self._share_of_loss, scale_grads=False
+                stages if several else stages[0],
+                num_micro_batches,
+                loss_fn=self._share_of_loss,
+                scale_grads=False,
             )
         return self._schedules[num_micro_batches]
 

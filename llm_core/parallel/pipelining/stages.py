@@ -1,12 +1,16 @@
-"""Which layers does a pipeline process hold? Plans of stages, and models with the other parts taken out.
+"""Which layers does a pipeline process hold? Plans of stages, and models with the other parts taken
+out.
 
-A pipeline cuts the blocks into stages of as equal a number as can be; the embedding goes with the first, norm and head with the
-last. Single schedules give each process one stage; looped ones (interleaved) stages r, r + n, …; V-shaped ones (zero bubble V,
-DualPipeV) stages r and 2n - 1 - r, so that the first process holds both ends. Each stage of a process is a model of its own
-over the same modules as the process's model, so optimizers, checkpoints and initial weights see one model with global names.
+A pipeline cuts the blocks into stages of as equal a number as can be; the embedding goes with the
+first, norm and head with the last. Single schedules give each process one stage; looped ones
+(interleaved) stages r, r + n, …; V-shaped ones (zero bubble V, DualPipeV) stages r and 2n - 1 - r,
+so that the first process holds both ends. Each stage of a process is a model of its own over the
+same modules as the process's model, so optimizers, checkpoints and initial weights see one model
+with global names.
 
-A tied embedding whose ends lie in different stages is two copies of one parameter, by one name in checkpoints and in the stream
-of initial weights; `llm_core.parallel.pipelining.pipeline` adds their gradients. Left out: stages weighed by what their layers cost.
+A tied embedding whose ends lie in different stages is two copies of one parameter, by one name in
+checkpoints and in the stream of initial weights; `llm_core.parallel.pipelining.pipeline` adds their
+gradients. Left out: stages weighed by what their layers cost.
 """
 
 from __future__ import annotations
@@ -24,8 +28,11 @@ def has_copies(config: ModelConfig, plan: StagePlan) -> bool:
     return config.tied_embeddings and plan.num_stages > 1
 
 
-def split_model(config: ModelConfig, plan: StagePlan, rank: int) -> tuple[Transformer, dict[int, Transformer]]:
-    """(model, stages) of a process on the meta device: all it holds, and a model for each of its stages over the same modules."""
+def split_model(
+    config: ModelConfig, plan: StagePlan, rank: int
+) -> tuple[Transformer, dict[int, Transformer]]:
+    """(model, stages) of a process on the meta device: all it holds, and a model for each of its
+    stages over the same modules."""
     with torch.device("meta"):
         whole = Transformer(config)
         if has_copies(config, plan):

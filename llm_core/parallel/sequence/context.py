@@ -1,4 +1,5 @@
-"""Computes attention of rows whose tokens are spread over processes: each holds a slice of every row, and attention exchanges.
+"""Computes attention of rows whose tokens are spread over processes: each holds a slice of every
+row, and attention exchanges.
 
 | kind | what is sent in each layer | limits |
 |---|---|---|
@@ -6,12 +7,13 @@
 | ulysses | heads for tokens and back: each process attends whole rows with some heads (Jacobs et al. 2023) | kv heads |
 | ring | keys and values of a slice to the next process while that at hand is attended (Liu et al. 2023) | kernels |
 
-Slices are runs of tokens, or for `all_gather` and `ring` in `balanced` order the r-th chunk and the r-th from the end of 2n
-chunks, because late queries attend more keys. Everything but attention is by token, so only positions, loss count and gradient
-sums know of slices. Documents are given whole. Cost per layer and process: keys and values of whole rows received with
-`all_gather` and `ring`, all held at once with `all_gather` only (`llm_core.parallel.sequence.ring`); with `ulysses` queries, keys, values
-and results of a slice.
-"""
+Slices are runs of tokens, or for `all_gather` and `ring` in `balanced` order the r-th chunk and the
+r-th from the end of 2n chunks, because late queries attend more keys. Everything but attention is
+by token, so only positions, loss count and gradient sums know of slices. Documents are given whole.
+Cost per layer and process: keys and values of whole rows received with `all_gather` and `ring`, all
+held at once with `all_gather` only (`llm_core.parallel.sequence.ring`); with `ulysses` queries,
+keys, values and results of a slice.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from llm_core.parallel.collectives import exchange, gather
 from llm_core.parallel.degrees import ContextKind
 from llm_core.parallel.sequence.ring import Ring
 
-# B rows · K tokens of whole rows · T tokens of this process · n processes · H heads · D width of a head
+# B rows · K tokens of whole rows · T tokens of this process · n processes · H heads · D width of a
+# head
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +54,20 @@ class Context:
         """int64 columns_T of this process in rows of `num_tokens`."""
         return self._order(num_tokens, device).view(self.size, -1)[dist.get_rank(self.group)]
 
-    def slice(self, ids_BK: Tensor, targets_BK: Tensor, positions_BK: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def slice(
+        self, ids_BK: Tensor, targets_BK: Tensor, positions_BK: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """(ids_BT, targets_BT, positions_BT) of this process. positions_BK: 0, 1, 2 … when None."""
         columns_T = self.columns(ids_BK.shape[1], ids_BK.device)
         if positions_BK is None:
             return ids_BK[:, columns_T], targets_BK[:, columns_T], columns_T.expand(len(ids_BK), -1)
         return ids_BK[:, columns_T], targets_BK[:, columns_T], positions_BK[:, columns_T]
 
-    def mix(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, mask: Mask, backend: Backend) -> Tensor:
-        """As `attend` over whole rows: mixed_BHTD of the queries of this process. The mask is of whole rows."""
+    def mix(
+        self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, mask: Mask, backend: Backend
+    ) -> Tensor:
+        """As `attend` over whole rows: mixed_BHTD of the queries of this process. The mask is of
+        whole rows."""
         assert isinstance(mask, AttentionMask), "a cache holds whole rows"
         if self.kind == "ring":
             return Ring(self.group, self.balanced).attend(q_BHTD, k_BHTD, v_BHTD, mask, backend)
@@ -70,7 +78,9 @@ class Context:
         k_BHKD, v_BHKD = self._in_order(gather(torch.stack((k_BHTD, v_BHTD)), 3, self.group), 3)
         name = ("context", num_keys)
         if name not in mask.made:
-            mask.made[name] = dataclasses.replace(mask, columns_Q=self.columns(num_keys, q_BHTD.device), made={})
+            mask.made[name] = dataclasses.replace(
+                mask, columns_Q=self.columns(num_keys, q_BHTD.device), made={}
+            )
         return attend(q_BHTD, k_BHKD, v_BHKD, cast(AttentionMask, mask.made[name]), backend)
 
     @property
@@ -86,7 +96,11 @@ class Context:
         return torch.stack((early, late.flip(0)), dim=1).flatten()
 
     def _in_order(self, x: Tensor, dim: int) -> Tensor:
-        return x.index_select(dim, self._order(x.shape[dim], x.device).argsort()) if self.balanced else x
+        return (
+            x.index_select(dim, self._order(x.shape[dim], x.device).argsort())
+            if self.balanced
+            else x
+        )
 
     def _heads_for_tokens(self, x_BHTD: Tensor) -> Tensor:
         """All heads of some tokens → some heads of all tokens."""

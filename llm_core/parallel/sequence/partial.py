@@ -1,15 +1,17 @@
 """What do queries mix of a part of their keys, and how do parts become the whole?
 
-A part gives the values mixed by a softmax over its keys alone, and the logarithm of the sum of its exponentials (lse). In the
-whole it weighs exp(lse of the part - lse of the whole) (Milakov and Gimelshein 2018; Rabe and Staats 2021). Once the lse of the
-whole is known, gradients of parts need nothing of each other and are added up (Dao 2023, algorithm 2).
+A part gives the values mixed by a softmax over its keys alone, and the logarithm of the sum of its
+exponentials (lse). In the whole it weighs exp(lse of the part - lse of the whole) (Milakov and
+Gimelshein 2018; Rabe and Staats 2021). Once the lse of the whole is known, gradients of parts need
+nothing of each other and are added up (Dao 2023, algorithm 2).
 
 | kernel | takes | scores |
 |---|---|---|
 | PLAIN | any mask, device and numbers | in float32 or better, some queries at a time |
 | FLASH | plainly causal masks, 16-bit numbers on a CUDA device | never whole (Dao 2023) |
 
-A query that may attend no key of a part has mixed 0 there and lse -inf: weight 0, in values and gradients.
+A query that may attend no key of a part has mixed 0 there and lse -inf: weight 0, in values and
+gradients.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from llm_core.compat import flash_backward, flash_forward
 from llm_core.model.masks import AttentionMask, MaskRule
 from llm_core.model.precision import HALF_DTYPES
 
-# B rows · Q queries and K keys of a part · H heads · G key and value heads · R queries of a group's heads · D width of a head
+# B rows · Q queries and K keys of a part · H heads · G key and value heads · R queries of a group's
+# heads · D width of a head
 
 MAX_SCORES = 1 << 24
-"""Scores that PLAIN makes at a time, or those of one query where they are more; backward has two more tensors of as many."""
+"""Scores that PLAIN makes at a time, or those of one query where they are more; backward has two
+more tensors of as many."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class PartMask:
         return self.queries == self.keys
 
     def allowed(self, some: slice, device: torch.device) -> Tensor | None:
-        """allowed_B1QK of some of the queries; None: all may attend all keys. Made again for each layer, as rows may be long."""
+        """allowed_B1QK of some of the queries; None: all may attend all keys. Made again for each
+        layer, as rows may be long."""
         if self.mask.is_plainly_causal and self.keys[-1] <= self.queries[0]:
             return None
         queries = self.queries[some]
@@ -72,12 +77,15 @@ class PartMask:
 class Kernel:
     """Two passes over a part.
 
-    attend: q_BHQD, k_BGKD, v_BGKD, mask → (mixed_BHQD, lse_BHQ), of this part alone.
-    gradients: grad_BHQD, q_BHQD, k_BGKD, v_BGKD, mixed_BHQD and lse_BHQ of the whole, mask → gradients of q, k and v.
+    attend: q_BHQD, k_BGKD, v_BGKD, mask → (mixed_BHQD, lse_BHQ), of this part alone. gradients:
+    grad_BHQD, q_BHQD, k_BGKD, v_BGKD, mixed_BHQD and lse_BHQ of the whole, mask → gradients of q, k
+    and v.
     """
 
     attend: Callable[[Tensor, Tensor, Tensor, PartMask], tuple[Tensor, Tensor]]
-    gradients: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, PartMask], tuple[Tensor, Tensor, Tensor]]
+    gradients: Callable[
+        [Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, PartMask], tuple[Tensor, Tensor, Tensor]
+    ]
 
 
 def merge(mixed_BHQD: Tensor, lse_BHQ: Tensor, more_BHQD: Tensor, more_lse_BHQ: Tensor) -> None:
@@ -104,32 +112,55 @@ def takes_flash(q_BHQD: Tensor, mask: AttentionMask) -> bool:
 @functools.cache
 def _has_flash(device: torch.device) -> bool:
     has_names = flash_forward is not None and flash_backward is not None
-    return has_names and torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
+    return (
+        has_names
+        and torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
 
 
-def _flash_attend(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, mask: PartMask) -> tuple[Tensor, Tensor]:
+def _flash_attend(
+    q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, mask: PartMask
+) -> tuple[Tensor, Tensor]:
     assert flash_forward is not None, "see takes_flash"
     q_BQHD, k_BKGD, v_BKGD = (x.transpose(1, 2) for x in (q_BHQD, k_BGKD, v_BGKD))
     sizes = q_BQHD.shape[1], k_BKGD.shape[1]
-    mixed_BQHD, lse_BHQ, *_ = flash_forward(q_BQHD, k_BKGD, v_BKGD, None, None, *sizes, 0.0, mask.is_diagonal, False)
+    mixed_BQHD, lse_BHQ, *_ = flash_forward(
+        q_BQHD, k_BKGD, v_BKGD, None, None, *sizes, 0.0, mask.is_diagonal, False
+    )
     return mixed_BQHD.transpose(1, 2), lse_BHQ
 
 
 def _flash_gradients(
-    grad_BHQD: Tensor, q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, mixed_BHQD: Tensor, lse_BHQ: Tensor, mask: PartMask
+    grad_BHQD: Tensor,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    v_BGKD: Tensor,
+    mixed_BHQD: Tensor,
+    lse_BHQ: Tensor,
+    mask: PartMask,
 ) -> tuple[Tensor, Tensor, Tensor]:
     assert flash_backward is not None, "see takes_flash"
-    grad, q, k, v, mixed = (x.transpose(1, 2) for x in (grad_BHQD, q_BHQD, k_BGKD, v_BGKD, mixed_BHQD))
+    grad, q, k, v, mixed = (
+        x.transpose(1, 2) for x in (grad_BHQD, q_BHQD, k_BGKD, v_BGKD, mixed_BHQD)
+    )
     # The states of a generator, which is asked for dropout only.
-    states = torch.zeros(2, dtype=torch.uint64, device=q.device), torch.empty(0, dtype=torch.uint64, device=q.device)
+    states = (
+        torch.zeros(2, dtype=torch.uint64, device=q.device),
+        torch.empty(0, dtype=torch.uint64, device=q.device),
+    )
     sizes = q.shape[1], k.shape[1]
     lse_BHQ = lse_BHQ.contiguous()  # the kernel asks for no strides of it
-    found = flash_backward(grad, q, k, v, mixed, lse_BHQ, None, None, *sizes, 0.0, mask.is_diagonal, *states)
+    found = flash_backward(
+        grad, q, k, v, mixed, lse_BHQ, None, None, *sizes, 0.0, mask.is_diagonal, *states
+    )
     dq, dk, dv = (x.transpose(1, 2) for x in found)
     return dq, dk, dv
 
 
-def _plain_attend(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, mask: PartMask) -> tuple[Tensor, Tensor]:
+def _plain_attend(
+    q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, mask: PartMask
+) -> tuple[Tensor, Tensor]:
     precise, groups = precise_dtype(q_BHQD.dtype), k_BGKD.shape[1]
     k_BGKD, v_BGKD = k_BGKD.to(precise), v_BGKD.to(precise)
     mixed, lses = [], []
@@ -144,19 +175,29 @@ def _plain_attend(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, mask: PartMask
 
 
 def _plain_gradients(
-    grad_BHQD: Tensor, q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, mixed_BHQD: Tensor, lse_BHQ: Tensor, mask: PartMask
+    grad_BHQD: Tensor,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    v_BGKD: Tensor,
+    mixed_BHQD: Tensor,
+    lse_BHQ: Tensor,
+    mask: PartMask,
 ) -> tuple[Tensor, Tensor, Tensor]:
     precise, groups = precise_dtype(q_BHQD.dtype), k_BGKD.shape[1]
     scale = 1 / math.sqrt(q_BHQD.shape[-1])
     k_BGKD, v_BGKD = k_BGKD.to(precise), v_BGKD.to(precise)
     dq, dk_BGKD, dv_BGKD = [], torch.zeros_like(k_BGKD), torch.zeros_like(v_BGKD)
     for some in _tiles(q_BHQD, k_BGKD):
-        q_BGRD, grad_BGRD, mixed_BGRD = (_by_group(x[:, :, some].to(precise), groups) for x in (q_BHQD, grad_BHQD, mixed_BHQD))
+        q_BGRD, grad_BGRD, mixed_BGRD = (
+            _by_group(x[:, :, some].to(precise), groups) for x in (q_BHQD, grad_BHQD, mixed_BHQD)
+        )
         lse_BGR1 = _by_group(lse_BHQ[:, :, some, None], groups)
         weights_BGRK = (_scores(q_BGRD, k_BGKD, mask, some) - lse_BGR1).exp_()
         dv_BGKD += _product(weights_BGRK.mT, grad_BGRD)
         dweights_BGRK = _product(grad_BGRD, v_BGKD.mT)
-        dscores_BGRK = weights_BGRK.mul_(dweights_BGRK - (grad_BGRD * mixed_BGRD).sum(-1, keepdim=True))
+        dscores_BGRK = weights_BGRK.mul_(
+            dweights_BGRK - (grad_BGRD * mixed_BGRD).sum(-1, keepdim=True)
+        )
         dk_BGKD += _product(dscores_BGRK.mT, q_BGRD, scale)
         dq.append(_by_head(_product(dscores_BGRK, k_BGKD, scale), q_BHQD.shape[1]))
     return torch.cat(dq, dim=2), dk_BGKD, dv_BGKD
@@ -182,9 +223,12 @@ def _scores(q_BGRD: Tensor, k_BGKD: Tensor, mask: PartMask, some: slice) -> Tens
 
 
 def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
-    """scale · a @ b, as an operation of its own: selective recomputing keeps products of layers, and must not keep scores."""
+    """scale · a @ b, as an operation of its own: selective recomputing keeps products of layers,
+    and must not keep scores."""
     zero = a.new_zeros(())
-    return torch.baddbmm(zero, a.flatten(0, 1), b.flatten(0, 1), beta=0, alpha=scale).unflatten(0, a.shape[:2])
+    return torch.baddbmm(zero, a.flatten(0, 1), b.flatten(0, 1), beta=0, alpha=scale).unflatten(
+        0, a.shape[:2]
+    )
 
 
 def _by_group(x_BHQD: Tensor, groups: int) -> Tensor:

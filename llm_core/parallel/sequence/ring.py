@@ -1,16 +1,19 @@
-"""How do queries attend keys of whole rows when no process may hold them all? The keys and values go round (Liu et al. 2023).
+"""How do queries attend keys of whole rows when no process may hold them all? The keys and values
+go round (Liu et al. 2023).
 
-Each process sends the slice of keys and values it has to the next and receives another from the one before while its queries
-attend the slice at hand; the parts make the whole by `llm_core.parallel.sequence.partial`. Backward sends keys and values round again, and
-behind them their gradients, to which each process adds its own and which are home after a last hop.
+Each process sends the slice of keys and values it has to the next and receives another from the one
+before while its queries attend the slice at hand; the parts make the whole by
+`llm_core.parallel.sequence.partial`. Backward sends keys and values round again, and behind them
+their gradients, to which each process adds its own and which are home after a last hop.
 
-A slice is one run of tokens, or two in balanced order: an early and a late chunk, so that all processes have the same work at
-each turn (Dubey et al. 2024, section 3.3.2). Pairs of runs in which columns alone tell that no query attends a key are left out;
-the slice is passed on all the same. Which tokens are of one document only the device knows, and the host does not wait for it.
+A slice is one run of tokens, or two in balanced order: an early and a late chunk, so that all
+processes have the same work at each turn (Dubey et al. 2024, section 3.3.2). Pairs of runs in which
+columns alone tell that no query attends a key are left out; the slice is passed on all the same.
+Which tokens are of one document only the device knows, and the host does not wait for it.
 
-Cost per layer and process of n: two slices of keys and values at a time, and in backward three of their gradients; sent are n - 1
-slices in forward, in backward n - 1 and n of gradients, which are in float32 or better. Left out: ending a round where a window
-makes its last turns needless.
+Cost per layer and process of n: two slices of keys and values at a time, and in backward three of
+their gradients; sent are n - 1 slices in forward, in backward n - 1 and n of gradients, which are
+in float32 or better. Left out: ending a round where a window makes its last turns needless.
 """
 
 from __future__ import annotations
@@ -26,7 +29,15 @@ from torch import Tensor
 
 from llm_core.model.attend import Backend
 from llm_core.model.masks import AttentionMask
-from llm_core.parallel.sequence.partial import FLASH, PLAIN, Kernel, PartMask, merge, precise_dtype, takes_flash
+from llm_core.parallel.sequence.partial import (
+    FLASH,
+    PLAIN,
+    Kernel,
+    PartMask,
+    merge,
+    precise_dtype,
+    takes_flash,
+)
 
 # B rows · T tokens of a process · H heads, G key and value heads · D width of a head
 
@@ -50,19 +61,25 @@ class Ring:
         return dist.get_world_size(self.group)
 
     @torch.compiler.disable
-    def attend(self, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, mask: AttentionMask, backend: Backend) -> Tensor:
-        """As `attend` of whole rows in llm_core.model: mixed_BHTD of the queries of this process. The mask is of whole rows.
+    def attend(
+        self, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, mask: AttentionMask, backend: Backend
+    ) -> Tensor:
+        """As `attend` of whole rows in llm_core.model: mixed_BHTD of the queries of this process.
+        The mask is of whole rows.
 
         backend: sdpa, or reference for explicit scores everywhere.
         """
         device = q_BHTD.device.type
         if torch.is_autocast_enabled(device):
-            q_BHTD, k_BGTD, v_BGTD = (x.to(torch.get_autocast_dtype(device)) for x in (q_BHTD, k_BGTD, v_BGTD))
+            q_BHTD, k_BGTD, v_BGTD = (
+                x.to(torch.get_autocast_dtype(device)) for x in (q_BHTD, k_BGTD, v_BGTD)
+            )
         kernel = FLASH if backend == "sdpa" and takes_flash(q_BHTD, mask) else PLAIN
         return cast(Tensor, _RoundTrip.apply(q_BHTD, k_BGTD, v_BGTD, self, mask, kernel))
 
     def pass_on(self, x: Tensor) -> Callable[[], Tensor]:
-        """Send it to the next process; what waits for, and gives, the like of it from the one before."""
+        """Send it to the next process; what waits for, and gives, the like of it from the one
+        before."""
         if self.size == 1:
             return lambda: x
         arriving = torch.empty_like(x)
@@ -125,11 +142,21 @@ def _placed(runs: list[range]) -> Iterator[tuple[slice, range]]:
 class _RoundTrip(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, ring: Ring, mask: AttentionMask, kernel: Kernel
+        ctx: Any,
+        q_BHTD: Tensor,
+        k_BGTD: Tensor,
+        v_BGTD: Tensor,
+        ring: Ring,
+        mask: AttentionMask,
+        kernel: Kernel,
     ) -> Tensor:
         num_tokens = q_BHTD.shape[2] * ring.size
-        mixed_BHTD = torch.zeros_like(q_BHTD, dtype=precise_dtype(q_BHTD.dtype), memory_format=torch.contiguous_format)
-        lse_BHT = torch.full_like(mixed_BHTD[..., 0], -math.inf, memory_format=torch.contiguous_format)
+        mixed_BHTD = torch.zeros_like(
+            q_BHTD, dtype=precise_dtype(q_BHTD.dtype), memory_format=torch.contiguous_format
+        )
+        lse_BHT = torch.full_like(
+            mixed_BHTD[..., 0], -math.inf, memory_format=torch.contiguous_format
+        )
         with torch.autocast(q_BHTD.device.type, enabled=False):
             for owner, (k, v) in ring.turns(torch.stack((k_BGTD, v_BGTD))):
                 for at, of, part in ring.parts(owner, num_tokens, mask):
@@ -152,8 +179,12 @@ class _RoundTrip(torch.autograd.Function):
             for owner, (k, v) in ring.turns(torch.stack((k_BGTD, v_BGTD))):
                 dkv_2BGTD = torch.zeros((2, *k.shape), dtype=precise, device=k.device)
                 for at, of, part in ring.parts(owner, num_tokens, ctx.mask):
-                    grad, q, mixed, lse = (x[:, :, at] for x in (grad_BHTD, q_BHTD, mixed_BHTD, lse_BHT))
-                    dq, dk, dv = ctx.kernel.gradients(grad, q, k[:, :, of], v[:, :, of], mixed, lse, part)
+                    grad, q, mixed, lse = (
+                        x[:, :, at] for x in (grad_BHTD, q_BHTD, mixed_BHTD, lse_BHT)
+                    )
+                    dq, dk, dv = ctx.kernel.gradients(
+                        grad, q, k[:, :, of], v[:, :, of], mixed, lse, part
+                    )
                     dq_BHTD[:, :, at] += dq
                     dkv_2BGTD[0][:, :, of] += dk
                     dkv_2BGTD[1][:, :, of] += dv
@@ -162,4 +193,11 @@ class _RoundTrip(torch.autograd.Function):
                 arriving = ring.pass_on(dkv_2BGTD)
         assert arriving is not None, "a ring has a first turn"
         dk_BGTD, dv_BGTD = arriving()
-        return dq_BHTD.to(q_BHTD.dtype), dk_BGTD.to(q_BHTD.dtype), dv_BGTD.to(q_BHTD.dtype), None, None, None
+        return (
+            dq_BHTD.to(q_BHTD.dtype),
+            dk_BGTD.to(q_BHTD.dtype),
+            dv_BGTD.to(q_BHTD.dtype),
+            None,
+            None,
+            None,
+        )

@@ -1,15 +1,16 @@
 """Which pairs of signatures are worth a look? Those that agree on a whole band.
 
-Locality-sensitive hashing by banding (Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, ch. 3): a
-signature is cut into bands of `rows_per_band` places, and documents equal in a band share a bucket. A pair of
-Jaccard similarity s meets with probability 1 - (1 - s^rows)^bands.
+Locality-sensitive hashing by banding (Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, ch.
+3): a signature is cut into bands of `rows_per_band` places, and documents equal in a band share a
+bucket. A pair of Jaccard similarity s meets with probability 1 - (1 - s^rows)^bands.
 
-Documents are numbered by preference. The first `full_bucket` of a bucket give all their pairs, every later one a pair with the
-very first, which would survive it: linear work whatever the bucket holds. What a document pairs with depends on the documents
-before it alone, so what is added at the end changes no earlier pair.
+Documents are numbered by preference. The first `full_bucket` of a bucket give all their pairs,
+every later one a pair with the very first, which would survive it: linear work whatever the bucket
+holds. What a document pairs with depends on the documents before it alone, so what is added at the
+end changes no earlier pair.
 
-Cost per band and document: two looks at a bit map that fits in the cache; for documents that may share a bucket also one at a
-hash table. No bucket is kept.
+Cost per band and document: two looks at a bit map that fits in the cache; for documents that may
+share a bucket also one at a hash table. No bucket is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def collision_probability(similarity: float, num_bands: int, rows_per_band: int)
 
 
 def band_table(signatures: np.ndarray, bandings: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Keys of the bands of each (bands, rows per band), one banding after another: uint64[all bands, documents]."""
+    """Keys of the bands of each (bands, rows per band), one banding after another: uint64[all
+    bands, documents]."""
     table = np.empty((sum(bands for bands, _ in bandings), len(signatures)), np.uint64)
     at = 0
     for bands, rows in bandings:
@@ -41,10 +43,14 @@ def band_table(signatures: np.ndarray, bandings: Sequence[tuple[int, int]]) -> n
     return table
 
 
-def candidate_pairs(bands: Iterable[np.ndarray], full_bucket: int, num_earlier: int = 0) -> np.ndarray:
-    """Distinct pairs that share a bucket in one of the bands, as sorted uint64 `(smaller row << 32) | larger row`.
+def candidate_pairs(
+    bands: Iterable[np.ndarray], full_bucket: int, num_earlier: int = 0
+) -> np.ndarray:
+    """Distinct pairs that share a bucket in one of the bands, as sorted uint64 `(smaller row << 32)
+    | larger row`.
 
-    bands: for each band the keys of all documents. num_earlier: so many first documents give no pairs among themselves.
+    bands: for each band the keys of all documents. num_earlier: so many first documents give no
+    pairs among themselves.
     """
     found: list[np.ndarray] = []
     for keys in bands:
@@ -62,7 +68,9 @@ def _distinct(found: list[np.ndarray]) -> np.ndarray:
 
 def rows_that_may_share(keys: np.ndarray) -> np.ndarray:
     """Rows whose key may occur twice, ascending: all that do, and a few more."""
-    bits = max(16, min(33, int(len(keys) * 8).bit_length()))  # one key in about ten is taken for another
+    bits = max(
+        16, min(33, int(len(keys) * 8).bit_length())
+    )  # one key in about ten is taken for another
     once, twice = np.zeros(1 << (bits - 6), np.uint64), np.zeros(1 << (bits - 6), np.uint64)
     return _shared_rows(keys, once, twice, bits)
 
@@ -102,7 +110,8 @@ def _shared_rows(keys, once, twice, bits):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _bucket_pairs(keys, rows, full_bucket, num_earlier):  # type: ignore[no-untyped-def]
-    """Pairs among `rows`. A bucket is a chain of its first documents, found through a table of heads."""
+    """Pairs among `rows`. A bucket is a chain of its first documents, found through a table of
+    heads."""
     size = 16
     while size < 2 * rows.size:
         size *= 2

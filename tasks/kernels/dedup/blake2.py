@@ -1,8 +1,10 @@
-"""What are the BLAKE2b hashes of many spans of bytes? Eight spans at a time, each in a lane of the same vectors.
+"""What are the BLAKE2b hashes of many spans of bytes? Eight spans at a time, each in a lane of the
+same vectors.
 
-BLAKE2b with 16 bytes of hash, without a key (RFC 7693; Aumasson et al. 2013), as `hashlib` gives it. One text is a chain of
-blocks that wait for each other; eight texts are eight chains, and a round of all of them costs as many instructions as one of
-one. A lane whose text is done takes the next one. Cost: 0.5 ns a byte, 70 a span of up to 128.
+BLAKE2b with 16 bytes of hash, without a key (RFC 7693; Aumasson et al. 2013), as `hashlib` gives
+it. One text is a chain of blocks that wait for each other; eight texts are eight chains, and a
+round of all of them costs as many instructions as one of one. A lane whose text is done takes the
+next one. Cost: 0.5 ns a byte, 70 a span of up to 128.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ HASH_WORDS = 2
 _LANES, _BLOCK_BYTES, _BLOCK_WORDS = 8, 128, 16
 _STATE_AT, _WORDS_AT, _COUNT_AT, _LAST_AT = 0, 8 * _LANES, 24 * _LANES, 25 * _LANES
 ROOM = 26 * _LANES
-"""Numbers that `hash_spans` works in: states, words of a block, bytes so far, and whether the block is the last; by lane."""
+"""Numbers that `hash_spans` works in: states, words of a block, bytes so far, and whether the block
+is the last; by lane."""
 LANES_ROOM = 2 * _LANES
 """And which span each lane is at, and where in it."""
 _ROUNDS = 12
@@ -64,7 +67,9 @@ def _compress(typing_context: Any, room: Any) -> Any:
         lanes, number = ir.VectorType(ir.IntType(64), _LANES), ir.IntType(32)
 
         def place(at):  # type: ignore[no-untyped-def]
-            return builder.bitcast(builder.gep(arguments[0], [ir.Constant(number, at)]), lanes.as_pointer())
+            return builder.bitcast(
+                builder.gep(arguments[0], [ir.Constant(number, at)]), lanes.as_pointer()
+            )
 
         def load(at):  # type: ignore[no-untyped-def]
             return builder.load(place(at), align=8)
@@ -73,7 +78,9 @@ def _compress(typing_context: Any, room: Any) -> Any:
             return ir.Constant(lanes, [value] * _LANES)
 
         def turned(value, bits):  # type: ignore[no-untyped-def]
-            return builder.or_(builder.lshr(value, constant(bits)), builder.shl(value, constant(64 - bits)))
+            return builder.or_(
+                builder.lshr(value, constant(bits)), builder.shl(value, constant(64 - bits))
+            )
 
         state = [load(_STATE_AT + _LANES * i) for i in range(8)]
         words = [load(_WORDS_AT + _LANES * i) for i in range(_BLOCK_WORDS)]
@@ -111,9 +118,11 @@ def _fill(buf, pos, size, room, lane):  # type: ignore[no-untyped-def]
 
 @inner
 def hash_spans(buf, spans, first, stop, room, lanes, hashes):  # type: ignore[no-untyped-def]
-    """Write the hash of each span first <= i < stop, buf[spans[2 * i] : spans[2 * i + 1]], to hashes[HASH_WORDS * i].
+    """Write the hash of each span first <= i < stop, buf[spans[2 * i] : spans[2 * i + 1]], to
+    hashes[HASH_WORDS * i].
 
-    Spans that begin below 0 are passed over. `room`: ROOM numbers; `lanes`: LANES_ROOM. All are where arrays lie.
+    Spans that begin below 0 are passed over. `room`: ROOM numbers; `lanes`: LANES_ROOM. All are
+    where arrays lie.
     """
     initial = pointers(_BEGIN)
     for lane in range(_LANES):

@@ -1,10 +1,10 @@
 """Are two texts the same but for case and white space? One 128-bit key per text.
 
-The text is case-folded (full Unicode folding, then NFC, so `STRASSE` and `Straße` agree, and so do both spellings of
-`é`), runs of white space become one blank, blanks at the ends go, and the rest is hashed with BLAKE2b.
-`fold_text` is the definition. A compiled loop does the same for texts in which each character folds to one that
-no normalisation touches: nearly all Latin, Greek, Cyrillic, Chinese and Japanese text. Others, such as texts with
-combining marks, take the slow way.
+The text is case-folded (full Unicode folding, then NFC, so `STRASSE` and `Straße` agree, and so do
+both spellings of `é`), runs of white space become one blank, blanks at the ends go, and the rest is
+hashed with BLAKE2b. `fold_text` is the definition. A compiled loop does the same for texts in which
+each character folds to one that no normalisation touches: nearly all Latin, Greek, Cyrillic,
+Chinese and Japanese text. Others, such as texts with combining marks, take the slow way.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[bytes | None]:
-    """The key of each document in `rows`, None for one that is blank: blank texts are not copies of each other."""
+    """The key of each document in `rows`, None for one that is blank: blank texts are not copies of
+    each other."""
     ends = begins[1:]
     longest = int((ends[rows] - begins[rows]).max(initial=0))
     scratch = np.empty(max(_SCRATCH_BYTES, _room_for(longest)), np.uint8)
-    places, hashes = np.empty((len(rows), 2), np.int64), np.empty((len(rows), HASH_WORDS), np.uint64)
+    places, hashes = (
+        np.empty((len(rows), 2), np.int64),
+        np.empty((len(rows), HASH_WORDS), np.uint64),
+    )
     room, lanes = np.empty(ROOM, np.uint64), np.empty(LANES_ROOM, np.int64)
     _key_rows(buf, begins, rows, exact_forms(), scratch, places, room, lanes, hashes)
     data = hashes.tobytes()
@@ -48,7 +52,8 @@ def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[by
 
 def fold_text(text: str) -> bytes:
     """The text that is compared, as UTF-8."""
-    # Word by word: white space joins nothing, and nothing moves over it. Most words of most texts have nothing to normalise.
+    # Word by word: white space joins nothing, and nothing moves over it. Most words of most texts
+    # have nothing to normalise.
     normalize = unicodedata.normalize
     words = [word if word.isascii() else normalize("NFC", word) for word in text.casefold().split()]
     return " ".join(words).encode("utf-8")
@@ -56,14 +61,19 @@ def fold_text(text: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def exact_forms() -> np.ndarray:
-    """What each code point folds to, uint32: a blank for white space, `_DOUBLE_S`, `_CONTEXTUAL` where others decide too."""
+    """What each code point folds to, uint32: a blank for white space, `_DOUBLE_S`, `_CONTEXTUAL`
+    where others decide too."""
     forms = fold_table().copy()
     contextual = np.zeros(NUM_CODE_POINTS, bool)
     contextual[_COMPATIBILITY_HAN:] = True
     contextual[0x1100:0x1200] = True  # conjoining Jamo
     for code_point in range(_LAST_LOOKED_UP):
         char = chr(code_point)
-        if len(char.casefold()) != 1 or unicodedata.category(char)[0] == "M" or not unicodedata.is_normalized("NFC", char):
+        if (
+            len(char.casefold()) != 1
+            or unicodedata.category(char)[0] == "M"
+            or not unicodedata.is_normalized("NFC", char)
+        ):
             contextual[code_point] = not char.isspace()
         pieces = unicodedata.decomposition(char).split()
         if len(pieces) == 2 and not pieces[0].startswith("<"):
@@ -77,21 +87,29 @@ def exact_forms() -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _room_for(num_bytes):  # type: ignore[no-untyped-def]
-    """A byte that is no character is folded as one of three; one more byte is written before it is given up."""
+    """A byte that is no character is folded as one of three; one more byte is written before it is
+    given up."""
     return 3 * num_bytes + 4
 
 
 @inlined
 def _bytes_from(word, first, last):  # type: ignore[no-untyped-def]
-    """The high bits of those bytes of eight of ASCII that are from `first` to `last`: sums of seven-bit bytes do not carry."""
-    return (word + np.uint64(0x80 - first) * _ONES) & ~(word + np.uint64(0x7F - last) * _ONES) & _HIGH_BITS
+    """The high bits of those bytes of eight of ASCII that are from `first` to `last`: sums of
+    seven-bit bytes do not carry."""
+    return (
+        (word + np.uint64(0x80 - first) * _ONES)
+        & ~(word + np.uint64(0x7F - last) * _ONES)
+        & _HIGH_BITS
+    )
 
 
 @inner
 def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-def]
-    """Write the folded text to `out` from `start` on and return where it ends, or -1 where a character is contextual.
+    """Write the folded text to `out` from `start` on and return where it ends, or -1 where a
+    character is contextual.
 
-    Every character is written; a blank after a blank is written over. Eight of ASCII go at once where no blank follows a blank.
+    Every character is written; a blank after a blank is written over. Eight of ASCII go at once
+    where no blank follows a blank.
     """
     size = start
     before = np.int64(0x20)  # blanks at the beginning go
@@ -103,7 +121,9 @@ def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-
                 next_word = pos + 8
             else:
                 blanks = _bytes_from(word, 0x09, 0x0D) | _bytes_from(word, 0x1C, 0x20)
-                doubled = (blanks & (blanks << np.uint64(8))) | (blanks & np.uint64(0x80 if before == 0x20 else 0))
+                doubled = (blanks & (blanks << np.uint64(8))) | (
+                    blanks & np.uint64(0x80 if before == 0x20 else 0)
+                )
                 if not doubled:
                     of_blanks = (blanks >> np.uint64(7)) * np.uint64(0xFF)
                     lowered = word | (_bytes_from(word, 0x41, 0x5A) >> np.uint64(2))
@@ -153,7 +173,8 @@ def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def _key_rows(buf, begins, rows, forms, scratch, places, room, lanes, hashes):  # type: ignore[no-untyped-def]
-    """Write the hashes of folded texts, as many at once as `scratch` has room for; places[i, 0] < 0 where there is none.
+    """Write the hashes of folded texts, as many at once as `scratch` has room for; places[i, 0] < 0
+    where there is none.
 
     It is -1 for contextual texts, which are not folded here, and for blank ones.
     """

@@ -1,12 +1,13 @@
 """How alike are two sets of shingles, without keeping the sets? 32-bit min-hashes of each document.
 
-MinHash (Broder 1997) with datasketch's `affine32` permutations: the 32-bit hash of a shingle is mixed once
-by the MurmurHash3 finalizer, then permutation k takes it to `a_k * h + b_k` modulo 2^32 with `a_k` odd, and
-the signature holds the least value of each permutation. Equal hashed values and seed give the signatures of
-`datasketch.MinHash`, bit for bit. The share of equal places estimates the Jaccard similarity with a
-standard error of sqrt(J (1 - J) / num_perms).
+MinHash (Broder 1997) with datasketch's `affine32` permutations: the 32-bit hash of a shingle is
+mixed once by the MurmurHash3 finalizer, then permutation k takes it to `a_k * h + b_k` modulo 2^32
+with `a_k` odd, and the signature holds the least value of each permutation. Equal hashed values and
+seed give the signatures of `datasketch.MinHash`, bit for bit. The share of equal places estimates
+the Jaccard similarity with a standard error of sqrt(J (1 - J) / num_perms).
 
-Cost: one multiply, add and minimum per shingle and permutation, on as many lanes as the processor has.
+Cost: one multiply, add and minimum per shingle and permutation, on as many lanes as the processor
+has.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ EMPTY = np.uint32(0xFFFFFFFF)
 def make_permutations(num_perms: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Odd multipliers and increments, both uint32; numpy keeps the stream of RandomState frozen."""
     random = np.random.RandomState(seed)
-    multipliers = random.randint(0, 1 << 31, num_perms, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+    multipliers = random.randint(0, 1 << 31, num_perms, dtype=np.uint32) * np.uint32(2) + np.uint32(
+        1
+    )
     increments = random.randint(0, 1 << 32, num_perms, dtype=np.uint32)
     return multipliers, increments
 
@@ -38,11 +41,13 @@ def mix32(h):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def update_signature(shingles, multipliers, increments, signature):  # type: ignore[no-untyped-def]
-    """Lower `signature` to the minima over `shingles` (uint64, of which the high half is permuted)."""
+    """Lower `signature` to the minima over `shingles` (uint64, of which the high half is
+    permuted)."""
     num_perms = signature.size
     whole = shingles.size - shingles.size % 4
     for i in range(0, whole, 4):
-        # Four shingles per pass over the signature: one load and store of a lane serves all of them.
+        # Four shingles per pass over the signature: one load and store of a lane serves all of
+        # them.
         h0 = mix32(uint32(shingles[i] >> uint64(32)))
         h1 = mix32(uint32(shingles[i + 1] >> uint64(32)))
         h2 = mix32(uint32(shingles[i + 2] >> uint64(32)))

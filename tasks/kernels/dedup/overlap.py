@@ -1,8 +1,9 @@
-"""Are the candidates really alike, who survives, and who is family? Exact Jaccard on sorted shingle sets.
+"""Are the candidates really alike, who survives, and who is family? Exact Jaccard on sorted shingle
+sets.
 
 Sets lie one after another in one array of sorted, distinct hashes; set i is
-`shingles[begins[i]:begins[i + 1]]`. Documents are numbered by preference: of two, the smaller number is the better
-survivor. Every loop is linear in the sets it compares.
+`shingles[begins[i]:begins[i + 1]]`. Documents are numbered by preference: of two, the smaller
+number is the better survivor. Every loop is linear in the sets it compares.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def jaccard_of_pairs(shingles, begins, a, b, at_least):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def place_sets(source, sizes, begins, out):  # type: ignore[no-untyped-def]
-    """Copy sets that lie one after another in `source`, the i-th of sizes[i] to begin at begins[i] of `out`."""
+    """Copy sets that lie one after another in `source`, the i-th of sizes[i] to begin at begins[i]
+    of `out`."""
     at = 0
     for size, begin in zip(sizes, begins):  # noqa: B905 (numba's zip has no strict)
         for i in range(size):
@@ -58,13 +60,15 @@ def take_sets(shingles, begins, rows, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def choose_survivors(shingles, begins, a, b, jaccard, threshold, before):  # type: ignore[no-untyped-def]
-    """For each set, the survivor it is a verified near duplicate of (itself if it stays), and their similarity.
+    """For each set, the survivor it is a verified near duplicate of (itself if it stays), and their
+    similarity.
 
-    Pairs have a < b and are sorted by b. Sets are decided in order of preference: one goes only if its similarity
-    to a set that stays is at least `threshold`. A neighbour that went points to its own survivor, which is
-    compared too: what banding missed between two members of a cluster is found there. Chains of likeness whose
-    ends differ therefore keep more than one survivor. `before`: the survivor each set has so far, itself unless it was
-    decided earlier; sets that were have no pair as b.
+    Pairs have a < b and are sorted by b. Sets are decided in order of preference: one goes only if
+    its similarity to a set that stays is at least `threshold`. A neighbour that went points to its
+    own survivor, which is compared too: what banding missed between two members of a cluster is
+    found there. Chains of likeness whose ends differ therefore keep more than one survivor.
+    `before`: the survivor each set has so far, itself unless it was decided earlier; sets that were
+    have no pair as b.
     """
     survivor = before.copy()
     similarity = np.ones(begins.size - 1, np.float64)
@@ -78,7 +82,11 @@ def choose_survivors(shingles, begins, a, b, jaccard, threshold, before):  # typ
             if jaccard[end] >= threshold and other != tried and (best < 0 or other < best):
                 tried = other
                 direct = other == a[end]
-                s = jaccard[end] if direct else jaccard_of_sets(shingles, begins, other, member, threshold)
+                s = (
+                    jaccard[end]
+                    if direct
+                    else jaccard_of_sets(shingles, begins, other, member, threshold)
+                )
                 if s >= threshold:
                     best, best_similarity = other, s
             end += 1
@@ -90,7 +98,8 @@ def choose_survivors(shingles, begins, a, b, jaccard, threshold, before):  # typ
 
 @njit(cache=True, nogil=True)
 def smallest_connected(num_nodes, a, b):  # type: ignore[no-untyped-def]
-    """Label each node with the smallest node it is connected to: union-find that hooks the larger root, with path halving."""
+    """Label each node with the smallest node it is connected to: union-find that hooks the larger
+    root, with path halving."""
     parent = np.arange(num_nodes)
     for i in range(a.size):
         x, y = a[i], b[i]

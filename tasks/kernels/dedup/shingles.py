@@ -1,10 +1,11 @@
 """What is a text made of, if order counts only locally? The hashes of its n-grams of folded units.
 
-A unit is a word, or one character in scripts written without spaces (`tasks.kernels.text.chars`). In shingles *lone signs* are units
-too: what stands between blanks and has no word in it (`//`, `-`, `|`, `:-)`), so that lines behind comment signs are not
-the same as lines without. Signs that touch a word count for nothing. A shingle is `shingle_units` units in a row; its hash is a
-polynomial in the 64-bit unit hashes modulo 2^64, mixed, so order counts. A text of fewer units has no shingles: two such texts
-are alike only if they are equal, which the exact key decides.
+A unit is a word, or one character in scripts written without spaces (`tasks.kernels.text.chars`).
+In shingles *lone signs* are units too: what stands between blanks and has no word in it (`//`, `-`,
+`|`, `:-)`), so that lines behind comment signs are not the same as lines without. Signs that touch
+a word count for nothing. A shingle is `shingle_units` units in a row; its hash is a polynomial in
+the 64-bit unit hashes modulo 2^64, mixed, so order counts. A text of fewer units has no shingles:
+two such texts are alike only if they are equal, which the exact key decides.
 
 Cost: one walk over the UTF-8 bytes and eight bytes of scratch per byte of the longest text.
 """
@@ -22,7 +23,8 @@ from tasks.kernels.text.chars import APOSTROPHE, LETTER, MARK, SPACE, UNSEGMENTE
 SHINGLE_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 BLANK, WORD, SIGNS, HALT = np.uint64(0), np.uint64(6), np.uint64(12), np.uint64(32)
-"""What stands since the last blank: nothing, a word at least, or signs alone. The number is where a step has its six bits."""
+"""What stands since the last blank: nothing, a word at least, or signs alone. The number is where a
+step has its six bits."""
 STATE_BITS = np.uint64(63)
 
 STATES, FOLDS, FACTORS, OPENINGS = np.uint64(0), np.uint64(256), np.uint64(384), np.uint64(512)
@@ -37,7 +39,8 @@ Tables = tuple[np.ndarray, np.ndarray]
 
 @njit(cache=True, nogil=True)
 def unit_hashes(buf, begin, end, classes, folds, out):  # type: ignore[no-untyped-def]
-    """Write the hashes of the units of the text in buf[begin:end], as `chars.document_units` does; returns how many.
+    """Write the hashes of the units of the text in buf[begin:end], as `chars.document_units` does;
+    returns how many.
 
     `out` has room for a unit per byte and one more.
     """
@@ -48,16 +51,18 @@ def unit_hashes(buf, begin, end, classes, folds, out):  # type: ignore[no-untype
 def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-untyped-def]
     """`unit_hashes`, with lone signs among the units or without.
 
-    ASCII goes by the table of `_ascii_steps`, without branches on what a character is: each one writes the unit that would
-    end before it and moves on if one did. To guess the ends of words wrong costs more than that; only apostrophes and the ends
-    of lone signs are worth a branch. All that a character waits for from the last is the hash: an exclusive or and a product,
-    which is with 0 outside words. Hashes are mixed at the end, many at once.
+    ASCII goes by the table of `_ascii_steps`, without branches on what a character is: each one
+    writes the unit that would end before it and moves on if one did. To guess the ends of words
+    wrong costs more than that; only apostrophes and the ends of lone signs are worth a branch. All
+    that a character waits for from the last is the hash: an exclusive or and a product, which is
+    with 0 outside words. Hashes are mixed at the end, many at once.
     """
     steps = _ascii_steps(classes, folds, with_signs)
     # Unsigned, or each access asks whether its index counts from the end.
     count, pos, stop = uint64(0), uint64(begin), uint64(end)
-    # value: the hash of the unit being read, 0 where none is. opening: the seed where none is, else 0; the seed is odd.
-    # unsegmented: the unit is one letter, to which only marks can be added. state: what stands since the last blank.
+    # value: the hash of the unit being read, 0 where none is. opening: the seed where none is, else
+    # 0; the seed is odd. unsegmented: the unit is one letter, to which only marks can be added.
+    # state: what stands since the last blank.
     value, opening, unsegmented, state = uint64(0), HASH_SEED, False, BLANK
     while pos < stop:
         c = int64(buf[pos])
@@ -84,12 +89,17 @@ def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-
             c = int64(buf[pos])
         start = pos
         pos += uint64(1)
-        # Two and three bytes here: a call counts references to its arrays, which takes as long as twenty letters.
+        # Two and three bytes here: a call counts references to its arrays, which takes as long as
+        # twenty letters.
         if (c & 0xE0) == 0xC0 and pos < stop:
             c = ((c & 0x1F) << 6) | (int64(buf[pos]) & 0x3F)
             pos += uint64(1)
         elif (c & 0xF0) == 0xE0 and pos + uint64(1) < stop:
-            c = ((c & 0x0F) << 12) | ((int64(buf[pos]) & 0x3F) << 6) | (int64(buf[pos + uint64(1)]) & 0x3F)
+            c = (
+                ((c & 0x0F) << 12)
+                | ((int64(buf[pos]) & 0x3F) << 6)
+                | (int64(buf[pos + uint64(1)]) & 0x3F)
+            )
             pos += uint64(2)
         elif c >= 0x80:
             c, after = decode(buf, int64(start), end)
@@ -137,10 +147,12 @@ def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def _ascii_steps(classes, folds, with_signs):  # type: ignore[no-untyped-def]
-    """What `_walk` does at each byte, uint64[640]: at STATES for 256 bytes, at FOLDS, FACTORS and OPENINGS for the ASCII ones.
+    """What `_walk` does at each byte, uint64[640]: at STATES for 256 bytes, at FOLDS, FACTORS and
+    OPENINGS for the ASCII ones.
 
-    The state after `state` stands `state` bits up, so that to follow is one shift. HALT is what takes more: what is not ASCII,
-    apostrophes, and the blank that ends lone signs if they are wanted.
+    The state after `state` stands `state` bits up, so that to follow is one shift. HALT is what
+    takes more: what is not ASCII, apostrophes, and the blank that ends lone signs if they are
+    wanted.
     """
     steps = np.empty(640, np.uint64)
     halt = HALT << BLANK | HALT << WORD | HALT << SIGNS
@@ -190,7 +202,8 @@ def _lone_signs(buf, begin, end, classes, folds):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def document_shingles(buf, begin, end, shingle_units, classes, folds, out):  # type: ignore[no-untyped-def]
-    """Write the shingle hashes of the text in buf[begin:end] into `out`, in order, repeats included; returns how many."""
+    """Write the shingle hashes of the text in buf[begin:end] into `out`, in order, repeats
+    included; returns how many."""
     num_units = _walk(buf, begin, end, True, classes, folds, out)
     if num_units < shingle_units:
         return 0
@@ -199,7 +212,9 @@ def document_shingles(buf, begin, end, shingle_units, classes, folds, out):  # t
     for i in range(shingle_units - 1):
         highest = uint64(highest * SHINGLE_BASE)
         h = uint64(h * SHINGLE_BASE + out[i])
-    for i in range(num_units - shingle_units + 1):  # in place: unit i leaves the window when shingle i is written
+    for i in range(
+        num_units - shingle_units + 1
+    ):  # in place: unit i leaves the window when shingle i is written
         h = uint64(h * SHINGLE_BASE + out[i + shingle_units - 1])
         leaving = uint64(out[i] * highest)
         out[i] = mix64(h)
@@ -209,13 +224,16 @@ def document_shingles(buf, begin, end, shingle_units, classes, folds, out):  # t
 
 @njit(cache=True, nogil=True)
 def sign_documents(buf, begins, rows, shingle_units, tables, permutations, scratch, signatures):  # type: ignore[no-untyped-def]
-    """Lower row i of `signatures` to the min-hashes of document rows[i]; returns the number of shingles of each."""
+    """Lower row i of `signatures` to the min-hashes of document rows[i]; returns the number of
+    shingles of each."""
     classes, folds = tables
     multipliers, increments = permutations
     num_shingles = np.zeros(rows.size, np.int64)
     for i in range(rows.size):
         row = rows[i]
-        count = document_shingles(buf, begins[row], begins[row + 1], shingle_units, classes, folds, scratch)
+        count = document_shingles(
+            buf, begins[row], begins[row + 1], shingle_units, classes, folds, scratch
+        )
         update_signature(scratch[:count], multipliers, increments, signatures[i])
         num_shingles[i] = count
     return num_shingles
@@ -224,9 +242,11 @@ def sign_documents(buf, begins, rows, shingle_units, tables, permutations, scrat
 def shingle_sets(
     text: Text, rows: np.ndarray, shingle_units: int, tables: Tables, scratch: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The sorted, distinct high halves of the shingle hashes of documents `rows`, one set after another, and their sizes.
+    """The sorted, distinct high halves of the shingle hashes of documents `rows`, one set after
+    another, and their sizes.
 
-    The high half is what signatures are made of; twice the memory would tell no more texts apart that matter.
+    The high half is what signatures are made of; twice the memory would tell no more texts apart
+    that matter.
     """
     buf, begins = text
     hashes, ends = _high_halves(buf, begins, rows, shingle_units, tables, scratch)
@@ -244,7 +264,9 @@ def _high_halves(buf, begins, rows, shingle_units, tables, scratch):  # type: ig
     at = 0
     for i in range(rows.size):
         row = rows[i]
-        count = document_shingles(buf, begins[row], begins[row + 1], shingle_units, classes, folds, scratch)
+        count = document_shingles(
+            buf, begins[row], begins[row + 1], shingle_units, classes, folds, scratch
+        )
         if at + count > hashes.size:
             larger = np.empty(2 * (at + count), np.uint32)
             larger[:at] = hashes[:at]

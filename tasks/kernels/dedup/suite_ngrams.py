@@ -1,10 +1,12 @@
-"""Where do documents hold n-grams of evaluation items? One walk over each document, a table of hashes, and a proof by the text.
+"""Where do documents hold n-grams of evaluation items? One walk over each document, a table of
+hashes, and a proof by the text.
 
-Units are those of `tasks.kernels.text.chars`, folded, so case, punctuation and white space do not matter. The hash of an n-gram is a
-polynomial in its unit hashes modulo 2^64, taken from prefix sums, mixed with its length: each length costs one multiplication
-and one look-up per unit. Hashes of all suites lie sorted in one array; `starts` says where those with given leading bits begin,
-with four times as many places as hashes, so most look-ups end at an empty place. What is found is compared with
-the item's own text, unit by unit: an equal hash alone is no hit.
+Units are those of `tasks.kernels.text.chars`, folded, so case, punctuation and white space do not
+matter. The hash of an n-gram is a polynomial in its unit hashes modulo 2^64, taken from prefix
+sums, mixed with its length: each length costs one multiplication and one look-up per unit. Hashes
+of all suites lie sorted in one array; `starts` says where those with given leading bits begin, with
+four times as many places as hashes, so most look-ups end at an empty place. What is found is
+compared with the item's own text, unit by unit: an equal hash alone is no hit.
 """
 
 from __future__ import annotations
@@ -39,13 +41,17 @@ def base_powers(most):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def ngram_hash(sums, powers, first, length):  # type: ignore[no-untyped-def]
     """The hash of units first … first + length - 1."""
-    return mix64(sums[first + length] - sums[first] * powers[length] + np.uint64(length) * np.uint64(0xD1B54A32D192ED03))
+    return mix64(
+        sums[first + length]
+        - sums[first] * powers[length]
+        + np.uint64(length) * np.uint64(0xD1B54A32D192ED03)
+    )
 
 
 @njit(cache=True, nogil=True)
 def text_ngrams(buf, length_units, min_units, classes, folds):  # type: ignore[no-untyped-def]
-    """(hashes, units of each, byte starts, byte stops) of a text's n-grams: one of the whole text where it has fewer units,
-    and none where it has fewer than `min_units`."""
+    """(hashes, units of each, byte starts, byte stops) of a text's n-grams: one of the whole text
+    where it has fewer units, and none where it has fewer than `min_units`."""
     starts, stops = np.empty(buf.size + 1, np.int64), np.empty(buf.size + 1, np.int64)
     units = np.empty(buf.size + 1, np.uint64)
     count = document_units(buf, 0, buf.size, classes, folds, starts, stops, units)
@@ -57,12 +63,18 @@ def text_ngrams(buf, length_units, min_units, classes, folds):  # type: ignore[n
     hashes = np.empty(num, np.uint64)
     for i in range(num):
         hashes[i] = ngram_hash(sums, powers, i, length)
-    return hashes, length, starts[:num].copy(), stops[max(length - 1, 0) : max(length - 1, 0) + num].copy()
+    return (
+        hashes,
+        length,
+        starts[:num].copy(),
+        stops[max(length - 1, 0) : max(length - 1, 0) + num].copy(),
+    )
 
 
 @njit(cache=True, nogil=True)
 def find_ngrams(buf, begins, lengths, hashes, starts, shift, classes, folds):  # type: ignore[no-untyped-def]
-    """document, first unit, place in `hashes`, one after another, for every n-gram of every document that has an equal hash."""
+    """document, first unit, place in `hashes`, one after another, for every n-gram of every
+    document that has an equal hash."""
     longest = 0
     for i in range(begins.size - 1):
         longest = max(longest, begins[i + 1] - begins[i])
@@ -91,8 +103,11 @@ def find_ngrams(buf, begins, lengths, hashes, starts, shift, classes, folds):  #
 
 
 @njit(cache=True, nogil=True)
-def prove_ngrams(buf, begin, end, firsts, places, text, text_starts, text_stops, lengths, classes, folds, spans):  # type: ignore[no-untyped-def]
-    """Write (byte start, byte stop) in the document buf[begin:end] of each n-gram, flat; (-1, -1) where the texts differ."""
+def prove_ngrams(  # type: ignore[no-untyped-def]
+    buf, begin, end, firsts, places, text, text_starts, text_stops, lengths, classes, folds, spans
+):
+    """Write (byte start, byte stop) in the document buf[begin:end] of each n-gram, flat; (-1, -1)
+    where the texts differ."""
     starts, stops = np.empty(end - begin + 1, np.int64), np.empty(end - begin + 1, np.int64)
     units = np.empty(end - begin + 1, np.uint64)
     document_units(buf, begin, end, classes, folds, starts, stops, units)

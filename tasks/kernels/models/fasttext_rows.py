@@ -1,8 +1,10 @@
-"""Which rows of a fastText model's matrix does a word have, and what is their sum? Its own, and those of its character n-grams.
+"""Which rows of a fastText model's matrix does a word have, and what is their sum? Its own, and
+those of its character n-grams.
 
-The hashes and tables of fastText 0.9 (src/dictionary.cc), for the kernels that apply such models. Words are bytes; those of the
-model lie one after another with eight bytes of padding behind the last. Rows are filled up with zeros to a multiple of LANES
-numbers. Helpers are given where arrays lie (`pointers`): an array would be counted, atomically, at each call.
+The hashes and tables of fastText 0.9 (src/dictionary.cc), for the kernels that apply such models.
+Words are bytes; those of the model lie one after another with eight bytes of padding behind the
+last. Rows are filled up with zeros to a multiple of LANES numbers. Helpers are given where arrays
+lie (`pointers`): an array would be counted, atomically, at each call.
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ _ONE = np.uint64(1)
 @inlined
 def fnv(value, byte):  # type: ignore[no-untyped-def]
     """FNV-1a of one more byte."""
-    # fastText hashes signed bytes: those from 0x80 on set the upper bits too. Numba widens what is not cast at every step.
+    # fastText hashes signed bytes: those from 0x80 on set the upper bits too. Numba widens what is
+    # not cast at every step.
     return np.uint32(np.uint32(value ^ np.uint32(np.int32(np.int8(byte)))) * _FNV_PRIME)
 
 
 def lines(count: int, dim: int) -> np.ndarray:
-    """float32 [count, `dim` filled up to a multiple of LANES] of zeros, each row at the beginning of a line of the cache.
+    """float32 [count, `dim` filled up to a multiple of LANES] of zeros, each row at the beginning
+    of a line of the cache.
 
-    Arrays of NumPy begin in the middle of one, so that each row would be in two. Large ones lie in huge pages, unlike those of
-    `np.zeros`.
+    Arrays of NumPy begin in the middle of one, so that each row would be in two. Large ones lie in
+    huge pages, unlike those of `np.zeros`.
     """
     width = -(-dim // LANES) * LANES
     room = np.empty((count * width + LANES) * 4, np.uint8)
@@ -47,10 +51,14 @@ def lines(count: int, dim: int) -> np.ndarray:
 
 
 @intrinsic
-def add_rows(typing_context: Any, total: Any, at: Any, rows: Any, which: Any, count: Any, width: Any) -> Any:
-    """total[at + k] grows by rows[which[i] * width + k] for each i < count, in that order; LANES of k < width at once.
+def add_rows(
+    typing_context: Any, total: Any, at: Any, rows: Any, which: Any, count: Any, width: Any
+) -> Any:
+    """total[at + k] grows by rows[which[i] * width + k] for each i < count, in that order; LANES of
+    k < width at once.
 
-    In memory each sum would wait until the last one was written: here they stay in a register. No arrays, but where they lie.
+    In memory each sum would wait until the last one was written: here they stay in a register. No
+    arrays, but where they lie.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -61,12 +69,16 @@ def add_rows(typing_context: Any, total: Any, at: Any, rows: Any, which: Any, co
         def floats_at(base, place):  # type: ignore[no-untyped-def]
             return builder.bitcast(builder.gep(base, [place]), block.as_pointer())
 
-        with cgutils.for_range_slice(builder, ir.Constant(width.type, 0), width, ir.Constant(width.type, LANES)) as (k, _):
+        with cgutils.for_range_slice(
+            builder, ir.Constant(width.type, 0), width, ir.Constant(width.type, LANES)
+        ) as (k, _):
             sums = cgutils.alloca_once(builder, block)
             builder.store(builder.load(floats_at(total, k), align=4), sums)
             with cgutils.for_range(builder, count) as loop:
                 row = builder.load(builder.gep(which, [loop.index]))
-                more = builder.load(floats_at(rows, builder.add(builder.mul(row, width), k)), align=4)
+                more = builder.load(
+                    floats_at(rows, builder.add(builder.mul(row, width), k)), align=4
+                )
                 builder.store(builder.fadd(builder.load(sums), more), sums)
             builder.store(builder.load(sums), floats_at(total, k), align=4)
         return context.get_dummy_value()
@@ -76,7 +88,8 @@ def add_rows(typing_context: Any, total: Any, at: Any, rows: Any, which: Any, co
 
 @njit(cache=True, nogil=True)
 def fill_slots(word_bytes, word_ends, slots):  # type: ignore[no-untyped-def]
-    """Numbers of words by hash with linear probing; the slots, a power of two and more than there are words, are -1 before."""
+    """Numbers of words by hash with linear probing; the slots, a power of two and more than there
+    are words, are -1 before."""
     first = np.int64(0)
     for number in range(word_ends.size):
         value = FNV_SEED
@@ -91,18 +104,25 @@ def fill_slots(word_bytes, word_ends, slots):  # type: ignore[no-untyped-def]
 
 @inner
 def find_word(buf, limit, start, stop, value, slots, mask, word_bytes, word_ends):  # type: ignore[no-untyped-def]
-    """Number of the word buf[start:stop], whose hash is `value`, -1 where the model has none; `limit`: bytes of `buf`."""
+    """Number of the word buf[start:stop], whose hash is `value`, -1 where the model has none;
+    `limit`: bytes of `buf`."""
     slot = np.int64(value) & mask
     while slots[slot] >= 0:
         number = np.int64(slots[slot])
         first = word_ends[number - 1] if number else np.int64(0)
         if word_ends[number] - first == stop - start:
             pos = start
-            while pos + 8 <= stop and load_word(buf, pos) == load_word(word_bytes, first + pos - start):
+            while pos + 8 <= stop and load_word(buf, pos) == load_word(
+                word_bytes, first + pos - start
+            ):
                 pos += 8
-            if pos < stop and stop - pos < 8 and pos + 8 <= limit:  # what lies behind the words is shifted out of both
+            if (
+                pos < stop and stop - pos < 8 and pos + 8 <= limit
+            ):  # what lies behind the words is shifted out of both
                 different = load_word(buf, pos) ^ load_word(word_bytes, first + pos - start)
-                pos = stop if different << np.uint64(8 * (8 - (stop - pos))) == np.uint64(0) else pos
+                pos = (
+                    stop if different << np.uint64(8 * (8 - (stop - pos))) == np.uint64(0) else pos
+                )
             else:
                 while pos < stop and buf[pos] == word_bytes[first + pos - start]:
                     pos += 1
@@ -114,7 +134,8 @@ def find_word(buf, limit, start, stop, value, slots, mask, word_bytes, word_ends
 
 @inner
 def is_label(buf, start, stop):  # type: ignore[no-untyped-def]
-    """Whether fastText takes a word that the model lacks for a label of the text, and does not read it."""
+    """Whether fastText takes a word that the model lacks for a label of the text, and does not read
+    it."""
     if stop - start < _LABEL.size:
         return False
     alike = 0
@@ -132,17 +153,21 @@ def survived(bits, place):  # type: ignore[no-untyped-def]
 @inlined
 def survivors_before(bits, firsts, place):  # type: ignore[no-untyped-def]
     """How many buckets before this one survived: the place of its row."""
-    return np.int64(firsts[place >> 6]) + count_ones(bits[place >> 6] & ((_ONE << np.uint64(place & 63)) - _ONE))
+    return np.int64(firsts[place >> 6]) + count_ones(
+        bits[place >> 6] & ((_ONE << np.uint64(place & 63)) - _ONE)
+    )
 
 
 @inner
 def _hash_letters(word, size, shortest, longest, which, count):  # type: ignore[no-untyped-def]
-    """Append the hashes of all n-grams of a word of ASCII; as many bytes behind it are read as an n-gram is long."""
+    """Append the hashes of all n-grams of a word of ASCII; as many bytes behind it are read as an
+    n-gram is long."""
     for i in range(size):
         value = FNV_SEED
         for n in range(1, longest + 1):
             value = fnv(value, word[i + n - 1])
-            # Where words end nobody can foresee: what is no n-gram is written, too, and not counted.
+            # Where words end nobody can foresee: what is no n-gram is written, too, and not
+            # counted.
             which[count] = np.int64(value)
             count += (n >= shortest) & (i + n <= size) & ((n > 1) | ((i > 0) & (i + 1 < size)))
     return count
@@ -165,9 +190,11 @@ def _hash_characters(word, starts, num_chars, shortest, longest, which, count): 
 
 @inner
 def to_buckets(which, first, stop, buckets):  # type: ignore[no-untyped-def]
-    """Replace the hashes which[first:stop], of 32 bits, by their remainders of a division by `buckets`, which may have 31."""
-    # A product in place of a division. The factor is too large, so that the quotient of a multiple is not too small; by so little
-    # that no other quotient of 32 bits comes to the next whole number.
+    """Replace the hashes which[first:stop], of 32 bits, by their remainders of a division by
+    `buckets`, which may have 31."""
+    # A product in place of a division. The factor is too large, so that the quotient of a multiple
+    # is not too small; by so little that no other quotient of 32 bits comes to the next whole
+    # number.
     per_bucket = (1.0 / buckets) * (1.0 + 2.0**-51)
     for i in range(first, stop):
         which[i] -= np.int64(np.float64(which[i]) * per_bucket) * buckets
@@ -175,11 +202,12 @@ def to_buckets(which, first, stop, buckets):  # type: ignore[no-untyped-def]
 
 @inner
 def find_rows(word, size, sizes, bits, firsts, starts, which, count):  # type: ignore[no-untyped-def]
-    """Append the rows of all n-grams of word[:size], with `<` and `>` around it; returns how many there are now.
+    """Append the rows of all n-grams of word[:size], with `<` and `>` around it; returns how many
+    there are now.
 
-    sizes: shortest and longest n-gram, buckets, rows of words before those of n-grams, whether some n-grams were pruned. bits,
-    firsts: `FastTextModel.grams`. `starts` has room for each byte and one more, `which` for all n-grams and one more, `word` for
-    an n-gram behind it.
+    sizes: shortest and longest n-gram, buckets, rows of words before those of n-grams, whether some
+    n-grams were pruned. bits, firsts: `FastTextModel.grams`. `starts` has room for each byte and
+    one more, `which` for all n-grams and one more, `word` for an n-gram behind it.
     """
     shortest, longest, buckets, num_words, pruned = sizes
     first, num_chars = count, np.int64(0)
@@ -196,8 +224,8 @@ def find_rows(word, size, sizes, bits, firsts, starts, which, count):  # type: i
         last, count = count, first
         for i in range(first, last):
             place = which[i]
-            # Most n-grams were pruned; their bits fit a near cache. Which survived nobody can foresee, so each is written, and
-            # counted if it did.
+            # Most n-grams were pruned; their bits fit a near cache. Which survived nobody can
+            # foresee, so each is written, and counted if it did.
             which[count] = place
             count += survived(bits, place)
         for i in range(first, count):

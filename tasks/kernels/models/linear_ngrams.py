@@ -1,9 +1,11 @@
-"""Is a text more like these or those? Logistic regression on hashed n-grams of units, trained and applied in one pass each.
+"""Is a text more like these or those? Logistic regression on hashed n-grams of units, trained and
+applied in one pass each.
 
-A text of n features (every n-gram of up to `ngrams` units, repeats included) has the margin b + Σ w[feature] / √n, its
-probability is the logistic function of that. Training is AdaGrad (Duchi et al. 2011) on the log loss, text by text in the
-given order: the problem is convex, each weight has a step size of its own, and there is no chance in it. Features are hashed
-into 2^bits places without a table of words (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning").
+A text of n features (every n-gram of up to `ngrams` units, repeats included) has the margin b + Σ
+w[feature] / √n, its probability is the logistic function of that. Training is AdaGrad (Duchi et al.
+2011) on the log loss, text by text in the given order: the problem is convex, each weight has a
+step size of its own, and there is no chance in it. Features are hashed into 2^bits places without a
+table of words (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning").
 
 Cost: a few nanoseconds per feature and pass; eight bytes per place in training, four in use.
 """
@@ -43,7 +45,8 @@ def _margin(places, count, weights, bias):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def train_weights(units, begins, positive, ngrams, bits, epochs, lr, weights):  # type: ignore[no-untyped-def]
-    """Fit `weights` (float32, 2^bits, zero before) to rows units[begins[i]:begins[i + 1]]; returns the bias."""
+    """Fit `weights` (float32, 2^bits, zero before) to rows units[begins[i]:begins[i + 1]]; returns
+    the bias."""
     squares = np.zeros(weights.size, np.float32)
     bias, bias_squares = 0.0, 0.0
     longest = 0

@@ -1,12 +1,16 @@
-"""How likely is a row of units after those before it? Look-up in a trie of n-grams, and the rows themselves.
+"""How likely is a row of units after those before it? Look-up in a trie of n-grams, and the rows
+themselves.
 
-A model is a trie: node 0 is the empty n-gram, and each further node is a prefix node and one more word. Word ids are places
-in the sorted hashes of known units, after `UNKNOWN`, `BEGIN` and `END`. The key of a node, (prefix node << 32) | word, is its
-content, so equal keys are equal n-grams: nothing is approximated by hashing but the 64-bit hash of a unit itself. Each node
-holds the interpolated probability of its last word after its prefix, and the weight that its prefix role gives to shorter
-contexts, so a look-up multiplies weights until it meets a known n-gram, as in an ARPA file.
+A model is a trie: node 0 is the empty n-gram, and each further node is a prefix node and one more
+word. Word ids are places in the sorted hashes of known units, after `UNKNOWN`, `BEGIN` and `END`.
+The key of a node, (prefix node << 32) | word, is its content, so equal keys are equal n-grams:
+nothing is approximated by hashing but the 64-bit hash of a unit itself. Each node holds the
+interpolated probability of its last word after its prefix, and the weight that its prefix role
+gives to shorter contexts, so a look-up multiplies weights until it meets a known n-gram, as in an
+ARPA file.
 
-Cost: one table look-up per word and order, at most; a table of four bytes per slot, at most half full.
+Cost: one table look-up per word and order, at most; a table of four bytes per slot, at most half
+full.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ MAX_ORDER = 6
 
 @njit(cache=True, nogil=True)
 def fill_slots(keys, num_nodes):  # type: ignore[no-untyped-def]
-    """An open-addressing table from node keys to nodes: slot → node, 0 where empty (node 0 has no key)."""
+    """An open-addressing table from node keys to nodes: slot → node, 0 where empty (node 0 has no
+    key)."""
     size = 16
     while size < 2 * num_nodes:
         size *= 2
@@ -53,8 +58,11 @@ def find_node(slots, keys, prefix, word):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def score_words(words, begins, order, slots, keys, log10_probs, log10_weights, out):  # type: ignore[no-untyped-def]
-    """out[i] = log10 p(row i), its end included: words[begins[i]:begins[i + 1]] between BEGIN and END."""
-    contexts = np.zeros(order + 1, np.int64)  # contexts[k]: node of the last k words; 0 for k > 0 where unseen
+    """out[i] = log10 p(row i), its end included: words[begins[i]:begins[i + 1]] between BEGIN and
+    END."""
+    contexts = np.zeros(
+        order + 1, np.int64
+    )  # contexts[k]: node of the last k words; 0 for k > 0 where unseen
     nodes = np.zeros(order + 1, np.int64)
     for row in range(begins.size - 1):
         for k in range(order + 1):  # loops and not slices: they compile in a fraction of the time
@@ -71,7 +79,9 @@ def score_words(words, begins, order, slots, keys, log10_probs, log10_weights, o
                 if n > 1 and contexts[n - 1] == 0:
                     break
                 node = find_node(slots, keys, contexts[n - 1], word)
-                if node == 0:  # then no longer one was seen either: its end would have been seen with it
+                if (
+                    node == 0
+                ):  # then no longer one was seen either: its end would have been seen with it
                     break
                 nodes[n], longest = node, n
             total += log10_probs[nodes[longest]]  # every word id has a node: longest is at least 1

@@ -1,12 +1,15 @@
 """How probable is one class of a fastText model with plain softmax, for the beginning of each text?
 
-The arithmetic of fastText 0.9 (Joulin et al. 2016; src/dictionary.cc, loss.cc) over Arrow buffers: words parted by white space
-(Python's, not only ASCII), rows of words, of their character n-grams and of word n-grams added up in that order, as fastText
-does, and averaged; a softmax over all classes. The bytes `__label__` and `</s>`, which mean something else to fastText, are
-read as two words each, cut before their last two underscores and behind the `<` (`tasks.scores.classifier.text_line`).
+The arithmetic of fastText 0.9 (Joulin et al. 2016; src/dictionary.cc, loss.cc) over Arrow buffers:
+words parted by white space (Python's, not only ASCII), rows of words, of their character n-grams
+and of word n-grams added up in that order, as fastText does, and averaged; a softmax over all
+classes. The bytes `__label__` and `</s>`, which mean something else to fastText, are read as two
+words each, cut before their last two underscores and behind the `<`
+(`tasks.scores.classifier.text_line`).
 
-Each text is walked three times, so that look-ups of its words, and of its rows, do not wait for one another. Cost: a hash step
-per byte, a look-up and `dim` sums per word and per n-gram. Left out: the rounding of the compiler that built fastText.
+Each text is walked three times, so that look-ups of its words, and of its rows, do not wait for one
+another. Cost: a hash step per byte, a look-up and `dim` sums per word and per n-gram. Left out: the
+rounding of the compiler that built fastText.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inner
-from tasks.kernels.models.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, survived, survivors_before
+from tasks.kernels.models.fasttext_rows import (
+    FNV_SEED,
+    add_rows,
+    find_rows,
+    find_word,
+    fnv,
+    is_label,
+    survived,
+    survivors_before,
+)
 from tasks.kernels.text.addresses import pointers
 from tasks.kernels.text.chars import SPACE, decode
 
@@ -30,7 +42,8 @@ _FLOOR = 1e-5
 
 @inner
 def _find_words(buf, begin, end, classes, starts, stops, hashes):  # type: ignore[no-untyped-def]
-    """Find the words of buf[begin:end]. Returns how many, and whether anything but white space is there."""
+    """Find the words of buf[begin:end]. Returns how many, and whether anything but white space is
+    there."""
     count, start, value, shown = 0, np.int64(-1), FNV_SEED, False
     pos, not_before = begin, begin
     while pos < end:
@@ -48,7 +61,12 @@ def _find_words(buf, begin, end, classes, starts, stops, hashes):  # type: ignor
             start = pos
         splits = False
         if char == _LESS:
-            splits = pos + 4 <= end and buf[pos + 1] == 0x2F and buf[pos + 2] == 0x73 and buf[pos + 3] == 0x3E
+            splits = (
+                pos + 4 <= end
+                and buf[pos + 1] == 0x2F
+                and buf[pos + 2] == 0x73
+                and buf[pos + 3] == 0x3E
+            )
         elif char == _UNDERSCORE and pos >= not_before and is_label(buf, pos, end):
             for i in range(pos, pos + 7):
                 value = fnv(value, buf[i])
@@ -87,16 +105,24 @@ def _probability(hidden, outputs, label, values):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams, rows, outputs, label, scores):  # type: ignore[no-untyped-def]
-    """Write the probability of class `label` for the first `most_bytes` (whole characters) of each text.
+def class_probabilities(  # type: ignore[no-untyped-def]
+    buf, offsets, most_bytes, classes, words, lengths, grams, rows, outputs, label, scores
+):
+    """Write the probability of class `label` for the first `most_bytes` (whole characters) of each
+    text.
 
-    Returns how many texts hold nothing but white space; their scores are left as they are. The tables are those of
-    `tasks.fasttext.files.FastTextModel`. A model that holds NaN gives NaN.
+    Returns how many texts hold nothing but white space; their scores are left as they are. The
+    tables are those of `tasks.fasttext.files.FastTextModel`. A model that holds NaN gives NaN.
     """
     text, limit, kinds = pointers(buf), np.int64(buf.size), pointers(classes)
     (slots, word_bytes, word_ends), (bits, firsts) = pointers((words, grams))
     slot_mask = np.int64(words[0].size - 1)
-    num_words, num_classes, longest, ngrams = np.int64(words[2].size), outputs.shape[0], max(lengths[1], 0), lengths[4]
+    num_words, num_classes, longest, ngrams = (
+        np.int64(words[2].size),
+        outputs.shape[0],
+        max(lengths[1], 0),
+        lengths[4],
+    )
     buckets, pruned, width = np.uint64(lengths[2]), grams[0].size > 0, np.int64(rows.shape[1])
     sizes = lengths[0], lengths[1], lengths[2], num_words, pruned
     room = np.int64(0)
@@ -104,7 +130,11 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
         length = offsets[d + 1] - offsets[d]
         room = length if length > room else room
     room = (room if room < most_bytes else most_bytes) + 2  # words, with the end of the line
-    starts, stops, hashes = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
+    starts, stops, hashes = (
+        np.empty(room, np.int64),
+        np.empty(room, np.int64),
+        np.empty(room, np.uint32),
+    )
     # A word of one byte has three characters with its marks.
     which = np.empty(room * (1 + 3 * longest + ngrams) + 1, np.int64)
     marked, marks = np.empty(room + 2 + longest, np.uint8), np.empty(room + 3, np.int32)
@@ -119,7 +149,9 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
             end = begin + most_bytes
             while end > begin and buf[end] & 0xC0 == 0x80:
                 end -= 1
-        found, shows = _find_words(text, begin, end, kinds, pointers(starts), pointers(stops), pointers(hashes))
+        found, shows = _find_words(
+            text, begin, end, kinds, pointers(starts), pointers(stops), pointers(hashes)
+        )
         if not shows:
             blank += 1
             continue
@@ -127,7 +159,9 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
         found_rows, marked_word, mark_places = pointers(which), pointers(marked), pointers(marks)
         for w in range(found):
             start, stop = starts[w], stops[w]
-            number = find_word(text, limit, start, stop, hashes[w], slots, slot_mask, word_bytes, word_ends)
+            number = find_word(
+                text, limit, start, stop, hashes[w], slots, slot_mask, word_bytes, word_ends
+            )
             if number >= 0:
                 which[count] = number
                 count += 1
@@ -140,7 +174,9 @@ def class_probabilities(buf, offsets, most_bytes, classes, words, lengths, grams
                 marked[0], marked[size - 1] = 0x3C, 0x3E
                 for i in range(size - 2):
                     marked[i + 1] = buf[start + i]
-                count = find_rows(marked_word, size, sizes, bits, firsts, mark_places, found_rows, count)
+                count = find_rows(
+                    marked_word, size, sizes, bits, firsts, mark_places, found_rows, count
+                )
         hashes[read] = end_hash
         read += 1
         if lengths[3] >= 0:

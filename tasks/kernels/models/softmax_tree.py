@@ -1,12 +1,14 @@
 """Which leaf of a fastText model's softmax tree fits the beginning of each text best?
 
-The arithmetic of fastText 0.9 (Joulin et al. 2016; src/dictionary.cc, loss.cc) for models with hierarchical softmax, in one
-pass over Arrow buffers: words parted by white space, their character n-grams hashed, rows averaged, the Huffman tree walked
-from the root with the branches that cannot win left out. Words are lower-cased on the way as `str.lower` does, but that any
-letter before a capital sigma makes it a final one.
+The arithmetic of fastText 0.9 (Joulin et al. 2016; src/dictionary.cc, loss.cc) for models with
+hierarchical softmax, in one pass over Arrow buffers: words parted by white space, their character
+n-grams hashed, rows averaged, the Huffman tree walked from the root with the branches that cannot
+win left out. Words are lower-cased on the way as `str.lower` does, but that any letter before a
+capital sigma makes it a final one.
 
-Cost: one hash step per byte and n-gram length, one row of `dim` floats per n-gram that the model knows, some tens of tree nodes.
-Left out: word n-grams, and the rounding of the compiler that built fastText: scores differ in the sixth digit.
+Cost: one hash step per byte and n-gram length, one row of `dim` floats per n-gram that the model
+knows, some tens of tree nodes. Left out: word n-grams, and the rounding of the compiler that built
+fastText: scores differ in the sixth digit.
 """
 
 from __future__ import annotations
@@ -18,14 +20,23 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inlined, inner
-from tasks.kernels.models.fasttext_rows import FNV_SEED, add_rows, find_rows, find_word, fnv, is_label, lines
+from tasks.kernels.models.fasttext_rows import (
+    FNV_SEED,
+    add_rows,
+    find_rows,
+    find_word,
+    fnv,
+    is_label,
+    lines,
+)
 from tasks.kernels.text.addresses import load_word, pointers, store_word
 from tasks.kernels.text.bitmaps import trailing_zeros
 from tasks.kernels.text.chars import NUM_CODE_POINTS, char_classes, decode
 
 SPACE_BIT, LETTER_BIT, MARK_BIT = 1, 2, 4
 SEEN_LETTER, SEEN_END, CORRECTED = 1, 2, 4
-"""Bits of `facts`: a letter was read, the text held fastText's end of line, the best label was not of the text's script."""
+"""Bits of `facts`: a letter was read, the text held fastText's end of line, the best label was not
+of the text's script."""
 
 _CAPITAL_SIGMA, _SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
 _DOTTED_I = 0x130
@@ -33,18 +44,24 @@ _KIND_AT, _CODE_POINT = 24, (1 << 24) - 1
 """Where in a number of `char_table` the kind lies, and which bits are the small letter."""
 _NO_LEAF = -1
 _KEPT_BITS, _KEPT_PARTS = 12, 8
-"""Sums of 2^bits words are kept. Of each word eight numbers: its bytes, up to 40 and zeros, and how many rows it has."""
+"""Sums of 2^bits words are kept. Of each word eight numbers: its bytes, up to 40 and zeros, and how
+many rows it has."""
 _KEPT_BYTES, _COUNT_AT = 40, 5
 _LEAST_SCORE = np.float32(math.log(1e-5))
 
-_HIGH, _LOW, _EACH = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x0101010101010101)
+_HIGH, _LOW, _EACH = (
+    np.uint64(0x8080808080808080),
+    np.uint64(0x7F7F7F7F7F7F7F7F),
+    np.uint64(0x0101010101010101),
+)
 _ONE, _SEVEN, _EIGHT, _WORD_BITS = np.uint64(1), np.uint64(7), np.uint64(8), np.uint64(64)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @lru_cache(maxsize=4)
 def char_table(marks: tuple[int, ...]) -> np.ndarray:
-    """`str.lower` of every code point (itself where that is two) and, above it, white space, letter, mark: uint32[0x110000]."""
+    """`str.lower` of every code point (itself where that is two) and, above it, white space,
+    letter, mark: uint32[0x110000]."""
     lowered = np.arange(NUM_CODE_POINTS, dtype=np.uint32)
     for code_point in range(0x1F000):  # no letter above has a case
         lower = chr(code_point).lower()
@@ -52,7 +69,9 @@ def char_table(marks: tuple[int, ...]) -> np.ndarray:
             lowered[code_point] = ord(lower)
     kinds = np.zeros(NUM_CODE_POINTS, np.uint32)
     known = np.flatnonzero(char_classes())
-    kinds[[0, *(c for c in known.tolist() if chr(c).isspace())]] = SPACE_BIT  # NUL parts words for fastText too
+    kinds[[0, *(c for c in known.tolist() if chr(c).isspace())]] = (
+        SPACE_BIT  # NUL parts words for fastText too
+    )
     kinds[[c for c in known.tolist() if chr(c).isalpha()]] |= LETTER_BIT
     kinds[list(marks)] |= MARK_BIT
     table = lowered | kinds << _KIND_AT
@@ -60,11 +79,13 @@ def char_table(marks: tuple[int, ...]) -> np.ndarray:
     return table
 
 
-def make_room(longest_text: int, lengths: np.ndarray, width: int, num_labels: int) -> tuple[np.ndarray, ...]:
+def make_room(
+    longest_text: int, lengths: np.ndarray, width: int, num_labels: int
+) -> tuple[np.ndarray, ...]:
     """What `best_labels` writes to, for texts of up to so many bytes.
 
-    A word, where its characters begin, its rows; kept words (none) and their sums; the mean of all rows; its products with all
-    nodes; the nodes to be looked at, and their scores.
+    A word, where its characters begin, its rows; kept words (none) and their sums; the mean of all
+    rows; its products with all nodes; the nodes to be looked at, and their scores.
     """
     ngram = max(1, int(lengths[1]))
     longest_word = 3 * longest_text + 8  # a byte that is no character is read as one of three
@@ -83,12 +104,20 @@ def make_room(longest_text: int, lengths: np.ndarray, width: int, num_labels: in
 
 @inlined
 def _put(word, size, char):  # type: ignore[no-untyped-def]
-    """Write a code point at word[size], in UTF-8, with what does not matter behind it; returns where it ends."""
+    """Write a code point at word[size], in UTF-8, with what does not matter behind it; returns
+    where it ends."""
     wide, tail = np.uint64(char), np.uint64(0x80)
     last = tail | (wide & np.uint64(0x3F))
     second = tail | ((wide >> np.uint64(6)) & np.uint64(0x3F))
     if char >= 0x800 and char < 0x10000:
-        store_word(word, size, np.uint64(0xE0) | (wide >> np.uint64(12)) | (second << _EIGHT) | (last << np.uint64(16)))
+        store_word(
+            word,
+            size,
+            np.uint64(0xE0)
+            | (wide >> np.uint64(12))
+            | (second << _EIGHT)
+            | (last << np.uint64(16)),
+        )
         return size + 3
     if char < 0x80:
         word[size] = char
@@ -98,13 +127,16 @@ def _put(word, size, char):  # type: ignore[no-untyped-def]
         return size + 2
     third = tail | ((wide >> np.uint64(12)) & np.uint64(0x3F))
     first = np.uint64(0xF0) | (wide >> np.uint64(18))
-    store_word(word, size, first | (third << _EIGHT) | (second << np.uint64(16)) | (last << np.uint64(24)))
+    store_word(
+        word, size, first | (third << _EIGHT) | (second << np.uint64(16)) | (last << np.uint64(24))
+    )
     return size + 4
 
 
 @inner
 def _best_leaf(products, children, num_nodes, written, row, stack, scores):  # type: ignore[no-untyped-def]
-    """(leaf, log score) of the best of those in a row of `written`; node numbers as in fastText: leaves first, the root last."""
+    """(leaf, log score) of the best of those in a row of `written`; node numbers as in fastText:
+    leaves first, the root last."""
     num_leaves = num_nodes + 1
     best, best_score = np.int64(_NO_LEAF), _LEAST_SCORE
     stack[0], scores[0], depth = num_leaves + num_nodes - 1, np.float32(0), 1
@@ -117,7 +149,9 @@ def _best_leaf(products, children, num_nodes, written, row, stack, scores):  # t
             if written[row * num_leaves + node]:
                 best, best_score = node, score
             continue
-        right = np.float32(1.0 / np.float64(np.float32(1) + np.float32(math.exp(-products[node - num_leaves]))))
+        right = np.float32(
+            1.0 / np.float64(np.float32(1) + np.float32(math.exp(-products[node - num_leaves])))
+        )
         for side in range(2):  # the left is walked first: it lies on top
             part = right if side == 0 else np.float32(1.0 - np.float64(right))
             stack[depth] = children[2 * (node - num_leaves) + 1 - side]
@@ -128,23 +162,33 @@ def _best_leaf(products, children, num_nodes, written, row, stack, scores):  # t
 
 @inner
 def _lower_sigma(text, pos, end, before, table):  # type: ignore[no-untyped-def]
-    """The small letter of a capital sigma that ends at `pos`: after a letter and before none it is final."""
-    final = before and (pos == end or not (table[decode(text, pos, end)[0]] >> _KIND_AT) & LETTER_BIT)
+    """The small letter of a capital sigma that ends at `pos`: after a letter and before none it is
+    final."""
+    final = before and (
+        pos == end or not (table[decode(text, pos, end)[0]] >> _KIND_AT) & LETTER_BIT
+    )
     return _FINAL_SIGMA if final else _SIGMA
 
 
 @inner
-def _read_word(word, size, limit, sizes, slots, mask, word_bytes, word_ends, bits, firsts, starts, which):  # type: ignore[no-untyped-def]
-    """Write the rows of a word, word[1 : size - 1] between `<` and `>`, and of its n-grams into `which`; returns how many."""
+def _read_word(  # type: ignore[no-untyped-def]
+    word, size, limit, sizes, slots, mask, word_bytes, word_ends, bits, firsts, starts, which
+):
+    """Write the rows of a word, word[1 : size - 1] between `<` and `>`, and of its n-grams into
+    `which`; returns how many."""
     value = FNV_SEED
     for i in range(1, size - 1):
         value = fnv(value, word[i])
-    number = find_word(word, limit, np.int64(1), size - 1, value, slots, mask, word_bytes, word_ends)
+    number = find_word(
+        word, limit, np.int64(1), size - 1, value, slots, mask, word_bytes, word_ends
+    )
     count = np.int64(0)
     if number >= 0:
         which[0] = number
         count = np.int64(1)
-    elif is_label(word, np.int64(1), size - 1):  # fastText takes it for a label of the text and does not read it
+    elif is_label(
+        word, np.int64(1), size - 1
+    ):  # fastText takes it for a label of the text and does not read it
         return np.int64(0)
     return find_rows(word, size, sizes, bits, firsts, starts, which, count)
 
@@ -156,12 +200,29 @@ def _mix(key, more):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def best_labels(buf, begins, ends, scripts, chars, words, lengths, grams, rows, tree, written, arabic, room, found):  # type: ignore[no-untyped-def]
-    """Write the best label (-1: none), its probability and the bits of `facts` of each text, buf[begins[d]:ends[d]].
+def best_labels(  # type: ignore[no-untyped-def]
+    buf,
+    begins,
+    ends,
+    scripts,
+    chars,
+    words,
+    lengths,
+    grams,
+    rows,
+    tree,
+    written,
+    arabic,
+    room,
+    found,
+):
+    """Write the best label (-1: none), its probability and the bits of `facts` of each text,
+    buf[begins[d]:ends[d]].
 
-    Where the label is not among written[scripts[d]] the best of those takes its place; row 0 allows all. Texts of script
-    `arabic` are read without marks. `chars`: `char_table`; `room`: `make_room`; `tree`: nodes and children of
-    `tasks.fasttext.tree.SoftmaxTree`; `found`: labels, scores, facts; the rest as in `tasks.fasttext.files.FastTextModel`.
+    Where the label is not among written[scripts[d]] the best of those takes its place; row 0 allows
+    all. Texts of script `arabic` are read without marks. `chars`: `char_table`; `room`:
+    `make_room`; `tree`: nodes and children of `tasks.fasttext.tree.SoftmaxTree`; `found`: labels,
+    scores, facts; the rest as in `tasks.fasttext.files.FastTextModel`.
     """
     text, text_bytes, table = pointers(buf), np.int64(buf.size), pointers(chars)
     (slots, word_bytes, word_ends), slot_mask = pointers(words), np.int64(words[0].size - 1)
@@ -183,14 +244,21 @@ def best_labels(buf, begins, ends, scripts, chars, words, lengths, grams, rows, 
         unmarked = scripts[d] == arabic
         while pos <= end:
             if pos + 8 <= text_bytes and text[pos] < 0x80:
-                # Eight characters at once, up to what is not ASCII, white space or any control, `<`, or the end of the text.
+                # Eight characters at once, up to what is not ASCII, white space or any control,
+                # `<`, or the end of the text.
                 eight = load_word(text, pos)
                 low = eight & _LOW
-                stops = eight | ~((low | _HIGH) - np.uint64(0x21) * _EACH) | ~(((low ^ np.uint64(0x3C) * _EACH) | _HIGH) - _EACH)
+                stops = (
+                    eight
+                    | ~((low | _HIGH) - np.uint64(0x21) * _EACH)
+                    | ~(((low ^ np.uint64(0x3C) * _EACH) | _HIGH) - _EACH)
+                )
                 stops &= _HIGH
                 if end - pos < 8:
                     stops |= _HIGH << np.uint64(8 * (end - pos))
-                capitals = (low + np.uint64(0x3F) * _EACH) & ~(low + np.uint64(0x25) * _EACH) & _HIGH
+                capitals = (
+                    (low + np.uint64(0x3F) * _EACH) & ~(low + np.uint64(0x25) * _EACH) & _HIGH
+                )
                 small = eight | (capitals >> np.uint64(2))
                 low |= capitals >> np.uint64(2)
                 letters = (low + np.uint64(0x1F) * _EACH) & ~(low + np.uint64(0x05) * _EACH) & _HIGH
@@ -298,10 +366,20 @@ def best_labels(buf, begins, ends, scripts, chars, words, lengths, grams, rows, 
             for k in range(dim):
                 for i in range(num_nodes):
                     products[i] += nodes[k * num_nodes + i] * hidden[k]
-            label, score = _best_leaf(products, children, num_nodes, allowed, np.int64(0), stack, stack_scores)
+            label, score = _best_leaf(
+                products, children, num_nodes, allowed, np.int64(0), stack, stack_scores
+            )
             if label >= 0 and not allowed[scripts[d] * num_labels + label]:
                 fact |= CORRECTED
-                label, score = _best_leaf(products, children, num_nodes, allowed, np.int64(scripts[d]), stack, stack_scores)
+                label, score = _best_leaf(
+                    products,
+                    children,
+                    num_nodes,
+                    allowed,
+                    np.int64(scripts[d]),
+                    stack,
+                    stack_scores,
+                )
             labels[d] = label
             if label >= 0:
                 scores[d] = min(np.float32(math.exp(score)), np.float32(1))

@@ -1,7 +1,9 @@
-"""What does a model of words read? The units of each text, as 64-bit hashes or as a text with one space between them.
+"""What does a model of words read? The units of each text, as 64-bit hashes or as a text with one
+space between them.
 
-Units are those of `tasks.kernels.text.chars`: folded words, and single letters in scripts written without spaces, so that every
-script has words. Everything else is left out. A text may be cut anywhere: half a character is no part of a unit.
+Units are those of `tasks.kernels.text.chars`: folded words, and single letters in scripts written
+without spaces, so that every script has words. Everything else is left out. A text may be cut
+anywhere: half a character is no part of a unit.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from tasks.kernels.text.chars import next_unit
 
 @njit(cache=True, nogil=True)
 def units_of_texts(buf, begins, most_bytes, classes, folds, out):  # type: ignore[no-untyped-def]
-    """Write the unit hashes of the first `most_bytes` of each text into `out`, one text after another; returns their places."""
+    """Write the unit hashes of the first `most_bytes` of each text into `out`, one text after
+    another; returns their places."""
     places = np.zeros(begins.size, np.int64)
     for i in range(begins.size - 1):
         stop = min(begins[i + 1], begins[i] + most_bytes)
@@ -27,7 +30,8 @@ def units_of_texts(buf, begins, most_bytes, classes, folds, out):  # type: ignor
 
 @njit(cache=True, nogil=True)
 def join_units(text, classes, folds, out):  # type: ignore[no-untyped-def]
-    """Write the units of a text, unfolded, with single spaces between them; returns the size. `out` has twice the room."""
+    """Write the units of a text, unfolded, with single spaces between them; returns the size. `out`
+    has twice the room."""
     size, pos, end = 0, 0, text.size
     buf, kinds, folded = pointers((text, classes, folds))
     while True:

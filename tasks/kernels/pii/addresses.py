@@ -1,7 +1,7 @@
 """Does the address of a machine stand here?
 
-IPv4 and MAC are final here; of IPv6 first the shape, then `are_ip6`. Vetoed: versions, sections and references to them, object
-ids, masks, places on every machine, fingerprints (more than six pairs).
+IPv4 and MAC are final here; of IPv6 first the shape, then `are_ip6`. Vetoed: versions, sections and
+references to them, object ids, masks, places on every machine, fingerprints (more than six pairs).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from tasks.kernels.text.addresses import pointers
 
 MAX_SECTION = 40
 _EDGES = np.frombuffer(b"\n\r<>|", np.uint8).astype(np.uint64)  # of lines, elements and cells
-_REFERENCES = packed("section sections sec sect clause clauses chapter chapters appendix paragraph see cf")
+_REFERENCES = packed(
+    "section sections sec sect clause clauses chapter chapters appendix paragraph see cf"
+)
 _JOINTS = packed("and or to through also")
 _ARCS = packed("1.3. 2.5. 2.16")  # organisations, X.500, countries
 
@@ -31,7 +33,8 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     end = _octets(v, i, hi)
     if end < 0:
         return -1
-    # Places on every machine (0.x, 127.x), groups and masks (from 224 on), and arcs of object ids say nothing about anybody.
+    # Places on every machine (0.x, 127.x), groups and masks (from 224 on), and arcs of object ids
+    # say nothing about anybody.
     first, dot = 0, i
     while v[dot] != 46:
         first, dot = first * 10 + (v[dot] - np.int64(48)), dot + 1
@@ -42,7 +45,12 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
         if is_any(c, ALPHA) or c == 95 or (end + 1 < hi and c == 46 and is_any(v[end + 1], DIGIT)):
             return -1
         joined = c == 45 or c == 43 or c == 126
-        if joined and end + 1 < hi and is_any(v[end + 1], ALNUM) and not (c == 45 and _octets(v, end + 1, hi) > 0):
+        if (
+            joined
+            and end + 1 < hi
+            and is_any(v[end + 1], ALNUM)
+            and not (c == 45 and _octets(v, end + 1, hi) > 0)
+        ):
             return -1
     if is_numbering(v, lo, i):
         return -1
@@ -66,11 +74,14 @@ def _is_small(v: np.ndarray, i: int, end: int) -> bool:
 
 @inner
 def _is_referred(v: np.ndarray, lo: int, i: int) -> bool:
-    """Does running text refer to section i: "see 4.2.3.9", "Sections 3.2.2.9 and 3.3.1.1", also over the end of a line?"""
+    """Does running text refer to section i: "see 4.2.3.9", "Sections 3.2.2.9 and 3.3.1.1", also
+    over the end of a line?"""
     joined = False
     for _ in range(8):
         limit = max(lo, i - 24)  # the indent of a wrapped line
-        while i > limit and (v[i - 1] == 32 or (v[i - 1] >= 9 and v[i - 1] <= 13) or v[i - 1] == 40 or v[i - 1] == 44):
+        while i > limit and (
+            v[i - 1] == 32 or (v[i - 1] >= 9 and v[i - 1] <= 13) or v[i - 1] == 40 or v[i - 1] == 44
+        ):
             joined = joined or v[i - 1] == 44
             i -= 1
         k = i
@@ -92,7 +103,8 @@ def _is_referred(v: np.ndarray, lo: int, i: int) -> bool:
 
 @inner
 def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
-    """Does this begin a line, element or cell, and then comes a title, as with the number of a section?"""
+    """Does this begin a line, element or cell, and then comes a title, as with the number of a
+    section?"""
     limit = max(lo, i - 64)
     while i > limit and (v[i - 1] == 32 or v[i - 1] == 9):
         i -= 1
@@ -132,7 +144,11 @@ def _octets(v: np.ndarray, i: int, hi: int) -> int:
 def _quad_before(v: np.ndarray, lo: int, end: int) -> bool:
     """Does a dotted quad end here, as in a range of addresses?"""
     for start in range(max(lo, end - 15), end - 6):
-        if (start == lo or not is_any(v[start - 1], DIGIT)) and is_any(v[start], DIGIT) and _octets(v, start, end) == end:
+        if (
+            (start == lo or not is_any(v[start - 1], DIGIT))
+            and is_any(v[start], DIGIT)
+            and _octets(v, start, end) == end
+        ):
             return True
     return False
 
@@ -145,7 +161,12 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
         start -= 1
     if i - start > 4 or (start == i and not (i + 1 < hi and v[i + 1] == 58)):
         return -1, -1
-    if start > lo and (is_any(v[start - 1], ALPHA | DIGIT) or v[start - 1] == 58 or v[start - 1] == 95 or v[start - 1] == 46):
+    if start > lo and (
+        is_any(v[start - 1], ALPHA | DIGIT)
+        or v[start - 1] == 58
+        or v[start - 1] == 95
+        or v[start - 1] == 46
+    ):
         return -1, -1
     end, colons, digits, hexes, doubled = start, 0, 0, 0, False
     while end < hi and end - start < 46 and (is_any(v[end], HEX) or v[end] == 58 or v[end] == 46):
@@ -158,7 +179,8 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
         end += 1
     while end > start and (v[end - 1] == 46 or (v[end - 1] == 58 and v[end - 2] != 58)):
         end -= 1
-    # Names of code (a::b) and times have the same shape: ask for digits, length, and eight groups or a gap.
+    # Names of code (a::b) and times have the same shape: ask for digits, length, and eight groups
+    # or a gap.
     if digits == 0 or hexes < 5 or end - start > 45 or not (doubled or colons >= 6):
         return -1, -1
     if end < hi and (is_any(v[end], ALPHA | DIGIT) or v[end] == 95):
@@ -168,12 +190,16 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
 
 @inner
 def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
-    """The six pairs of hexadecimal digits whose first separator is at i, as (start, end), or (-1, -1)."""
+    """The six pairs of hexadecimal digits whose first separator is at i, as (start, end), or (-1,
+    -1)."""
     start, end, separator = i - 2, i + 15, v[i]
     if (
         start < lo
         or end > hi
-        or (start > lo and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95 or v[start - 1] == separator))
+        or (
+            start > lo
+            and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95 or v[start - 1] == separator)
+        )
     ):
         return -1, -1
     # An odd first byte addresses a group of machines, not one.
@@ -198,10 +224,12 @@ def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def are_ip6(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Which words v[rows[:, 1]:rows[:, 2]] of hexadecimal digits, colons and dots are IPv6 addresses (RFC 4291, section 2.2).
+    """Which words v[rows[:, 1]:rows[:, 2]] of hexadecimal digits, colons and dots are IPv6
+    addresses (RFC 4291, section 2.2).
 
-    Loopback, the address of all zeros, groups of machines and what IANA has given to nobody say nothing about anybody. Given are
-    2000::/3, fc00::/7, fe80::/10, the old fec0::/10, and ::/32 and 64:ff9b::/32, in which addresses of IPv4 are embedded.
+    Loopback, the address of all zeros, groups of machines and what IANA has given to nobody say
+    nothing about anybody. Given are 2000::/3, fc00::/7, fe80::/10, the old fec0::/10, and ::/32 and
+    64:ff9b::/32, in which addresses of IPv4 are embedded.
     """
     verdicts = np.zeros(len(rows), np.bool_)
     for r in range(len(rows)):
@@ -211,7 +239,14 @@ def are_ip6(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 @inner
 def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
-    count, gap, first, second, others, last = 0, False, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    count, gap, first, second, others, last = (
+        0,
+        False,
+        np.int64(0),
+        np.int64(0),
+        np.int64(0),
+        np.int64(0),
+    )
     if v[i] == 58:  # only as a part of ::
         if i + 1 >= end or v[i + 1] != 58:
             return False
@@ -226,7 +261,9 @@ def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
                 others, last = others | last, np.int64(0)
                 break
         value, j = np.int64(0), i
-        if (gap or count > 0) and _octets(v, i, end) == end:  # the last two groups as an IPv4 address
+        if (gap or count > 0) and _octets(
+            v, i, end
+        ) == end:  # the last two groups as an IPv4 address
             octet = np.int64(0)
             while j <= end:
                 if j == end or v[j] == 46:
@@ -237,7 +274,9 @@ def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
             others, value, count = others | value >> 16, value & 0xFFFF, count + 1
         else:
             while j < end and j < i + 5 and is_any(v[j], HEX):
-                value = value * 16 + (v[j] - np.int64(48) if v[j] < 65 else (v[j] | 32) - np.int64(87))
+                value = value * 16 + (
+                    v[j] - np.int64(48) if v[j] < 65 else (v[j] | 32) - np.int64(87)
+                )
                 j += 1
             if j == i or j - i > 4 or (j < end and v[j] != 58) or j + 1 == end:
                 return False
@@ -248,7 +287,8 @@ def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
         others, last, count, i = others | last, value, count + 1, j + 1
     if count > 8 or gap == (count == 8):
         return False
-    # Where nothing is assigned stand names (abc::de12), rows of numbers (1:2:3:4:5:6:7:8) and pairs (50:01:43:80:12:34:56:78).
+    # Where nothing is assigned stand names (abc::de12), rows of numbers (1:2:3:4:5:6:7:8) and pairs
+    # (50:01:43:80:12:34:56:78).
     assigned = 0x2000 <= first < 0x4000 or 0xFC00 <= first < 0xFF00
     embedded = (first == 0 and second == 0) or (first == 0x64 and second == 0xFF9B)
     return bool((assigned or embedded) and (others != 0 or last > 1))

@@ -1,6 +1,7 @@
 """What is a byte of text, and which word stands here? Shared by the detectors of personal data.
 
-Words are compared as integers of their last eight letters: strings would compile all of Numba's string support.
+Words are compared as integers of their last eight letters: strings would compile all of Numba's
+string support.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ CLASS = _classes()
 
 def packed(words: str) -> np.ndarray:
     """The last eight letters of words as integers, to be found without strings."""
-    return np.array([int.from_bytes(word.encode()[-8:], "big") for word in words.split()], np.uint64)
+    return np.array(
+        [int.from_bytes(word.encode()[-8:], "big") for word in words.split()], np.uint64
+    )
 
 
 @inner

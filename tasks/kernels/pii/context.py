@@ -1,4 +1,5 @@
-"""Which word before a number says what it is? Short walks back over words, for vetoes and for weak checksums."""
+"""Which word before a number says what it is? Short walks back over words, for vetoes and for weak
+checksums."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ MAX_CONTEXT_BYTES = 48
 MAX_CONTEXT_WORDS = 6
 
 _NUMBERINGS = packed(
-    "v ver version versions standard standards release released rel section sections sec sect chapter clause appendix oid "
-    "build rev revision"
+    "v ver version versions standard standards release released rel section sections sec sect"
+    " chapter clause appendix oid build rev revision"
 )
 _BRIDGES = packed("to from is was and number no nr")
 
@@ -28,7 +29,9 @@ _WORDS_OF = {
     kinds.ETHER_ADDRESS: "eth ether ethereum wallet address addr erc metamask",
 }
 _CONTEXT_WORDS = np.concatenate([packed(words) for words in _WORDS_OF.values()])
-_CONTEXT_KINDS = np.concatenate([np.full(len(words.split()), kind, np.int64) for kind, words in _WORDS_OF.items()])
+_CONTEXT_KINDS = np.concatenate(
+    [np.full(len(words.split()), kind, np.int64) for kind, words in _WORDS_OF.items()]
+)
 
 
 @inner
@@ -57,7 +60,8 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
     j = _skip_back(v, i, lo, False)
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
         return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
-    # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their places act alike.
+    # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their
+    # places act alike.
     if j - 2 >= lo and v[j - 1] == 61:
         b = v[j - 2]
         if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
@@ -79,7 +83,8 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
 
 @inner
 def _skip_back(v: np.ndarray, i: int, lo: int, signs: bool) -> int:
-    """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where asked."""
+    """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where
+    asked."""
     limit = max(lo, i - 4)
     while i > limit:
         c = v[i - 1]

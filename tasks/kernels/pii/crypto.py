@@ -1,9 +1,10 @@
 """Are these words addresses of a crypto currency? The checksums that their makers put in.
 
-Bitcoin: Base58Check (four bytes of double SHA-256) and Bech32 or Bech32m (BIP 173, BIP 350). Ethereum: EIP-55, the case of the
-letters signs the Keccak-256 digest of the address; where all letters have one case there is no checksum and the text around must
-tell. Compiled, digests included (FIPS 180-4; Keccak reference 3.0): words that differ all through a text are no slower than
-others. Cost: one to two microseconds an address.
+Bitcoin: Base58Check (four bytes of double SHA-256) and Bech32 or Bech32m (BIP 173, BIP 350).
+Ethereum: EIP-55, the case of the letters signs the Keccak-256 digest of the address; where all
+letters have one case there is no checksum and the text around must tell. Compiled, digests included
+(FIPS 180-4; Keccak reference 3.0): words that differ all through a text are no slower than others.
+Cost: one to two microseconds an address.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ def _root_fraction(number: int, degree: int) -> int:
     """The first 32 bits of the fraction of a root of a prime: the constants of SHA-256."""
     root = 1 << 40
     for bit in range(39, -1, -1):
-        root = root + (1 << bit) if (root - (1 << 40) + (1 << bit)) ** degree <= number << 32 * degree else root
+        root = (
+            root + (1 << bit)
+            if (root - (1 << 40) + (1 << bit)) ** degree <= number << 32 * degree
+            else root
+        )
     return root - (1 << 40) & 0xFFFFFFFF
 
 
@@ -66,7 +71,8 @@ def _keccak_rounds() -> np.ndarray:
 
 
 def _keccak_moves() -> tuple[np.ndarray, np.ndarray]:
-    """Which lane comes to each place by rotation and permutation, and how far it is turned: triangular numbers."""
+    """Which lane comes to each place by rotation and permutation, and how far it is turned:
+    triangular numbers."""
     sources, turns, x, y = np.zeros(25, np.int64), np.zeros(25, np.uint64), 1, 0
     for t in range(24):
         lane, x, y = x + 5 * y, y, (2 * x + 3 * y) % 5
@@ -80,7 +86,8 @@ _KECCAK_SOURCES, _KECCAK_TURNS = _keccak_moves()
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def are_base58(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Which words v[rows[:, 1]:rows[:, 2]] are 25 bytes: version (0 or 5), hash, start of the double SHA-256 of both."""
+    """Which words v[rows[:, 1]:rows[:, 2]] are 25 bytes: version (0 or 5), hash, start of the
+    double SHA-256 of both."""
     verdicts = np.zeros(len(rows), np.bool_)
     limbs, data, schedule, digest = (
         np.zeros(7, np.uint64),
@@ -147,7 +154,13 @@ def _sha256(data: np.ndarray, size: int, w: np.ndarray, digest: np.ndarray) -> N
         _SHA_START[7],
     )
     for k in range(64):
-        first = h + (_turned(e, 6) ^ _turned(e, 11) ^ _turned(e, 25)) + ((e & f) ^ (~e & g)) + _SHA_ROUNDS[k] + w[k]
+        first = (
+            h
+            + (_turned(e, 6) ^ _turned(e, 11) ^ _turned(e, 25))
+            + ((e & f) ^ (~e & g))
+            + _SHA_ROUNDS[k]
+            + w[k]
+        )
         second = (_turned(a, 2) ^ _turned(a, 13) ^ _turned(a, 22)) + ((a & b) ^ (a & c) ^ (b & c))
         h, g, f, e, d, c, b, a = g, f, e, (d + first) & _MASK, c, b, a, (first + second) & _MASK
     for k, word in enumerate((a, b, c, d, e, f, g, h)):
@@ -177,13 +190,16 @@ def are_bech32(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
             lower |= 97 <= v[i] <= 122
             upper |= 65 <= v[i] <= 90
         good &= not (lower and upper)
-        verdicts[r] = good and total == (_BECH32_SUM if _BECH32[v[start + 3]] == 0 else _BECH32M_SUM)
+        verdicts[r] = good and total == (
+            _BECH32_SUM if _BECH32[v[start + 3]] == 0 else _BECH32M_SUM
+        )
     return verdicts
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Which words, `0x` and 40 hexadecimal digits, have the case of EIP-55, or one case where the text announces an address.
+    """Which words, `0x` and 40 hexadecimal digits, have the case of EIP-55, or one case where the
+    text announces an address.
 
     rows[:, 4] says whether it does. 0x000…0 and the like are numbers.
     """
@@ -196,7 +212,9 @@ def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
             letter = not is_any(v[i], DIGIT)
             lower |= letter and v[i] >= 97
             upper |= letter and v[i] < 97
-            bit = np.int64(1) << ((v[i] & 31) if v[i] >= 97 else (v[i] & 31) + 26 if letter else (v[i] & 15) + 16)
+            bit = np.int64(1) << (
+                (v[i] & 31) if v[i] >= 97 else (v[i] & 31) + 26 if letter else (v[i] & 15) + 16
+            )
             different += seen & bit == 0
             seen |= bit
         if not (lower and upper):
@@ -213,7 +231,9 @@ def are_ether(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
         good = True
         for k in range(40):
             c = v[start + k]
-            half = (lanes[k >> 4] >> np.uint64(8 * ((k >> 1) & 7) + (0 if k & 1 else 4))) & np.uint64(15)
+            half = (
+                lanes[k >> 4] >> np.uint64(8 * ((k >> 1) & 7) + (0 if k & 1 else 4))
+            ) & np.uint64(15)
             good &= is_any(c, DIGIT) or (c < 97) == (half >= np.uint64(8))
         verdicts[r] = good
     return verdicts

@@ -1,6 +1,7 @@
 """Is there an e-mail address around this @?
 
-Vetoed: users in URLs, places to copy from (host:path), scoped packages, image@2x.png, systemd units.
+Vetoed: users in URLs, places to copy from (host:path), scoped packages, image@2x.png, systemd
+units.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ MAX_TLD_BYTES = 24
 
 # What follows an @ but ends in one of these is a file or a systemd unit.
 _NO_TLD = packed(
-    "png jpg jpeg gif svg webp ico css js mjs ts tsx json html htm php xml yml yaml txt pdf gz bz2 xz deb rpm "
-    "service socket timer target mount slice scope swap path device"
+    "png jpg jpeg gif svg webp ico css js mjs ts tsx json html htm php xml yml yaml txt pdf gz bz2"
+    " xz deb rpm service socket timer target mount slice scope swap path device"
 )
 _COMMON_TLD = packed(
-    "com org net edu gov mil int info biz io ai app dev cn de uk fr jp ru br in it nl eu es se ch au ca us kr tw hk at be pl"
+    "com org net edu gov mil int info biz io ai app dev cn de uk fr jp ru br in it nl eu es se ch"
+    " au ca us kr tw hk at be pl"
 )
 
 
@@ -34,7 +36,8 @@ def may_be_email(v: np.ndarray, lo: int, hi: int, at: int) -> bool:
 
 @inner
 def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
-    """The e-mail address around the @ at `at`, of which `may_be_email` holds, as (start, end), or (-1, -1)."""
+    """The e-mail address around the @ at `at`, of which `may_be_email` holds, as (start, end), or
+    (-1, -1)."""
     none = (-1, -1)
     start = _local_part(v, lo, at)
     if start == at or v[at - 1] == 46 or _in_url(v, lo, start):
@@ -46,7 +49,9 @@ def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     while first < end and v[first] != 46:
         first += 1
     scoped = start > lo and v[start - 1] == 47 and is_any(v[at + 1], DIGIT)
-    if scoped or (all_of(v, at + 1, first, DIGIT) and first + 1 < end and is_any(v[first + 1], DIGIT)):
+    if scoped or (
+        all_of(v, at + 1, first, DIGIT) and first + 1 < end and is_any(v[first + 1], DIGIT)
+    ):
         return none
     dot = end - 1
     while v[dot] != 46:
@@ -67,7 +72,8 @@ def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
 def _local_part(v: np.ndarray, lo: int, at: int) -> int:
     limit = max(lo, at - MAX_LOCAL_BYTES)
     i = at
-    # Wide letters (CJK and the like), where words run together, only in addresses that have them next to the @.
+    # Wide letters (CJK and the like), where words run together, only in addresses that have them
+    # next to the @.
     wide = v[at - 1] >= 128 and at - _letter_before(v, at, limit) == 3
     while i > limit:
         if v[i - 1] < 128:
@@ -103,7 +109,11 @@ def _domain(v: np.ndarray, hi: int, at: int) -> int:
     while i < limit:
         c = v[i]
         if c < 128:
-            if not (is_any(c, DIGIT | ALPHA) or c == 45 or c == 46) or (c == 46 and v[i - 1] == 46) or (c == 46 and i == at + 1):
+            if (
+                not (is_any(c, DIGIT | ALPHA) or c == 45 or c == 46)
+                or (c == 46 and v[i - 1] == 46)
+                or (c == 46 and i == at + 1)
+            ):
                 break
             i += 1
         else:
@@ -165,7 +175,8 @@ def _letter_before(v: np.ndarray, i: int, lo: int) -> int:
 
 @inner
 def _letter_bytes(v: np.ndarray, i: int, hi: int) -> int:
-    """Length of the non-ASCII letter at i, 3 for wide ones, or 0. Punctuation and symbols of common blocks are no letters."""
+    """Length of the non-ASCII letter at i, 3 for wide ones, or 0. Punctuation and symbols of common
+    blocks are no letters."""
     c = v[i]
     if 0xC3 <= c <= 0xDF and i + 2 <= hi:
         return 0 if c == 0xC3 and (v[i + 1] == 0x97 or v[i + 1] == 0xB7) else 2

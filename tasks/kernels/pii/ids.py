@@ -1,8 +1,10 @@
-"""Are these numbers national ids? Check digits, dates and whatever else makes one, as `python-stdnum` has them.
+"""Are these numbers national ids? Check digits, dates and whatever else makes one, as
+`python-stdnum` has them.
 
-Compiled, so that numbers that differ all through a text are no slower than others; a test holds each against stdnum. Where
-stdnum asks a registry (which counties of China had which numbers, when), `tasks.pii.checks` asks it for the counties that are
-left. Values: see `tasks.definitions.pii_kinds`. Cost: tens of nanoseconds a number.
+Compiled, so that numbers that differ all through a text are no slower than others; a test holds
+each against stdnum. Where stdnum asks a registry (which counties of China had which numbers, when),
+`tasks.pii.checks` asks it for the counties that are left. Values: see
+`tasks.definitions.pii_kinds`. Cost: tens of nanoseconds a number.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _PESEL_WEIGHTS = np.array([1, 3, 7, 9, 1, 3, 7, 9, 1, 3], np.int64)
 _UNISSUED_SSN = np.array([78051120, 457555462, 219099999], np.int64)  # printed in advertisements
 _MONTH_DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
 
-# Verhoeff's scheme (1969): products of the dihedral group of ten elements, and powers of a permutation.
+# Verhoeff's scheme (1969): products of the dihedral group of ten elements, and powers of a
+# permutation.
 _PRODUCT = np.array(
     [[(a + b) % 5 if b < 5 else (a + b) % 5 + 5 for b in range(10)] for a in range(5)]
     + [[(a - b) % 5 + 5 if b < 5 else (a - b) % 5 for b in range(10)] for a in range(5)],
@@ -32,7 +35,34 @@ for _n in range(2, 8):
     _POWERS[_n] = _POWERS[_n - 1][_POWERS[1]]
 
 # Italian tax code: what a character counts at odd places, and the letters of months.
-_ODD = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
+_ODD = (
+    1,
+    0,
+    5,
+    7,
+    9,
+    13,
+    15,
+    17,
+    19,
+    21,
+    2,
+    4,
+    18,
+    20,
+    11,
+    3,
+    6,
+    8,
+    12,
+    14,
+    16,
+    10,
+    22,
+    25,
+    24,
+    23,
+)
 _ODD_VALUES = np.array([*_ODD[:10], *_ODD], np.int64)
 _MONTH_OF = np.zeros(32, np.int64)
 for _n, _c in enumerate(b"ABCDEHLMPRST"):
@@ -62,8 +92,19 @@ def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
         return (1 - 2 * remainder) % 11 == value & 15 and _is_date(year, month, day)
     if kind == kinds.US_SSN:
         area = value // 1_000_000
-        issued = area != 0 and area != 666 and area < 900 and value // 10_000 % 100 != 0 and value % 10_000 != 0
-        return issued and value != _UNISSUED_SSN[0] and value != _UNISSUED_SSN[1] and value != _UNISSUED_SSN[2]
+        issued = (
+            area != 0
+            and area != 666
+            and area < 900
+            and value // 10_000 % 100 != 0
+            and value % 10_000 != 0
+        )
+        return (
+            issued
+            and value != _UNISSUED_SSN[0]
+            and value != _UNISSUED_SSN[1]
+            and value != _UNISSUED_SSN[2]
+        )
     if kind == kinds.FR_NIR:
         _write(value, 15, digits)
         # Months above 12 stand for births of unknown month (INSEE).
@@ -96,7 +137,9 @@ def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
             century = 1900
         elif digits[6] == 3 or digits[6] == 4 or digits[6] == 7 or digits[6] == 8:
             century = 2000
-        dated = _is_date(century + _number(digits, 0, 2), _number(digits, 2, 4), _number(digits, 4, 6))
+        dated = _is_date(
+            century + _number(digits, 0, 2), _number(digits, 2, 4), _number(digits, 4, 6)
+        )
         return dated and _number(digits, 7, 9) <= 96 and (11 - total % 11) % 10 == digits[12]
     if kind == kinds.PL_PESEL:
         _write(value, 11, digits)
@@ -105,7 +148,9 @@ def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
             total += _PESEL_WEIGHTS[k] * digits[k]
         month = _number(digits, 2, 4)
         century = 1800 if month >= 80 else 1900 + month // 20 * 100
-        return -total % 10 == digits[10] and _is_date(century + _number(digits, 0, 2), month % 20, _number(digits, 4, 6))
+        return -total % 10 == digits[10] and _is_date(
+            century + _number(digits, 0, 2), month % 20, _number(digits, 4, 6)
+        )
     if kind == kinds.NL_BSN:
         _write(value, 9, digits)
         total = -digits[8]
@@ -117,7 +162,8 @@ def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
 
 @inner
 def _is_idnr(value: int, digits: np.ndarray) -> bool:
-    """The German tax id: of ten digits one comes two or three times and no other twice; ISO 7064, mod 11, 10."""
+    """The German tax id: of ten digits one comes two or three times and no other twice; ISO 7064,
+    mod 11, 10."""
     _write(value, 11, digits)
     repeated, most = 0, 0
     for digit in range(10):
@@ -157,12 +203,15 @@ def _is_date(year: int, month: int, day: int) -> bool:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def are_codici_fiscali(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Which words v[rows[:, 1]:rows[:, 2]] of the shape AAAAAA00A00A000A are Italian tax codes: a date and the last letter."""
+    """Which words v[rows[:, 1]:rows[:, 2]] of the shape AAAAAA00A00A000A are Italian tax codes: a
+    date and the last letter."""
     verdicts = np.zeros(len(rows), np.bool_)
     for r in range(len(rows)):
         start, total = rows[r, 1], np.int64(0)
         for k in range(15):
-            value = v[start + k] - np.int64(48) if v[start + k] < 65 else v[start + k] - np.int64(55)
+            value = (
+                v[start + k] - np.int64(48) if v[start + k] < 65 else v[start + k] - np.int64(55)
+            )
             total += _ODD_VALUES[value] if k % 2 == 0 else value if value < 10 else value - 10
         year = (v[start + 6] - np.int64(48)) * 10 + v[start + 7] - 48
         day = ((v[start + 9] - np.int64(48)) * 10 + v[start + 10] - 48) % 40  # women's are 40 more

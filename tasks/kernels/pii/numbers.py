@@ -1,8 +1,9 @@
 """Which numbers of people begin at this digit? Cards, bank accounts, telephones and national ids.
 
-All are rows of digit groups. `read_groups` reads the row once, and each judge asks for shapes: how many digits each group has
-and what stands between. Cards and bank accounts are final here; the others get a value and are decided by it outside.
-Vetoed: decimals, names and codes, longer rows of numbers, dates, and weak checksums that no word announces.
+All are rows of digit groups. `read_groups` reads the row once, and each judge asks for shapes: how
+many digits each group has and what stands between. Cards and bank accounts are final here; the
+others get a value and are decided by it outside. Vetoed: decimals, names and codes, longer rows of
+numbers, dates, and weak checksums that no word announces.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ MAX_ONES = 3
 """More groups of one digit are no number but a row of them."""
 
 END, DIGITS, SHAPE, SIGNS, GROUP_NUMBERS = (MAX_GROUPS * column for column in range(5))
-"""Where the columns of a row of groups begin, a number per group in each: where it ends; digits and sizes so far (five bits
-each); bits of the separators so far."""
+"""Where the columns of a row of groups begin, a number per group in each: where it ends; digits and
+sizes so far (five bits each); bits of the separators so far."""
 BLANK, HYPHEN, DOT, SLASH, OTHER = 1, 2, 4, 8, 16
 
 _SEPARATOR = np.zeros(256, np.int64)
-for _c, _code in ((" ", BLANK), ("-", HYPHEN), (".", DOT), ("/", SLASH), ("(", OTHER), (")", OTHER)):
+for _c, _code in (
+    (" ", BLANK),
+    ("-", HYPHEN),
+    (".", DOT),
+    ("/", SLASH),
+    ("(", OTHER),
+    (")", OTHER),
+):
     _SEPARATOR[ord(_c)] = _code
 
 
@@ -63,10 +71,11 @@ FORM_TABLE = shape_table(FORM_SHAPES)
 
 # Length of an IBAN by country, ISO 13616 registry of SWIFT.
 _IBAN_BYTES = (
-    "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20 EG29 ES24 FI18 "
-    "FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 "
-    "LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 RO24 RS22 RU33 SA24 "
-    "SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30"
+    "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18"
+    " DO28 EE20 EG29 ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 IE22"
+    " IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19"
+    " MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 RO24 RS22 RU33 SA24 SC31"
+    " SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30"
 )
 IBAN_LENGTHS = {entry[:2]: int(entry[2:]) for entry in _IBAN_BYTES.split()}
 _IBAN_TABLE = np.zeros(26 * 26, np.uint8)
@@ -78,8 +87,8 @@ for _country, _length in IBAN_LENGTHS.items():
 def read_groups(v: np.ndarray, i: int, hi: int, groups: np.ndarray, most_mixed: int) -> int:
     """Read the digit groups from i, with one or two separators between; how many there are.
 
-    most_mixed: digits of the longest telephone number that may begin here. Nothing else has so many and separators of two
-    kinds, so a longer row is not read to its end.
+    most_mixed: digits of the longest telephone number that may begin here. Nothing else has so many
+    and separators of two kinds, so a longer row is not read to its end.
     """
     count, digits, shape, signs, separator, ones = 0, 0, 0, 0, 0, 0
     limit = min(hi, i + MAX_PHONE_BYTES)
@@ -127,8 +136,9 @@ def value_of(v: np.ndarray, i: int, end: int) -> int:
 def may_begin(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
     """Could a long number begin with the digits from i to end? Quick, and rather yes than no.
 
-    It has more than seven digits at once, or others follow, with one or two separators between. What stands behind a hyphen or
-    slash is the middle of something, and so is what stands in a row of numbers with blanks between.
+    It has more than seven digits at once, or others follow, with one or two separators between.
+    What stands behind a hyphen or slash is the middle of something, and so is what stands in a row
+    of numbers with blanks between.
     """
     if i - 1 > lo and (v[i - 1] == 45 or v[i - 1] == 47) and is_any(v[i - 2], ALNUM):
         return False
@@ -145,7 +155,8 @@ def may_begin(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
 
 @inlined
 def _separator(v: np.ndarray, i: int, hi: int) -> tuple[int, int]:
-    """Code and bytes of one separator inside numbers at i, or zeros: blanks, hyphens, dot, slash, parentheses."""
+    """Code and bytes of one separator inside numbers at i, or zeros: blanks, hyphens, dot, slash,
+    parentheses."""
     code = _SEPARATOR[v[i]]
     if code > 0:
         return code, 1
@@ -187,7 +198,11 @@ def _is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
     """Is this no piece of a longer name, code, decimal or path?"""
     if end < hi:
         c = v[end]
-        if is_any(c, ALNUM) or c == 95 or ((c == 46 or c == 45 or c == 47) and end + 1 < hi and is_any(v[end + 1], ALNUM)):
+        if (
+            is_any(c, ALNUM)
+            or c == 95
+            or ((c == 46 or c == 45 or c == 47) and end + 1 < hi and is_any(v[end + 1], ALNUM))
+        ):
             return False
     if start > lo:
         c = v[start - 1]
@@ -200,7 +215,8 @@ def _is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
 
 @inner
 def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int) -> int:
-    """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer row of numbers."""
+    """End of the card number that begins at the digit i, or -1: shape, issuer, Luhn, and no longer
+    row of numbers."""
     for k in range(min(count, 5) - 1, -1, -1):
         digits, shape, signs = groups[DIGITS + k], groups[SHAPE + k], groups[SIGNS + k]
         if digits < 14 or signs > HYPHEN or not _is_card_shape(shape, k + 1):
@@ -248,10 +264,18 @@ def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
         return 300 <= prefix // 10 <= 305 or two == 36 or two == 38  # Diners Club
     if length == 16 and (51 <= two <= 55 or 2221 <= prefix <= 2720):  # Mastercard
         return True
-    if prefix // 1000 == 4:  # Visa; its old numbers of 13 digits would take time stamps and article numbers
+    if (
+        prefix // 1000 == 4
+    ):  # Visa; its old numbers of 13 digits would take time stamps and article numbers
         return length == 16 or length == 19
     # Discover, JCB, UnionPay
-    return length >= 16 and (prefix == 6011 or 644 <= prefix // 10 <= 649 or two == 65 or 3528 <= prefix <= 3589 or two == 62)
+    return length >= 16 and (
+        prefix == 6011
+        or 644 <= prefix // 10 <= 649
+        or two == 65
+        or 3528 <= prefix <= 3589
+        or two == 62
+    )
 
 
 @inner
@@ -269,10 +293,23 @@ def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -
     start = i - 1 if i > lo and v[i - 1] == 40 else i
     if start > lo:
         c = v[start - 1]
-        if is_any(c, ALNUM) or c == 46 or c == 45 or c == 47 or c == 95 or c == 43 or c == 36 or c == 37:
+        if (
+            is_any(c, ALNUM)
+            or c == 46
+            or c == 45
+            or c == 47
+            or c == 95
+            or c == 43
+            or c == 36
+            or c == 37
+        ):
             return -1
         blank_follows = first_end < hi and v[first_end] == 32
-        if start - 1 > lo and is_any(v[start - 2], DIGIT) and (c == 58 or c == 44 or (c == 32 and blank_follows)):
+        if (
+            start - 1 > lo
+            and is_any(v[start - 2], DIGIT)
+            and (c == 58 or c == 44 or (c == 32 and blank_follows))
+        ):
             return -1
     return start
 
@@ -293,8 +330,11 @@ def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
 
 
 @inner
-def national_id(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: int, nth: int) -> tuple[int, int, int]:
-    """(end, kind, value) of the digits from i to the end of group k, which has the shape of the nth form; end -1 if none."""
+def national_id(
+    v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, k: int, nth: int
+) -> tuple[int, int, int]:
+    """(end, kind, value) of the digits from i to the end of group k, which has the shape of the nth
+    form; end -1 if none."""
     kind, end = _FORM_KIND[nth], groups[END + k]
     if groups[SIGNS + k] != _FORM_SIGNS[nth]:
         return -1, 0, 0
@@ -330,7 +370,13 @@ def _is_date(value: int) -> bool:
 def foreigner_id(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> tuple[int, int]:
     """The Spanish NIE with the seven digits from i to end, as (end, value), or (-1, 0)."""
     value = v[i - 1] - np.int64(88)
-    if value < 0 or value > 2 or end >= hi or not is_any(v[end], UPPER) or not _is_free(v, lo, hi, i - 1, end + 1):
+    if (
+        value < 0
+        or value > 2
+        or end >= hi
+        or not is_any(v[end], UPPER)
+        or not _is_free(v, lo, hi, i - 1, end + 1)
+    ):
         return -1, 0
     for k in range(i, end):
         value = value * 10 + (v[k] - np.int64(48))
@@ -339,7 +385,8 @@ def foreigner_id(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> tuple[int
 
 @inner
 def iban_end(v: np.ndarray, lo: int, hi: int, i: int) -> int:
-    """End of the bank account number (ISO 13616) whose check digits are at i, after two capitals, or -1.
+    """End of the bank account number (ISO 13616) whose check digits are at i, after two capitals,
+    or -1.
 
     Compact or in groups of four with blanks; country length and remainder 1 modulo 97.
     """
@@ -354,7 +401,11 @@ def iban_end(v: np.ndarray, lo: int, hi: int, i: int) -> int:
             if j >= hi or v[j] != 32:
                 return -1
             j += 1
-        if j >= hi or not is_any(v[j], DIGIT | UPPER) or ((taken == 2 or taken == 3) and not is_any(v[j], DIGIT)):
+        if (
+            j >= hi
+            or not is_any(v[j], DIGIT | UPPER)
+            or ((taken == 2 or taken == 3) and not is_any(v[j], DIGIT))
+        ):
             return -1
         digit = v[j] - np.int64(48) if v[j] < 65 else v[j] - np.int64(55)
         if taken < 4:  # country and check digits count last

@@ -1,7 +1,8 @@
-"""Which rows of digits are telephone numbers of these plans? Walks through the tables of `tasks.pii.phone_plans`.
+"""Which rows of digits are telephone numbers of these plans? Walks through the tables of
+`tasks.pii.phone_plans`.
 
-A number is an int64 of up to 18 digits. Equal numbers are many, so the last verdicts are kept in a small table. Cost: up to
-seven walks of a look-up for each digit, mostly three.
+A number is an int64 of up to 18 digits. Equal numbers are many, so the last verdicts are kept in a
+small table. Cost: up to seven walks of a look-up for each digit, mostly three.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _PLACE_SHIFT = np.uint64(64 - RECENT_BITS)
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def by_country_code(numbers: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the numbers in order of the country codes they begin with, and where in it each code ends, from 0 for none.
+    """Places of the numbers in order of the country codes they begin with, and where in it each
+    code ends, from 0 for none.
 
     codes: int64, the code or 0 by the first three digits of a number.
     """
@@ -63,13 +65,16 @@ def judge(
     form_shapes: np.ndarray,
     written: np.ndarray,
 ) -> None:
-    """Say in `verdicts` which numbers, of those at the places `asked`, are valid by plans that share a country code.
+    """Say in `verdicts` which numbers, of those at the places `asked`, are valid by plans that
+    share a country code.
 
-    shapes: codes of the groups of digits of national numbers, which must be grouped as the plan groups them; empty for
-    international numbers, which begin with the country code. plain: bits of the digits that begin neither a prefix nor the
-    country code, so that nothing is to be taken off before them. step, valid: what digits lead to, and bits of the lengths
-    that a valid national number may have there. main, own: how the region that leads the country code and the one asked for take
-    off national prefixes; abroad: the prefix of calls to other countries. chosen, form_shapes, written: how numbers are written.
+    shapes: codes of the groups of digits of national numbers, which must be grouped as the plan
+    groups them; empty for international numbers, which begin with the country code. plain: bits of
+    the digits that begin neither a prefix nor the country code, so that nothing is to be taken off
+    before them. step, valid: what digits lead to, and bits of the lengths that a valid national
+    number may have there. main, own: how the region that leads the country code and the one asked
+    for take off national prefixes; abroad: the prefix of calls to other countries. chosen,
+    form_shapes, written: how numbers are written.
     """
     scratch = np.zeros((3, MAX_DIGITS), np.int64)
     recent = np.full((1 << RECENT_BITS, 3), -1, np.int64)
@@ -88,7 +93,9 @@ def judge(
             elif shape == 0:
                 size = _national_number(digits, code_digits, count, steps, first, national)
             else:
-                size = _parsed(digits, count, code, code_digits, steps, first, second, out, national, rest)
+                size = _parsed(
+                    digits, count, code, code_digits, steps, first, second, out, national, rest
+                )
             state = _walk(national, begin, size, steps)
             good = 2 <= size <= 17 and (valid[state] >> np.uint32(size)) & np.uint32(1) != 0
             if good and shape > 0:
@@ -107,12 +114,20 @@ def judge(
 @inner
 def _pointers(prefix: Any) -> Any:
     machine, results, settled, general, possible, too_long = prefix
-    return pointers(machine), pointers(results), pointers(settled), pointers(general), possible, too_long
+    return (
+        pointers(machine),
+        pointers(results),
+        pointers(settled),
+        pointers(general),
+        possible,
+        too_long,
+    )
 
 
 @inner
 def _write(number: int, shape: int, digits: np.ndarray) -> int:
-    """Write out the digits of a number, as many as the groups of its shape have; how many there are."""
+    """Write out the digits of a number, as many as the groups of its shape have; how many there
+    are."""
     count: Any = np.int64(0)  # not a literal: that would compile what it is passed to twice
     left = shape
     while left > 0:
@@ -129,7 +144,8 @@ def _write(number: int, shape: int, digits: np.ndarray) -> int:
 
 @inner
 def _walk(digits: np.ndarray, begin: int, end: int, step: np.ndarray) -> int:
-    """The state after digits[begin:end]. step: ten times the next state, by ten times the state plus the digit.
+    """The state after digits[begin:end]. step: ten times the next state, by ten times the state
+    plus the digit.
 
     Unsigned, so that no index can be negative and none is looked at for it.
     """
@@ -141,7 +157,9 @@ def _walk(digits: np.ndarray, begin: int, end: int, step: np.ndarray) -> int:
 
 
 @inner
-def _prefix_state(digits: np.ndarray, begin: int, end: int, step: np.ndarray, settled: np.ndarray) -> int:
+def _prefix_state(
+    digits: np.ndarray, begin: int, end: int, step: np.ndarray, settled: np.ndarray
+) -> int:
     state: Any = np.int64(0)
     while begin < end and settled[state] == 0:
         state = np.int64(step[10 * state + digits[begin]])
@@ -159,7 +177,9 @@ def _copy(digits: np.ndarray, begin: int, end: int, count: int, out: np.ndarray)
 
 
 @inner
-def _stripped(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix: Any, out: np.ndarray) -> int:
+def _stripped(
+    digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix: Any, out: np.ndarray
+) -> int:
     """Write digits[begin:end] without the national prefix to `out`; how many there are.
 
     The prefix stays where without it a number of the plan would be one no more.
@@ -175,14 +195,20 @@ def _stripped(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix
             front //= 10
         count = _copy(digits, begin + results[found + 3], begin + results[found + 4], count, out)
         count = _copy(digits, begin + results[found], end, count, out)
-        if general[_walk(out, np.int64(0), count, step)] != 0 or general[_walk(digits, begin, end, step)] == 0:
+        if (
+            general[_walk(out, np.int64(0), count, step)] != 0
+            or general[_walk(digits, begin, end, step)] == 0
+        ):
             return count
     return _copy(digits, begin, end, np.int64(0), out)
 
 
 @inner
-def _national_number(digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix: Any, out: np.ndarray) -> int:
-    """Write the national number of digits[begin:end] to `out`; how many digits. What is left must have a possible length."""
+def _national_number(
+    digits: np.ndarray, begin: int, end: int, step: np.ndarray, prefix: Any, out: np.ndarray
+) -> int:
+    """Write the national number of digits[begin:end] to `out`; how many digits. What is left must
+    have a possible length."""
     count = _stripped(digits, begin, end, step, prefix, out)
     if (prefix[4] >> np.uint32(count)) & np.uint32(1):
         return count
@@ -202,7 +228,8 @@ def _parsed(
     national: np.ndarray,
     rest: np.ndarray,
 ) -> int:
-    """Write the national number of what is dialled in a region to `national`; how many digits, 0 for one from abroad."""
+    """Write the national number of what is dialled in a region to `national`; how many digits, 0
+    for one from abroad."""
     zero: Any = np.int64(0)
     machine, results, settled = abroad
     end = results[5 * _prefix_state(digits, zero, count, machine, settled)]
@@ -214,7 +241,9 @@ def _parsed(
         size = _stripped(digits, code_digits, count, step, own, rest)
         general, too_long = own[3], own[5]
         whole = general[_walk(digits, zero, count, step)] != 0
-        if (not whole and general[_walk(rest, zero, size, step)] != 0) or (too_long >> np.uint32(count)) & np.uint32(1):
+        if (not whole and general[_walk(rest, zero, size, step)] != 0) or (
+            too_long >> np.uint32(count)
+        ) & np.uint32(1):
             return _national_number(rest, zero, size, step, main, national)
     return _national_number(digits, zero, count, step, own, national)
 

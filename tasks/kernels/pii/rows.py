@@ -1,7 +1,9 @@
-"""What is done with rows of candidates: which were turned down before, which are of a kind, which overwrite the text.
+"""What is done with rows of candidates: which were turned down before, which are of a kind, which
+overwrite the text.
 
-Rows are as `tasks.kernels.pii.spans` makes them: document, start, end, kind, value. Compiled, since a pass of NumPy over a column of
-rows reads all of them and makes an array, which took longer than to find them. Cost: nanoseconds a row.
+Rows are as `tasks.kernels.pii.spans` makes them: document, start, end, kind, value. Compiled, since
+a pass of NumPy over a column of rows reads all of them and makes an array, which took longer than
+to find them. Cost: nanoseconds a row.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ MAX_LOOK_BYTES = 512
 
 @inner
 def _key(start: int, end: int, kind: int, value: int) -> int:
-    """What decides about a candidate, as one number: where it is, its kind, and whether an Ethereum address was announced."""
-    return ((start << 10 | end - start) << 6 | kind) << 1 | (value if kind == kinds.ETHER_ADDRESS else 0)
+    """What decides about a candidate, as one number: where it is, its kind, and whether an Ethereum
+    address was announced."""
+    return ((start << 10 | end - start) << 6 | kind) << 1 | (
+        value if kind == kinds.ETHER_ADDRESS else 0
+    )
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -37,7 +42,8 @@ def keys_of(rows: np.ndarray, passed: np.ndarray) -> np.ndarray:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def are_new(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Which rows have none of the sorted keys. Rows are nearly sorted: steps that double lead from the place of the last one."""
+    """Which rows have none of the sorted keys. Rows are nearly sorted: steps that double lead from
+    the place of the last one."""
     new = np.ones(len(rows), np.bool_)
     count, place = len(known), 0
     for r in range(len(rows) if count > 0 else 0):
@@ -72,7 +78,8 @@ def of_kind(rows: np.ndarray, passed: np.ndarray, kind: int) -> tuple[np.ndarray
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Overwrite the spans of rows with their marks, in order, where no byte of them is a mark already; which ones were."""
+    """Overwrite the spans of rows with their marks, in order, where no byte of them is a mark
+    already; which ones were."""
     taken = np.zeros(len(rows), np.bool_)
     for r in range(len(rows)):
         start, end, free = rows[r, 1], rows[r, 2], True
@@ -86,9 +93,16 @@ def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def places_around(rows: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(document, first byte, last byte) of what `MAX_LOOK_BYTES` reach around spans in order; places that overlap are one."""
-    documents, lows, highs = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+def places_around(
+    rows: np.ndarray, begins: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(document, first byte, last byte) of what `MAX_LOOK_BYTES` reach around spans in order;
+    places that overlap are one."""
+    documents, lows, highs = (
+        np.empty(len(rows), np.int64),
+        np.empty(len(rows), np.int64),
+        np.empty(len(rows), np.int64),
+    )
     count = 0
     for r in range(len(rows)):
         document = rows[r, 0]

@@ -1,4 +1,5 @@
-"""Which known shape has this row of digit groups? The sizes of the groups as one number, and a table to look it up.
+"""Which known shape has this row of digit groups? The sizes of the groups as one number, and a
+table to look it up.
 
 212-555-0199 has the shape 3, 3, 4: five bits each, the last group lowest.
 """
@@ -24,7 +25,8 @@ def shape_of(*sizes: int) -> int:
 
 
 def shape_table(shapes: np.ndarray) -> np.ndarray:
-    """Where each of at most MAX_PHONE_SHAPES shapes stands first, for `shape_number`: one look-up in place of a search.
+    """Where each of at most MAX_PHONE_SHAPES shapes stands first, for `shape_number`: one look-up
+    in place of a search.
 
     An open hash table: shape and place in one number, -1 where there is none.
     """

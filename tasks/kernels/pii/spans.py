@@ -1,12 +1,14 @@
-"""Where could personal data be? Candidates from trigger bytes and bounded look-around, over Arrow text buffers.
+"""Where could personal data be? Candidates from trigger bytes and bounded look-around, over Arrow
+text buffers.
 
-A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both sides, never further than
-`pii_rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it holds. Each trigger judges alone: candidates may overlap, and
-`tasks.pii.spans` resolves them. `<`, `>` and `*` stop every look-around, so a found span that is overwritten by them acts
-exactly as the replacement will.
+A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both
+sides, never further than `pii_rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it
+holds. Each trigger judges alone: candidates may overlap, and `tasks.pii.spans` resolves them. `<`,
+`>` and `*` stop every look-around, so a found span that is overwritten by them acts exactly as the
+replacement will.
 
-Kinds and what is final: `tasks.definitions.pii_kinds`. What looks alike and is none is vetoed by the judges: `pii_emails`, `pii_addresses`,
-`pii_numbers`, `pii_tokens`.
+Kinds and what is final: `tasks.definitions.pii_kinds`. What looks alike and is none is vetoed by
+the judges: `pii_emails`, `pii_addresses`, `pii_numbers`, `pii_tokens`.
 """
 
 from __future__ import annotations
@@ -71,26 +73,45 @@ def find_candidates(
 ) -> np.ndarray:
     """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi).
 
-    wanted: bits of the kinds to look for. phone_shapes: `shape_table` of national numbers' groups. found: int64, where rows go
-    while there is room; at least `MIN_ROOM`. groups, letters: int64 to write on, `GROUP_NUMBERS` and 128 zeros. Returns a flat
-    int64 array, `found` or a larger one, `ROW` numbers a candidate, of each range first the words, then the rest, in order of
-    triggers; alternatives of one trigger longest first.
+    wanted: bits of the kinds to look for. phone_shapes: `shape_table` of national numbers' groups.
+    found: int64, where rows go while there is room; at least `MIN_ROOM`. groups, letters: int64 to
+    write on, `GROUP_NUMBERS` and 128 zeros. Returns a flat int64 array, `found` or a larger one,
+    `ROW` numbers a candidate, of each range first the words, then the rest, in order of triggers;
+    alternatives of one trigger longest first.
     """
     v, shapes = pointers(values), pointers(phone_shapes)
-    count, r = np.int64(0), np.int64(0)  # literals would compile every judge twice, for themselves and for int64
+    count, r = (
+        np.int64(0),
+        np.int64(0),
+    )  # literals would compile every judge twice, for themselves and for int64
     while r < len(lo):
         low, high, end = lo[r], hi[r], scan_hi[r]
         if wanted & _TOKEN_KINDS:
             i = _next_word(v, low, high, scan_lo[r] - 1, end)
             while i < high:
                 full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
-                i, count = _scan_words(v, low, high, i, end, wanted, r, pointers(found), count, full, pointers(letters))
+                i, count = _scan_words(
+                    v, low, high, i, end, wanted, r, pointers(found), count, full, pointers(letters)
+                )
                 if i < high:
                     found = _grown(found, count)
         i = _next_trigger(v, scan_lo[r], end)
         while i < end:
             full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
-            i, count = _scan_triggers(v, low, high, i, end, wanted, r, pointers(found), count, full, pointers(groups), shapes)
+            i, count = _scan_triggers(
+                v,
+                low,
+                high,
+                i,
+                end,
+                wanted,
+                r,
+                pointers(found),
+                count,
+                full,
+                pointers(groups),
+                shapes,
+            )
             if i < end:
                 found = _grown(found, count)
         r += 1
@@ -111,7 +132,8 @@ def _scan_words(
     full: int,
     letters: np.ndarray,
 ) -> tuple[int, int]:
-    """Judge long words from the one at i until none is left or `found` is full: (place of the next word, count)."""
+    """Judge long words from the one at i until none is left or `found` is full: (place of the next
+    word, count)."""
     while i < high and count < full:
         end = i + MIN_TOKEN_BYTES
         while end < high and is_any(v[end], TOKEN):
@@ -138,7 +160,8 @@ def _scan_triggers(
     groups: np.ndarray,
     phone_shapes: np.ndarray,
 ) -> tuple[int, int]:
-    """Judge triggers from the one at i until none is left or `found` is full: (place of the next trigger, count)."""
+    """Judge triggers from the one at i until none is left or `found` is full: (place of the next
+    trigger, count)."""
     while i < stop and count < full:
         c = v[i]
         if c == 64:
@@ -166,33 +189,56 @@ def _scan_triggers(
                     most = MAX_PHONE_DIGITS if before == 43 else MAX_NATIONAL_DIGITS
                     num_groups = read_groups(v, i, high, groups, most)
                     if num_groups > 0 and groups[DIGITS + num_groups - 1] > 6:
-                        count = _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, phone_shapes)
+                        count = _digits(
+                            found,
+                            count,
+                            wanted,
+                            r,
+                            v,
+                            low,
+                            high,
+                            i,
+                            groups,
+                            num_groups,
+                            phone_shapes,
+                        )
             i = end - 1
         i = _next_trigger(v, i + 1, stop)
     return i, count
 
 
-_TOKEN_KINDS = 1 << kinds.API_KEY | 1 << kinds.BASE58_ADDRESS | 1 << kinds.BECH32_ADDRESS | 1 << kinds.ETHER_ADDRESS
+_TOKEN_KINDS = (
+    1 << kinds.API_KEY
+    | 1 << kinds.BASE58_ADDRESS
+    | 1 << kinds.BECH32_ADDRESS
+    | 1 << kinds.ETHER_ADDRESS
+)
 
 
 @inner
 def _next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
-    """Where a word of at least MIN_TOKEN_BYTES begins after i, which is not in it, and before `end`; `high` if none does.
+    """Where a word of at least MIN_TOKEN_BYTES begins after i, which is not in it, and before
+    `end`; `high` if none does.
 
-    Only every twentieth byte is looked at, as long as there is none: a word of twenty letters covers one of them.
+    Only every twentieth byte is looked at, as long as there is none: a word of twenty letters
+    covers one of them.
     """
     while i + MIN_TOKEN_BYTES < high and i < end:
         probe = i + MIN_TOKEN_BYTES
         if is_any(v[probe], TOKEN):
             start = probe
             # In a window the word may have begun before it.
-            limit = max(low, i + 1 if i + 1 > low and not is_any(v[i], TOKEN) else probe - MAX_TOKEN_BYTES)
+            limit = max(
+                low, i + 1 if i + 1 > low and not is_any(v[i], TOKEN) else probe - MAX_TOKEN_BYTES
+            )
             while start > limit and is_any(v[start - 1], TOKEN):
                 start -= 1
             stop = probe + 1
             while stop < high and stop - start < MIN_TOKEN_BYTES and is_any(v[stop], TOKEN):
                 stop += 1
-            if stop - start >= MIN_TOKEN_BYTES and (start == low or not is_any(v[start - 1], TOKEN)):
+            if stop - start >= MIN_TOKEN_BYTES and (
+                start == low or not is_any(v[start - 1], TOKEN)
+            ):
                 return start
             while stop < high and is_any(v[stop], TOKEN):
                 stop += 1
@@ -211,7 +257,15 @@ def _next_trigger(v: np.ndarray, i: int, end: int) -> int:
 
 @inner
 def _after_letters(
-    found: np.ndarray, count: int, wanted: int, r: int, v: np.ndarray, low: int, high: int, i: int, end: int
+    found: np.ndarray,
+    count: int,
+    wanted: int,
+    r: int,
+    v: np.ndarray,
+    low: int,
+    high: int,
+    i: int,
+    end: int,
 ) -> int:
     """Numbers that begin with capitals, the digits from i to end."""
     if i - 2 >= low and is_any(v[i - 2], UPPER):
@@ -240,9 +294,15 @@ def _digits(
     phone_shapes: np.ndarray,
 ) -> int:
     """Numbers that begin with the digit i."""
-    count = _put(found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0)
+    count = _put(
+        found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0
+    )
     for k in range(num_groups):
-        nth = shape_number(pointers(FORM_TABLE), groups[SHAPE + k]) if groups[DIGITS + k] > 7 else NUM_FORMS
+        nth = (
+            shape_number(pointers(FORM_TABLE), groups[SHAPE + k])
+            if groups[DIGITS + k] > 7
+            else NUM_FORMS
+        )
         while 0 <= nth < NUM_FORMS and FORM_SHAPES[nth] == groups[SHAPE + k]:
             end, kind, value = national_id(v, low, high, i, groups, k, nth)
             count = _put(found, count, wanted, r, i, end, kind, value)
@@ -250,7 +310,12 @@ def _digits(
     if i > low and v[i - 1] == 43:
         start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, MAX_PHONE_DIGITS
     else:
-        start, kind, fewest, most = local_phone_start(v, low, high, i, groups[END]), kinds.LOCAL_PHONE, 9, MAX_NATIONAL_DIGITS
+        start, kind, fewest, most = (
+            local_phone_start(v, low, high, i, groups[END]),
+            kinds.LOCAL_PHONE,
+            9,
+            MAX_NATIONAL_DIGITS,
+        )
     for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
         end = groups[END + k]
         if not fewest <= groups[DIGITS + k] <= most or not ends_a_phone(v, high, end):
@@ -258,19 +323,48 @@ def _digits(
         if kind == kinds.LOCAL_PHONE:
             shape, signs = shape_number(phone_shapes, groups[SHAPE + k]), groups[SIGNS + k]
             # 252.227-7014 is a clause of some law.
-            if k == 0 or shape < 0 or goes_on(v, high, end, signs) or (signs & DOT and signs & HYPHEN):
+            if (
+                k == 0
+                or shape < 0
+                or goes_on(v, high, end, signs)
+                or (signs & DOT and signs & HYPHEN)
+            ):
                 continue
-            count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end) * kinds.MAX_PHONE_SHAPES + shape)
+            count = _put(
+                found,
+                count,
+                wanted,
+                r,
+                start,
+                end,
+                kind,
+                value_of(v, i, end) * kinds.MAX_PHONE_SHAPES + shape,
+            )
         else:
             count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
     return count
 
 
 @inlined
-def _put(found: np.ndarray, count: int, wanted: int, number: int, start: int, end: int, kind: int, value: int) -> int:
+def _put(
+    found: np.ndarray,
+    count: int,
+    wanted: int,
+    number: int,
+    start: int,
+    end: int,
+    kind: int,
+    value: int,
+) -> int:
     if end < 0 or not wanted >> kind & 1:
         return count
-    found[count], found[count + 1], found[count + 2], found[count + 3], found[count + 4] = number, start, end, kind, value
+    found[count], found[count + 1], found[count + 2], found[count + 3], found[count + 4] = (
+        number,
+        start,
+        end,
+        kind,
+        value,
+    )
     return count + ROW
 
 

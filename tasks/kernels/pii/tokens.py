@@ -1,7 +1,8 @@
 """Is a long word a key of some service, or an address of a crypto currency?
 
-Keys are final here: prefix, length, alphabet and entropy, as their makers document them. Addresses are shapes that are checked
-outside by their checksums. A word is a run of letters, digits, `_` and `-`.
+Keys are final here: prefix, length, alphabet and entropy, as their makers document them. Addresses
+are shapes that are checked outside by their checksums. A word is a run of letters, digits, `_` and
+`-`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ MIN_TOKEN_BYTES = 20
 MAX_TOKEN_BYTES = 256
 MAX_SEGMENT_BYTES = 8192
 MIN_ENTROPY_BITS = 2.8
-"""Bits per character of what follows the prefix. Random keys of 16 characters have about 3.6, placeholders below 2.5."""
+"""Bits per character of what follows the prefix. Random keys of 16 characters have about 3.6,
+placeholders below 2.5."""
 
 _KEYS: tuple[tuple[str, int, int, int], ...] = (
     # prefix, shortest and longest word, alphabet of the rest
@@ -56,8 +58,12 @@ _KEYS: tuple[tuple[str, int, int, int], ...] = (
     ("shpat_", 38, 38, HEX),  # Shopify
 )
 # The first eight bytes of a word as one number, and which of its bits a prefix decides.
-_PREFIX = np.array([int.from_bytes(p.encode()[:8].ljust(8, b"\0"), "big") for p, _, _, _ in _KEYS], np.uint64)
-_PREFIX_MASK = np.array([(2**64 - 1) << (64 - 8 * min(8, len(p))) & (2**64 - 1) for p, _, _, _ in _KEYS], np.uint64)
+_PREFIX = np.array(
+    [int.from_bytes(p.encode()[:8].ljust(8, b"\0"), "big") for p, _, _, _ in _KEYS], np.uint64
+)
+_PREFIX_MASK = np.array(
+    [(2**64 - 1) << (64 - 8 * min(8, len(p))) & (2**64 - 1) for p, _, _, _ in _KEYS], np.uint64
+)
 _PREFIX_BYTES = np.array([len(p) for p, _, _, _ in _KEYS], np.int64)
 _SHORTEST = np.array([shortest for _, shortest, _, _ in _KEYS], np.int64)
 _LONGEST = np.array([longest for _, _, longest, _ in _KEYS], np.int64)
@@ -65,20 +71,28 @@ _ALPHABET = np.array([alphabet for _, _, _, alphabet in _KEYS], np.int64)
 
 
 @inner
-def token_kind(v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np.ndarray) -> tuple[int, int, int]:
-    """What the word v[start:end] is, as (end, kind, value), or an end of -1. `counts` is scratch for 128 numbers."""
+def token_kind(
+    v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np.ndarray
+) -> tuple[int, int, int]:
+    """What the word v[start:end] is, as (end, kind, value), or an end of -1. `counts` is scratch
+    for 128 numbers."""
     size = end - start
     c = v[start]
     if c == 48 and size == 42 and v[start + 1] | 32 == 120 and all_of(v, start + 2, end, HEX):
         # The case of the letters tells where there are two.
         asked = not (_has_case(v, start + 2, end, 96) and _has_case(v, start + 2, end, 64))
-        return end, kinds.ETHER_ADDRESS, 1 if asked and announced(v, lo, start, kinds.ETHER_ADDRESS) else 0
+        return (
+            end,
+            kinds.ETHER_ADDRESS,
+            1 if asked and announced(v, lo, start, kinds.ETHER_ADDRESS) else 0,
+        )
     if (c == 49 or c == 51) and 26 <= size <= 35:
         return (end, kinds.BASE58_ADDRESS, 0) if all_of(v, start, end, BASE58) else (-1, 0, 0)
     if c | 32 == 98 and size <= 74 and v[start + 1] | 32 == 99 and v[start + 2] == 49:
         return end, kinds.BECH32_ADDRESS, 0
     if c == 101 and v[start + 1] == 121 and v[start + 2] == 74:
-        # A JSON web token: header.payload.signature, the first two JSON objects in base 64, which begin with eyJ.
+        # A JSON web token: header.payload.signature, the first two JSON objects in base 64, which
+        # begin with eyJ.
         payload = _segment_end(v, end, hi)
         if payload > 0 and v[end + 1] == 101 and v[end + 2] == 121 and v[end + 3] == 74:
             signature = _segment_end(v, payload, hi)

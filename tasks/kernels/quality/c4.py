@@ -1,19 +1,23 @@
-"""What C4 asks of a line and of a page (Raffel et al. 2020, section 2.2), in three published readings.
+"""What C4 asks of a line and of a page (Raffel et al. 2020, section 2.2), in three published
+readings.
 
-A line survives with enough words, no word over 1000 characters, an end in . ? ! or " but not `...`, and neither `javascript`
-nor one of six policy phrases; citation marks (`[12]`, `[edit]`, `[citation needed]`) are taken out first. A page needs
-sentences enough in the surviving lines, and neither `lorem ipsum` nor a curly brace.
+A line survives with enough words, no word over 1000 characters, an end in . ? ! or " but not `...`,
+and neither `javascript` nor one of six policy phrases; citation marks (`[12]`, `[edit]`, `[citation
+needed]`) are taken out first. A page needs sentences enough in the surviving lines, and neither
+`lorem ipsum` nor a curly brace.
 
-paper     3 words a line, 5 sentences a page; a brace or lorem ipsum anywhere (the paper does not say where it looked).
-code      5 words, 3 sentences (tensorflow_datasets, c4_utils.py); braces and lorem ipsum only in lines that came so far: a page
-          keeps its braces where their lines are dropped anyway.
-fineweb   the paper's numbers without the rule on ends of lines (DataTrove's filter_no_terminal_punct=False, as FineWeb ran it);
-          braces and lorem ipsum looked for as in code.
+paper     3 words a line, 5 sentences a page; a brace or lorem ipsum anywhere (the paper does not
+          say where it looked).
+code      5 words, 3 sentences (tensorflow_datasets, c4_utils.py); braces and lorem ipsum only in
+          lines that came so far: a page keeps its braces where their lines are dropped anyway.
+fineweb   the paper's numbers without the rule on ends of lines (DataTrove's
+          filter_no_terminal_punct=False, as FineWeb ran it); braces and lorem ipsum looked for as
+          in code.
 
-Words are what white space parts, as in the codes; the longest is measured before citations go. Case is ignored in ASCII.
-Sentences are a proxy, where C4 ran a trained splitter: a run of . ? ! with closing quotes and brackets before white space parts
-two, and what is left at the end of a line is one too.
-Left out: bad words, langdetect, repeated three-sentence spans.
+Words are what white space parts, as in the codes; the longest is measured before citations go. Case
+is ignored in ASCII. Sentences are a proxy, where C4 ran a trained splitter: a run of . ? ! with
+closing quotes and brackets before white space parts two, and what is left at the end of a line is
+one too. Left out: bad words, langdetect, repeated three-sentence spans.
 """
 
 from __future__ import annotations
@@ -34,11 +38,14 @@ from tasks.kernels import inner
 from tasks.kernels.text.bitmaps import IS_SPACE
 from tasks.kernels.text.chars import decode
 
-PAPER_LINE_WORDS, CODE_LINE_WORDS, FINEWEB_LINE_WORDS = (MIN_LINE_WORDS[name] for name in ("c4_paper", "c4_code", "c4_fineweb"))
+PAPER_LINE_WORDS, CODE_LINE_WORDS, FINEWEB_LINE_WORDS = (
+    MIN_LINE_WORDS[name] for name in ("c4_paper", "c4_code", "c4_fineweb")
+)
 BOILERPLATE = (SCRIPT_PHRASE, *POLICY_PHRASES)
 PHRASES = (*BOILERPLATE, "lorem ipsum")
 MEASURES = 9
-"""Numbers in `totals`: paper kept lines, sentences; code and fineweb kept lines, sentences, forbidden lines; lorem ipsum."""
+"""Numbers in `totals`: paper kept lines, sentences; code and fineweb kept lines, sentences,
+forbidden lines; lorem ipsum."""
 
 _BOILERPLATE_BITS = (1 << len(BOILERPLATE)) - 1
 _JAVASCRIPT_BIT, _LOREM_IPSUM_BIT = 1, 1 << len(BOILERPLATE)
@@ -53,12 +60,17 @@ _MARK_BYTES, _ALL_MARKS_BYTES = len(CITATION_MARKS[0]), len("".join(CITATION_MAR
 def c4_tables() -> tuple[np.ndarray, ...]:
     """(kinds, phrases, offsets, spaces, heads, citations).
 
-    kinds: what each byte can mean. phrases: PHRASES as bytes with offsets, the place of the first space in each (or 0), and
-    heads: at b and 256 + b the bits of the phrases whose byte before and after that space is b in either case.
+    kinds: what each byte can mean. phrases: PHRASES as bytes with offsets, the place of the first
+    space in each (or 0), and heads: at b and 256 + b the bits of the phrases whose byte before and
+    after that space is b in either case.
     """
     kinds = np.zeros(256, np.uint8)
     kinds[[0xC2, 0xE1, 0xE2, 0xE3]] = _WIDE  # lead bytes of all white space beyond ASCII
-    for chars, kind in ((" \t\x0b\x0c\r\x1c\x1d\x1e\x1f", _BLANK), (".?!", _END), ("\"')]", _CLOSING)):
+    for chars, kind in (
+        (" \t\x0b\x0c\r\x1c\x1d\x1e\x1f", _BLANK),
+        (".?!", _END),
+        ("\"')]", _CLOSING),
+    ):
         kinds[[ord(char) for char in chars]] = kind
     kinds[ord("{")], kinds[[ord("j"), ord("J")]] = _BRACE, _J
     phrases = np.frombuffer("".join(PHRASES).encode(), np.uint8)
@@ -69,20 +81,33 @@ def c4_tables() -> tuple[np.ndarray, ...]:
         if spaces[i]:
             for row, char in ((0, phrase[spaces[i] - 1]), (256, phrase[spaces[i] + 1])):
                 heads[[row + ord(char), row + ord(char.upper())]] |= 1 << i
-    return kinds, phrases, offsets, spaces, heads, np.frombuffer("".join(CITATION_MARKS).encode(), np.uint8)
+    return (
+        kinds,
+        phrases,
+        offsets,
+        spaces,
+        heads,
+        np.frombuffer("".join(CITATION_MARKS).encode(), np.uint8),
+    )
 
 
 @inner
 def ends_in_dots(buf, start, stop):  # type: ignore[no-untyped-def]
     """Whether a span ends in `...`."""
-    return stop - start >= 3 and buf[stop - 1] == _DOT and buf[stop - 2] == _DOT and buf[stop - 3] == _DOT
+    return (
+        stop - start >= 3
+        and buf[stop - 1] == _DOT
+        and buf[stop - 2] == _DOT
+        and buf[stop - 3] == _DOT
+    )
 
 
 @inner
 def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals):  # type: ignore[no-untyped-def]
     """Add the copies of a line to `totals` (MEASURES numbers).
 
-    words, longest: with the citations. clean_words, sentences, found (bits of PHRASES), brace, ends_well: without them.
+    words, longest: with the citations. clean_words, sentences, found (bits of PHRASES), brace,
+    ends_well: without them.
     """
     lorem = found & _LOREM_IPSUM_BIT != 0
     totals[8] += copies * lorem
@@ -107,17 +132,21 @@ def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, 
 
 @inner
 def judge_odd_line(buf, start, stop, words, longest, copies, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
-    """The same for a line with what is not counted by bits: its citations are taken out, and what is left is read."""
+    """The same for a line with what is not counted by bits: its citations are taken out, and what
+    is left is read."""
     length = _strip_citations(buf, start, stop, tables[5], stripped)
     clean_words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
     last = stripped[length - 1] if length else np.uint8(0)
-    ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(stripped, np.int64(0), length)
+    ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(
+        stripped, np.int64(0), length
+    )
     judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals)
 
 
 @inner
 def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-def]
-    """(words, sentences, bits of phrases found, has a curly brace) of buf[:stop], by the rules of tasks.kernels.quality.lines."""
+    """(words, sentences, bits of phrases found, has a curly brace) of buf[:stop], by the rules of
+    tasks.kernels.quality.lines."""
     kinds, heads = tables[0], tables[4]
     words, sentences, found, brace = 0, 0, 0, False
     word_start, content_stop, ended_at = np.int64(0), np.int64(0), np.int64(-1)
@@ -134,7 +163,14 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
                 content_stop = pos
                 sentences += ended_at == pos
             if pos > 0 and pos + 1 < stop:
-                found |= phrases_at(buf, np.int64(0), stop, pos, heads[buf[pos - 1]] & heads[256 + buf[pos + 1]], tables)
+                found |= phrases_at(
+                    buf,
+                    np.int64(0),
+                    stop,
+                    pos,
+                    heads[buf[pos - 1]] & heads[256 + buf[pos + 1]],
+                    tables,
+                )
             word_start = after
         elif kind == _END:
             ended_at = after
@@ -147,7 +183,8 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
             found |= _JAVASCRIPT_BIT
         pos = after
     words += stop > word_start
-    # What follows the last end of a sentence is one more; an end before white space was counted there.
+    # What follows the last end of a sentence is one more; an end before white space was counted
+    # there.
     sentences += stop > word_start or (words > 0 and ended_at != content_stop)
     return words, sentences, found, brace
 
@@ -159,7 +196,11 @@ def phrases_at(buf, start, stop, space, candidates, tables):  # type: ignore[no-
     found = np.int64(0)
     phrase = np.int64(0)
     while candidates:
-        if candidates & 1 and space - spaces[phrase] >= start and _matches(buf, space - spaces[phrase], stop, tables, phrase):
+        if (
+            candidates & 1
+            and space - spaces[phrase] >= start
+            and _matches(buf, space - spaces[phrase], stop, tables, phrase)
+        ):
             found |= np.int64(1) << phrase
         candidates >>= 1
         phrase += 1
@@ -202,7 +243,12 @@ def _strip_citations(buf, start, stop, citations, stripped):  # type: ignore[no-
 def _citation_end(buf, pos, stop, citations):  # type: ignore[no-untyped-def]
     """Where the citation mark at `pos` ends, or 0 where there is none."""
     after = pos + 1
-    while after < stop and after <= pos + MAX_CITATION_DIGITS and buf[after] >= _ZERO and buf[after] <= _NINE:
+    while (
+        after < stop
+        and after <= pos + MAX_CITATION_DIGITS
+        and buf[after] >= _ZERO
+        and buf[after] <= _NINE
+    ):
         after += 1
     if after < stop and buf[after] == _CLOSE:
         return after + 1

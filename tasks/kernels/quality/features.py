@@ -1,25 +1,32 @@
 """Measures of form, one row of numbers per document, over Arrow string buffers.
 
-The measures of Gopher (Rae et al. 2021, appendix A.1.1), FineWeb (Penedo et al. 2024, appendix E) and C4 (Raffel et al. 2020,
-section 2.2). Published codes differ from the papers and from each other; what is measured here:
+The measures of Gopher (Rae et al. 2021, appendix A.1.1), FineWeb (Penedo et al. 2024, appendix E)
+and C4 (Raffel et al. 2020, section 2.2). Published codes differ from the papers and from each
+other; what is measured here:
 
-unit        as in tasks.kernels.text.chars: a word, or one letter of an unsegmented script; case counts. Characters are code points.
-line        what stands between newlines, trimmed; blank lines are none and in no denominator (DataTrove's Gopher counts them).
+unit        as in tasks.kernels.text.chars: a word, or one letter of an unsegmented script; case
+            counts. Characters are code points.
+line        what stands between newlines, trimmed; blank lines are none and in no denominator
+            (DataTrove's Gopher counts them).
 paragraph   a maximal run of lines with no blank line between.
-duplicate   a line or paragraph seen before: the second and later copies, what removing them would take (DataTrove's reading;
-            dolma counts the first too). Character fractions are of the characters of all lines, surrounding white space left out.
-n-gram      of units, across lines. One that occurs once is no repetition (RedPajama, DCLM; DataTrove counts it). All copies
-            count, the first too, and a character under two n-grams counts once, as the Gopher paper asks. Most frequent means
-            the first seen among equals. Fractions are of the characters in units (dolma, DCLM, RedPajama; DataTrove divides by
+duplicate   a line or paragraph seen before: the second and later copies, what removing them would
+            take (DataTrove's reading; dolma counts the first too). Character fractions are of the
+            characters of all lines, surrounding white space left out.
+n-gram      of units, across lines. One that occurs once is no repetition (RedPajama, DCLM;
+            DataTrove counts it). All copies count, the first too, and a character under two n-grams
+            counts once, as the Gopher paper asks. Most frequent means the first seen among equals.
+            Fractions are of the characters in units (dolma, DCLM, RedPajama; DataTrove divides by
             the length of the text).
-stop word   of the list of the document's language, Gopher's eight where there is none; in lower case, as most published
-            codes have them. Counted once each (Gopher), and with repetitions (DCLM's RefinedWeb).
+stop word   of the list of the document's language, Gopher's eight where there is none; in lower
+            case, as most published codes have them. Counted once each (Gopher), and with
+            repetitions (DCLM's RefinedWeb).
 ellipsis    `…` or `...`, counted left to right without overlap.
 per word    counts are divided by units; where there are none the ratio is 0.
 Bullets, ends of lines and C4's measures: tasks.kernels.quality.lines and tasks.kernels.quality.c4.
 
-Cost: one pass over the bytes, 64 at a time, and some table look-ups per unit; linear, also in hostile text. Memory: at worst
-60 to 80 bytes per byte of the longest document. Empty and blank text gives zeros.
+Cost: one pass over the bytes, 64 at a time, and some table look-ups per unit; linear, also in
+hostile text. Memory: at worst 60 to 80 bytes per byte of the longest document. Empty and blank text
+gives zeros.
 """
 
 from __future__ import annotations
@@ -45,14 +52,23 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 
 def measure_texts(
-    buf: np.ndarray, offsets: np.ndarray, stop_lists: Sequence[Sequence[str]] = (), list_of_document: np.ndarray | None = None
+    buf: np.ndarray,
+    offsets: np.ndarray,
+    stop_lists: Sequence[Sequence[str]] = (),
+    list_of_document: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Feature rows, float64[documents, len(FEATURES)], of texts in Arrow buffers (tasks.corpus.documentset.text_buffers).
+    """Feature rows, float64[documents, len(FEATURES)], of texts in Arrow buffers
+    (tasks.corpus.documentset.text_buffers).
 
-    stop_lists: lists of stop words; list_of_document: the number of the list asked of each document; 0 where not given.
+    stop_lists: lists of stop words; list_of_document: the number of the list asked of each
+    document; 0 where not given.
     """
     rows = np.zeros((len(offsets) - 1, len(FEATURES)), np.float64)
-    lists = np.zeros(len(rows), np.int64) if list_of_document is None else list_of_document.astype(np.int64)
+    lists = (
+        np.zeros(len(rows), np.int64)
+        if list_of_document is None
+        else list_of_document.astype(np.int64)
+    )
     stop_lists = stop_lists or [STOP_WORDS]
     packed = pack_lists(stop_lists)
     tables = ((char_flags(), line_marks()), c4.c4_tables(), empty_tables(stop_lists))
@@ -65,14 +81,18 @@ def measure_texts(
     tail.setflags(write=False)
     longest = int(np.diff(offsets).max(initial=0))
     room = _make_room(longest)
-    parts = (buf, offsets[: padded + 1], slice(padded)), (tail, offsets[padded:] - offsets[padded], slice(padded, None))
+    parts = (
+        (buf, offsets[: padded + 1], slice(padded)),
+        (tail, offsets[padded:] - offsets[padded], slice(padded, None)),
+    )
     for texts, begins, some in parts:
         _measure_documents(texts, begins, lists[some], packed, tables, room, rows[some])
     return rows
 
 
 def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
-    """Arrays for a document of so many bytes. Made here, as NumPy's zeros cost nothing until they are touched, in huge pages."""
+    """Arrays for a document of so many bytes. Made here, as NumPy's zeros cost nothing until they
+    are touched, in huge pages."""
     # Two units or lines are two bytes apart, or one of them is a letter of three bytes.
     room, num_words = longest // 2 + 3, longest // 64 + 3
 
@@ -81,7 +101,10 @@ def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
 
     bits = (np.empty(NUM_MAPS * num_words, np.uint64), np.empty(4 * num_words, np.int64))
     spans = numbers(np.int64, np.int64, np.uint64, np.uint64)
-    places, units = numbers(np.int64, np.int64), (*numbers(np.int32, np.int64, np.int32), *numbers(np.int32))
+    places, units = (
+        numbers(np.int64, np.int64),
+        (*numbers(np.int32, np.int64, np.int32), *numbers(np.int32)),
+    )
     others = make_table(room), np.empty(filter_size(room), np.uint8), np.empty(longest, np.uint8)
     totals = np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
     return bits, spans, places, units, numbers(np.int32, np.int32, np.int32), others, totals
@@ -90,7 +113,15 @@ def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
 @njit(cache=True, nogil=True)
 def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, rows):  # type: ignore[no-untyped-def]
     buf, packed_lists, (char_tables, c4_tables, stops) = pointers((texts, packed_arrays, tables))
-    (maps, sums), spans, places, units_room, scratch, (table, seen, stripped), (c4_totals, covered) = pointers(room)
+    (
+        (maps, sums),
+        spans,
+        places,
+        units_room,
+        scratch,
+        (table, seen, stripped),
+        (c4_totals, covered),
+    ) = pointers(room)
     units, unit_chars = (units_room[0], units_room[1], units_room[2]), units_room[3]
     # Lines are done with when units begin.
     lines, line_spans = (scratch[0], units[2], scratch[1]), (spans[0], spans[1], spans[2], units[1])
@@ -101,7 +132,17 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
             buf, begin, end, char_tables[0], maps, places[0], places[1]
         )
         num_chars = end - begin - num_tails
-        num_lines, num_paragraphs, bullet, ellipsis, terminal, short, dup, dup_line_chars, line_chars = measure_lines(
+        (
+            num_lines,
+            num_paragraphs,
+            bullet,
+            ellipsis,
+            terminal,
+            short,
+            dup,
+            dup_line_chars,
+            line_chars,
+        ) = measure_lines(
             buf,
             begin,
             end,
@@ -117,7 +158,9 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
             c4_totals,
         )
         dup_paragraphs, dup_paragraph_chars = (
-            duplicate_paragraphs(lines, units[1], num_paragraphs, spans[2], table) if dup else (0, 0)
+            duplicate_paragraphs(lines, units[1], num_paragraphs, spans[2], table)
+            if dup
+            else (0, 0)
         )
         num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
             buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table
@@ -135,11 +178,18 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
         row[13] = stop_occurrences
         row[14] = _ratio(word_chars, num_units - unsegmented)
         row[15], row[16] = _ratio(unsegmented, num_units), _ratio(alphabetic, num_units)
-        row[17], row[18], row[19] = _ratio(hashes, num_units), _ratio(ellipses, num_units), _ratio(num_newlines, num_units)
+        row[17], row[18], row[19] = (
+            _ratio(hashes, num_units),
+            _ratio(ellipses, num_units),
+            _ratio(num_newlines, num_units),
+        )
         row[20], row[21] = _ratio(bullet, num_lines), _ratio(ellipsis, num_lines)
         row[22], row[23] = _ratio(terminal, num_lines), _ratio(short, num_lines)
         row[24], row[25] = _ratio(dup, num_lines), _ratio(dup_line_chars, line_chars)
-        row[26], row[27] = _ratio(dup_paragraphs, num_paragraphs), _ratio(dup_paragraph_chars, line_chars)
+        row[26], row[27] = (
+            _ratio(dup_paragraphs, num_paragraphs),
+            _ratio(dup_paragraph_chars, line_chars),
+        )
         row[28], row[29], row[30] = (
             _ratio(c4_totals[0], num_lines),
             _ratio(c4_totals[2], num_lines),

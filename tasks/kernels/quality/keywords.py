@@ -1,17 +1,21 @@
-"""Where do terms of lists occur in texts? One walk of an Aho–Corasick automaton, tens of thousands of terms at once.
+"""Where do terms of lists occur in texts? One walk of an Aho–Corasick automaton, tens of thousands
+of terms at once.
 
-Aho and Corasick 1975, with two changes. Symbols are folded characters (`tasks.kernels.text.chars`), a run of white space is one
-space. A match begins and ends at a boundary, so no match can begin inside a word: the automaton starts there only, and failure
-links that would lead into the middle of a word are not kept.
+Aho and Corasick 1975, with two changes. Symbols are folded characters (`tasks.kernels.text.chars`),
+a run of white space is one space. A match begins and ends at a boundary, so no match can begin
+inside a word: the automaton starts there only, and failure links that would lead into the middle of
+a word are not kept.
 
-A boundary stands between any two characters but these: letters, digits, connectors and marks in a row, and a mark and the letter
-it stands on. Letters of scripts written without spaces are words of their own, an apostrophe ends a word (`l'école`, `John's`).
-Every occurrence of every term counts, also those that overlap; equal folded terms of a list are one.
+A boundary stands between any two characters but these: letters, digits, connectors and marks in a
+row, and a mark and the letter it stands on. Letters of scripts written without spaces are words of
+their own, an apostrophe ends a word (`l'école`, `John's`). Every occurrence of every term counts,
+also those that overlap; equal folded terms of a list are one.
 
-A word enters the automaton only if it is the first of some term, as far as a hash can tell. States are numbered so that the
-children of one stand in a row: a bitmap of the 64 most frequent symbols and the number of the first child are a transition in one
-load, taken or not. Those by rarer symbols are in an open-addressing table, those of the start are dense.
-Cost: linear in the text and the occurrences; some 30 bytes per character of a term, 60 with rare symbols. Left out: normalisation
+A word enters the automaton only if it is the first of some term, as far as a hash can tell. States
+are numbered so that the children of one stand in a row: a bitmap of the 64 most frequent symbols
+and the number of the first child are a transition in one load, taken or not. Those by rarer symbols
+are in an open-addressing table, those of the start are dense. Cost: linear in the text and the
+occurrences; some 30 bytes per character of a term, 60 with rare symbols. Left out: normalisation
 forms (é is not e and an accent), stemming, spellings with invisible characters inside.
 """
 
@@ -43,11 +47,12 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 class Automaton:
     """Terms as arrays; state 0 is the start, symbol 0 every character of no term.
 
-    symbols: uint32[0x110000], symbol << 3 | kind of each code point. starts: int32[symbols], children of the start.
-    nodes: uint64[states, 2], bitmap of the symbols under 64 that go on, and first child << 32 | the longest term that ends here.
-    words: uint8[power of two], a bit for each hash of a first word.
-    edges: uint64[power of two], state << 40 | symbol << 24 | child for the other symbols, 0 where empty.
-    fails: int32[states]. depths: int32[states], characters. lists: uint64[states], bit l: this is a term of list l.
+    symbols: uint32[0x110000], symbol << 3 | kind of each code point. starts: int32[symbols],
+    children of the start. nodes: uint64[states, 2], bitmap of the symbols under 64 that go on, and
+    first child << 32 | the longest term that ends here. words: uint8[power of two], a bit for each
+    hash of a first word. edges: uint64[power of two], state << 40 | symbol << 24 | child for the
+    other symbols, 0 where empty. fails: int32[states]. depths: int32[states], characters. lists:
+    uint64[states], bit l: this is a term of list l.
     """
 
     symbols: np.ndarray
@@ -61,7 +66,16 @@ class Automaton:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        return (self.symbols, self.starts, self.words, self.nodes, self.edges, self.fails, self.depths, self.lists)
+        return (
+            self.symbols,
+            self.starts,
+            self.words,
+            self.nodes,
+            self.edges,
+            self.fails,
+            self.depths,
+            self.lists,
+        )
 
 
 def fold_text(text: str) -> str:
@@ -71,12 +85,20 @@ def fold_text(text: str) -> str:
 
 
 def build_automaton(terms: Mapping[str, int]) -> Automaton:
-    """The automaton of folded terms {term: bits of the lists it is in}. Raises ValueError where there is no room for them."""
+    """The automaton of folded terms {term: bits of the lists it is in}. Raises ValueError where
+    there is no room for them."""
     kinds = _kinds()
     frequencies = Counter(char for term in terms for char in term)
-    alphabet = {char: n for n, char in enumerate(sorted(frequencies, key=lambda char: (-frequencies[char], char)), start=1)}
+    alphabet = {
+        char: n
+        for n, char in enumerate(
+            sorted(frequencies, key=lambda char: (-frequencies[char], char)), start=1
+        )
+    }
     if len(alphabet) >= 1 << SYMBOL_BITS:
-        raise ValueError(f"{len(alphabet)} different characters are more than {(1 << SYMBOL_BITS) - 1}")
+        raise ValueError(
+            f"{len(alphabet)} different characters are more than {(1 << SYMBOL_BITS) - 1}"
+        )
     children: dict[int, int] = {}
     parents, last, depths, lists = [0], [0], [0], [0]
     for term, bits in sorted(terms.items()):
@@ -92,7 +114,9 @@ def build_automaton(terms: Mapping[str, int]) -> Automaton:
                 lists.append(0)
         lists[state] |= bits
     if len(parents) >= 1 << CHILD_BITS:
-        raise ValueError(f"{len(parents)} beginnings of terms are more than {(1 << CHILD_BITS) - 1}")
+        raise ValueError(
+            f"{len(parents)} beginnings of terms are more than {(1 << CHILD_BITS) - 1}"
+        )
     fails, outputs = [0] * len(parents), [0] * len(parents)
     for state in np.argsort(depths, kind="stable").tolist()[1:]:
         symbol, parent = alphabet[chr(last[state])], parents[state]
@@ -114,7 +138,9 @@ def build_automaton(terms: Mapping[str, int]) -> Automaton:
     starts[symbols[1:][parent[1:] == 0]] = states[1:][parent[1:] == 0]
     nodes = np.zeros((len(order), 2), np.uint64)
     frequent = np.flatnonzero((symbols < NUM_FREQUENT) & (states > 0))
-    np.bitwise_or.at(nodes[:, 0], parent[frequent], np.uint64(1) << symbols[frequent].astype(np.uint64))
+    np.bitwise_or.at(
+        nodes[:, 0], parent[frequent], np.uint64(1) << symbols[frequent].astype(np.uint64)
+    )
     # The children by frequent symbols stand first among those of a state.
     first = np.unique(parent[frequent], return_index=True)
     nodes[first[0], 1] = frequent[first[1]].astype(np.uint64) << np.uint64(32)
@@ -134,13 +160,16 @@ def build_automaton(terms: Mapping[str, int]) -> Automaton:
 
 
 def _breadth_first(depths: np.ndarray, parents: np.ndarray, symbols: np.ndarray) -> np.ndarray:
-    """The number of each state in order of depth, number of the parent and symbol; 0 for the start."""
+    """The number of each state in order of depth, number of the parent and symbol; 0 for the
+    start."""
     numbers = np.zeros(len(depths), np.int64)
     by_depth = np.argsort(depths, kind="stable")
     begins = np.searchsorted(depths[by_depth], np.arange(int(depths.max()) + 2))
     for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
         level = by_depth[begin:end]
-        numbers[level[np.lexsort((symbols[level], numbers[parents[level]]))]] = np.arange(begin, end)
+        numbers[level[np.lexsort((symbols[level], numbers[parents[level]]))]] = np.arange(
+            begin, end
+        )
     return numbers
 
 
@@ -148,7 +177,11 @@ def _kinds() -> np.ndarray:
     """Kind of each folded code point, uint8[0x110000]."""
     classes = char_classes()
     kinds = np.where(classes >= MARK_CLASS, WORD, OUTSIDE).astype(np.uint8)
-    for kind, of_class in ((MARK, MARK_CLASS), (UNSEGMENTED, UNSEGMENTED_CLASS), (SPACE, SPACE_CLASS)):
+    for kind, of_class in (
+        (MARK, MARK_CLASS),
+        (UNSEGMENTED, UNSEGMENTED_CLASS),
+        (SPACE, SPACE_CLASS),
+    ):
         kinds[classes == of_class] = kind
     return kinds
 
@@ -162,7 +195,9 @@ def _symbols(alphabet: Mapping[str, int], kinds: np.ndarray) -> np.ndarray:
     return folded
 
 
-def _first_words(terms: Mapping[str, int], alphabet: Mapping[str, int], kinds: np.ndarray) -> np.ndarray:
+def _first_words(
+    terms: Mapping[str, int], alphabet: Mapping[str, int], kinds: np.ndarray
+) -> np.ndarray:
     """Bits of the hashes that `_walk_word` gives the words at the beginnings of terms."""
     hashes = []
     for term in terms:
@@ -173,7 +208,11 @@ def _first_words(terms: Mapping[str, int], alphabet: Mapping[str, int], kinds: n
     size = 1 << max(3, (2 * len(hashes)).bit_length())
     table = np.zeros(size, np.uint8)
     bits = np.array(hashes, np.uint64) >> np.uint64(64 - (8 * size - 1).bit_length())
-    np.bitwise_or.at(table, (bits >> np.uint64(3)).astype(np.int64), np.uint8(1) << (bits & np.uint64(7)).astype(np.uint8))
+    np.bitwise_or.at(
+        table,
+        (bits >> np.uint64(3)).astype(np.int64),
+        np.uint8(1) << (bits & np.uint64(7)).astype(np.uint8),
+    )
     return table
 
 
@@ -207,7 +246,9 @@ def _joined(before, kind):  # type: ignore[no-untyped-def]
 def _num_ones(bits):  # type: ignore[no-untyped-def]
     """Bits that are set, by adding neighbours (Warren, Hacker's Delight, section 5-1)."""
     bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    bits = (bits & np.uint64(0x3333333333333333)) + (
+        (bits >> np.uint64(2)) & np.uint64(0x3333333333333333)
+    )
     bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
     return np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
@@ -233,7 +274,9 @@ def _child(nodes, edges, mask, shift, state, symbol):  # type: ignore[no-untyped
     bitmap = nodes[2 * state]
     if bitmap & place == 0:
         return np.int64(0)
-    return np.int64(nodes[2 * state + 1] >> np.uint64(32)) + _num_ones(bitmap & (place - np.uint64(1)))
+    return np.int64(nodes[2 * state + 1] >> np.uint64(32)) + _num_ones(
+        bitmap & (place - np.uint64(1))
+    )
 
 
 @inner
@@ -254,7 +297,9 @@ def _walk_word(buf, pos, end, symbols, words, shift):  # type: ignore[no-untyped
         value = (value ^ np.uint64(about >> 3)) * np.uint64(0x9E3779B97F4A7C15)
         pos = after
     value >>= shift
-    return pos, is_of_terms and (words[np.int64(value >> np.uint64(3))] >> (value & np.uint64(7))) & np.uint64(1) != 0
+    return pos, is_of_terms and (
+        words[np.int64(value >> np.uint64(3))] >> (value & np.uint64(7))
+    ) & np.uint64(1) != 0
 
 
 @inner
@@ -278,13 +323,27 @@ def _walk_back(buf, begin, stop, depth, symbols):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def find_terms(  # type: ignore[no-untyped-def]
-    texts, begins, symbols, starts, words, nodes, edges, fails, depths, lists, asked, located, counts, spans
+    texts,
+    begins,
+    symbols,
+    starts,
+    words,
+    nodes,
+    edges,
+    fails,
+    depths,
+    lists,
+    asked,
+    located,
+    counts,
+    spans,
 ):
     """Count the occurrences of terms by document and list, and locate those of some lists.
 
-    asked: uint64[documents], bits of the lists that are looked for. located: uint64, bits of the lists whose spans are wanted.
-    counts: int64[documents, lists], added to. spans: int64[room, 4], document, list, start, stop in bytes of the document, in
-    order of stops. Returns how many spans there are, which may be more than there is room for.
+    asked: uint64[documents], bits of the lists that are looked for. located: uint64, bits of the
+    lists whose spans are wanted. counts: int64[documents, lists], added to. spans: int64[room, 4],
+    document, list, start, stop in bytes of the document, in order of stops. Returns how many spans
+    there are, which may be more than there is room for.
     """
     num_spans = 0
     shift = np.uint64(64)
@@ -295,7 +354,9 @@ def find_terms(  # type: ignore[no-untyped-def]
         shift_of_words -= np.uint64(1)
     # Helpers are given where arrays lie: counting references to arrays was over half of the time.
     mask = len(edges) - 1
-    buf, symbols, starts, words, nodes, edges = pointers((texts, symbols, starts, words, nodes, edges))
+    buf, symbols, starts, words, nodes, edges = pointers(
+        (texts, symbols, starts, words, nodes, edges)
+    )
     for document in range(len(begins) - 1):
         begin, end = begins[document], begins[document + 1]
         if asked[document] == 0:
@@ -357,7 +418,10 @@ def find_terms(  # type: ignore[no-untyped-def]
                                 start = _walk_back(buf, begin, pos, depths[hit], symbols)
                             if num_spans < len(spans):
                                 spans[num_spans, 0], spans[num_spans, 1] = document, number
-                                spans[num_spans, 2], spans[num_spans, 3] = start - begin, pos - begin
+                                spans[num_spans, 2], spans[num_spans, 3] = (
+                                    start - begin,
+                                    pos - begin,
+                                )
                             num_spans += 1
                     found >>= np.uint64(1)
                     number += 1

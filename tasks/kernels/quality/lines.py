@@ -1,8 +1,9 @@
 """What is a line, what stands at its beginning and end, and which lines and paragraphs came before?
 
-A line is what stands between newlines, trimmed of white space; blank lines are none. A paragraph is a maximal run of lines with
-no blank line between, and equals another when their lines do. Exact: equality is by content, not by hash. Lines are counted over
-by bits (tasks.kernels.text.bitmaps), and read only where tasks.kernels.quality.c4 may find more in them than words and ends.
+A line is what stands between newlines, trimmed of white space; blank lines are none. A paragraph is
+a maximal run of lines with no blank line between, and equals another when their lines do. Exact:
+equality is by content, not by hash. Lines are counted over by bits (tasks.kernels.text.bitmaps),
+and read only where tasks.kernels.quality.c4 may find more in them than words and ends.
 """
 
 from __future__ import annotations
@@ -27,13 +28,22 @@ from tasks.kernels.text.bitmaps import (
     trailing_zeros,
 )
 from tasks.kernels.text.chars import NUM_CODE_POINTS
-from tasks.kernels.text.interning import HALF, PRIME, clear_table, first_slot, intern_span, known_id, padded_key
+from tasks.kernels.text.interning import (
+    HALF,
+    PRIME,
+    clear_table,
+    first_slot,
+    intern_span,
+    known_id,
+    padded_key,
+)
 
 BULLETS = "•‣▶◀◦■□▪▫–-*"
 """RedPajama's ten, `-` of DataTrove and `*` of dolma."""
 
 TERMINALS = ".?!…‼⁇⁈⁉。．｡！？؟۔।॥։;׃።፧፨᠃᠉၊။។៕།༎᙮" + "\"'”’」』"
-"""Ends of sentences in many scripts, and the quotation marks that may close one (C4 has the ASCII ones)."""
+"""Ends of sentences in many scripts, and the quotation marks that may close one (C4 has the ASCII
+ones)."""
 
 SHORT_LINE_CHARS = 30
 _BULLET, _TERMINAL, _ELLIPSIS = 1, 2, 4
@@ -79,7 +89,8 @@ def _sum_bits(maps, num_words, sums):  # type: ignore[no-untyped-def]
 
 @inner
 def _trim(maps, start, stop):  # type: ignore[no-untyped-def]
-    """(first, behind the last) of the bytes from `start` to `stop` that are no white space; both are `stop` where all are."""
+    """(first, behind the last) of the bytes from `start` to `stop` that are no white space; both
+    are `stop` where all are."""
     pos = start
     while pos < stop:
         others = ~maps[NUM_MAPS * (pos >> 6) + SPACES] >> np.uint64(pos & 63)
@@ -96,7 +107,8 @@ def _trim(maps, start, stop):  # type: ignore[no-untyped-def]
 
 @inner
 def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
-    """Characters of the longest word from `start` to `stop`; may be 0 where none has over LONG_WORD_CHARS."""
+    """Characters of the longest word from `start` to `stop`; may be 0 where none has over
+    LONG_WORD_CHARS."""
     if stop - start <= LONG_WORD_CHARS:
         return 0
     # A word of so many characters fills whole words of the bitmap, one after another.
@@ -118,16 +130,28 @@ def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
 
 @inner
 def measure_lines(  # type: ignore[no-untyped-def]
-    buf, begin, end, maps, sums, tables, c4_tables, lines, spans, table, num_newlines, stripped, c4_totals
+    buf,
+    begin,
+    end,
+    maps,
+    sums,
+    tables,
+    c4_tables,
+    lines,
+    spans,
+    table,
+    num_newlines,
+    stripped,
+    c4_totals,
 ):
     """Find, number and measure the lines of buf[begin:end], of which `maps` has the bitmaps.
 
-    tables: tasks.kernels.text.bitmaps.char_flags and line_marks. Fills
-    lines: ids, copies by id, and the number of lines up to the end of each paragraph; spans: starts, stops, keys and characters
-    by id; c4_totals: what tasks.kernels.quality.c4 says of the lines, with `stripped` as room for the longest line without its citations.
-    sums: room for four numbers a word of a bitmap.
-    Returns the numbers of lines and paragraphs, bullet, ellipsis, terminal, short and duplicate lines, characters of duplicate
-    lines and of all.
+    tables: tasks.kernels.text.bitmaps.char_flags and line_marks. Fills lines: ids, copies by id,
+    and the number of lines up to the end of each paragraph; spans: starts, stops, keys and
+    characters by id; c4_totals: what tasks.kernels.quality.c4 says of the lines, with `stripped` as
+    room for the longest line without its citations. sums: room for four numbers a word of a bitmap.
+    Returns the numbers of lines and paragraphs, bullet, ellipsis, terminal, short and duplicate
+    lines, characters of duplicate lines and of all.
     """
     flags, marks = tables
     ids, counts, paragraph_stops = lines
@@ -136,7 +160,10 @@ def measure_lines(  # type: ignore[no-untyped-def]
         c4_totals[i] = 0
     size = end - begin
     num_words = (size + 63) >> 6
-    mask, num_ids = clear_table(table, (num_newlines if num_newlines < size >> 1 else size >> 1) + 1), np.int64(0)
+    mask, num_ids = (
+        clear_table(table, (num_newlines if num_newlines < size >> 1 else size >> 1) + 1),
+        np.int64(0),
+    )
     num_lines, num_paragraphs = 0, 0
     blank_before = True
     word, start = 0, 0
@@ -158,7 +185,9 @@ def measure_lines(  # type: ignore[no-untyped-def]
         blank_before = False
         line_start, line_stop = begin + first, begin + last
         key = padded_key(buf, line_start, line_stop)
-        found = intern_span(buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, mask)
+        found = intern_span(
+            buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, mask
+        )
         counts[found] = 1 if found == num_ids else counts[found] + 1
         num_ids += found == num_ids
         ids[num_lines] = found
@@ -193,9 +222,21 @@ def measure_lines(  # type: ignore[no-untyped-def]
         words = _ones_between(maps, sums, STARTS, _STARTS, first, last)
         longest = _longest_word(maps, first, last)
         if _ones_between(maps, sums, ODD, _ODD, first, last):
-            c4.judge_odd_line(buf, line_start, line_stop, words, longest, copies, flags, c4_tables, stripped, c4_totals)
+            c4.judge_odd_line(
+                buf,
+                line_start,
+                line_stop,
+                words,
+                longest,
+                copies,
+                flags,
+                c4_tables,
+                stripped,
+                c4_totals,
+            )
         else:
-            # What follows the last end of a sentence is one more, and so is an end at the end of the line.
+            # What follows the last end of a sentence is one more, and so is an end at the end of
+            # the line.
             ends = _ones_between(maps, sums, SENTENCE_ENDS, _SENTENCES, first, last)
             ends_well = (closing in (_DOT, _QUESTION, _EXCLAMATION, _QUOTE)) and not in_three_dots
             c4.judge_line(words, words, longest, ends + 1, 0, False, ends_well, copies, c4_totals)
@@ -214,9 +255,11 @@ def measure_lines(  # type: ignore[no-untyped-def]
 
 @inner
 def duplicate_paragraphs(lines, line_chars, num_paragraphs, keys, table):  # type: ignore[no-untyped-def]
-    """(paragraphs that came before, their characters) of lines, and their characters by id, as `measure_lines` fills them.
+    """(paragraphs that came before, their characters) of lines, and their characters by id, as
+    `measure_lines` fills them.
 
-    A paragraph is looked up by the hash of its line ids; those of equal hash are compared. keys: room for a number of each.
+    A paragraph is looked up by the hash of its line ids; those of equal hash are compared. keys:
+    room for a number of each.
     """
     ids, _, stops = lines
     mask = clear_table(table, num_paragraphs)
@@ -233,7 +276,9 @@ def duplicate_paragraphs(lines, line_chars, num_paragraphs, keys, table):  # typ
         slot = first_slot(key, mask)
         while True:
             found = known_id(table, slot, paragraph)
-            if keys[found] == key and (found == paragraph or _same_lines(ids, stops, found, start, stop - start)):
+            if keys[found] == key and (
+                found == paragraph or _same_lines(ids, stops, found, start, stop - start)
+            ):
                 break
             slot = (slot + 1) & mask
         table[slot] = found

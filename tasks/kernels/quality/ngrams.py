@@ -1,10 +1,12 @@
-"""How much of a document lies in repeated n-grams of units: exact, and linear in the number of units.
+"""How much of a document lies in repeated n-grams of units: exact, and linear in the number of
+units.
 
-An n-gram is the pair (its first n-1 units, its last unit), so ids of one length give ids of the next by interning pairs, without
-collisions. An n-gram repeats only where both (n-1)-grams inside it repeat: only those places go on to the next length, which
-makes long n-grams nearly free on ordinary text and at worst one table look-up per unit and length. Most pairs of units occur
-once: a filter of one byte a hash, set at the first and second time, tells nearly all of them without a table. Where there are few
-different n-grams and units, as in repetitive text, a pair has a slot to itself.
+An n-gram is the pair (its first n-1 units, its last unit), so ids of one length give ids of the
+next by interning pairs, without collisions. An n-gram repeats only where both (n-1)-grams inside it
+repeat: only those places go on to the next length, which makes long n-grams nearly free on ordinary
+text and at worst one table look-up per unit and length. Most pairs of units occur once: a filter of
+one byte a hash, set at the first and second time, tells nearly all of them without a table. Where
+there are few different n-grams and units, as in repetitive text, a pair has a slot to itself.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from tasks.kernels.text.interning import HALF, PRIME, clear_table, intern_pair, 
 
 MAX_N = 10
 FIRST_DUP = 5
-"""Below it the characters in the most frequent n-gram are measured, from it on those in all repeated n-grams."""
+"""Below it the characters in the most frequent n-gram are measured, from it on those in all
+repeated n-grams."""
 _SLOTS_PER_PLACE = 2
 
 
@@ -26,11 +29,11 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, keys, seen, table, 
     """Fill covered[n] for n = 2..10.
 
     units: ids, characters in the units before each, and counts by id (tasks.kernels.text.units).
-    covered[n]: for n < 5 characters in the occurrences of the most frequent n-gram, the first seen among equals; from 5 on in all
-    n-grams that occur more than once, all their occurrences. A character counts once however many n-grams cover it, and an n-gram
-    that occurs once covers nothing.
-    scratch: three int32 arrays with room for num_units numbers each, keys: a uint64 array like them; seen: room for
-    filter_size(num_units) bytes.
+    covered[n]: for n < 5 characters in the occurrences of the most frequent n-gram, the first seen
+    among equals; from 5 on in all n-grams that occur more than once, all their occurrences. A
+    character counts once however many n-grams cover it, and an n-gram that occurs once covers
+    nothing. scratch: three int32 arrays with room for num_units numbers each, keys: a uint64 array
+    like them; seen: room for filter_size(num_units) bytes.
     """
     unit_ids, char_sums, _ = units
     places, ids, pair_counts = scratch
@@ -58,7 +61,9 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, keys, seen, table, 
         if num_places < 2:
             break
         slots = num_slots if direct else 0
-        num_ids = _number_pairs(unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, slots, keys, table)
+        num_ids = _number_pairs(
+            unit_ids, places, ids, pair_counts, num_places, n, num_unit_ids, slots, keys, table
+        )
         if num_ids == num_places:  # all different
             break
         wanted = np.int64(-1)
@@ -75,7 +80,8 @@ def repeated_ngrams(units, num_units, num_unit_ids, scratch, keys, seen, table, 
 
 @njit(cache=True, nogil=True)
 def filter_size(num_units):  # type: ignore[no-untyped-def]
-    """Bytes of the filter of pairs of so many units; no more than places of four bytes tell apart."""
+    """Bytes of the filter of pairs of so many units; no more than places of four bytes tell
+    apart."""
     size = 256
     while size < 8 * num_units and size < 1 << 31:
         size *= 2
@@ -84,12 +90,14 @@ def filter_size(num_units):  # type: ignore[no-untyped-def]
 
 @inner
 def _keep_seen_twice(unit_ids, num_pairs, seen, places):  # type: ignore[no-untyped-def]
-    """Write the places of pairs whose hash occurs more than once, a few that occur once among them; returns how many."""
+    """Write the places of pairs whose hash occurs more than once, a few that occur once among them;
+    returns how many."""
     size = filter_size(num_pairs)
     mask = np.uint64(size - 1)
     for i in range(size):
         seen[i] = 0
-    # The hash of each place is kept where the places go: no place is written beyond the hash that was read.
+    # The hash of each place is kept where the places go: no place is written beyond the hash that
+    # was read.
     for i in range(num_pairs):
         slot = np.int64(((pair_key(unit_ids[i], unit_ids[i + 1]) * PRIME) >> HALF) & mask)
         seen[slot] = (seen[slot] << 1) | 1
@@ -106,13 +114,15 @@ def _keep_seen_twice(unit_ids, num_pairs, seen, places):  # type: ignore[no-unty
 def _number_pairs(  # type: ignore[no-untyped-def]
     unit_ids, places, ids, counts, num_places, n, num_unit_ids, num_slots, keys, table
 ):
-    """Turn the ids of (n-1)-grams at these places into those of n-grams, and count each; returns how many there are.
+    """Turn the ids of (n-1)-grams at these places into those of n-grams, and count each; returns
+    how many there are.
 
     num_slots: where positive, each pair has a slot to itself, of so many.
     """
     num_ids = np.int64(0)
     if num_slots:
-        # Counted by slot, then numbered: a repeated n-gram waits for its count alone, not for its id.
+        # Counted by slot, then numbered: a repeated n-gram waits for its count alone, not for its
+        # id.
         for slot in range(num_slots):
             table[slot] = 0
         for k in range(num_places):
@@ -130,7 +140,9 @@ def _number_pairs(  # type: ignore[no-untyped-def]
     mask = clear_table(table, num_places)
     for k in range(num_places):
         counts[num_ids] = 0
-        found = intern_pair(pair_key(ids[k], unit_ids[places[k] + n - 1]), keys, num_ids, table, mask)
+        found = intern_pair(
+            pair_key(ids[k], unit_ids[places[k] + n - 1]), keys, num_ids, table, mask
+        )
         counts[found] += 1
         num_ids += found == num_ids
         ids[k] = found
@@ -139,10 +151,11 @@ def _number_pairs(  # type: ignore[no-untyped-def]
 
 @inner
 def _cover(char_sums, places, ids, counts, num_places, n, wanted, covered):  # type: ignore[no-untyped-def]
-    """Count in covered[n] the characters under the n-grams of id `wanted`, or, where that is negative, under those that repeat.
+    """Count in covered[n] the characters under the n-grams of id `wanted`, or, where that is
+    negative, under those that repeat.
 
-    Keeps the places at which a longer n-gram can repeat, where the n-gram and the one after it do: both lie in it. Returns how
-    many are left.
+    Keeps the places at which a longer n-gram can repeat, where the n-gram and the one after it do:
+    both lie in it. Returns how many are left.
     """
     chars, reached = np.int64(0), np.int64(0)
     kept = 0

@@ -1,6 +1,7 @@
 """How many stop words of a list does a document have?
 
-Lists are small, so each has a table of its own that is nearly empty: one look-up per distinct unit, which mostly finds nothing.
+Lists are small, so each has a table of its own that is nearly empty: one look-up per distinct unit,
+which mostly finds nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ _SHIFT = np.uint64(56)
 
 
 def pack_lists(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The words of all lists as bytes with offsets, and the list of each; at most 100 words a list, so that slots stay free."""
+    """The words of all lists as bytes with offsets, and the list of each; at most 100 words a list,
+    so that slots stay free."""
     words = [word.encode() for words in lists for word in words]
     assert all(len(words) <= 100 for words in lists)
     of_list = np.repeat(np.arange(len(lists)), [len(words) for words in lists])
-    return np.frombuffer(b"".join(words) + bytes(16), np.uint8), np.cumsum([0, *map(len, words)]), of_list
+    return (
+        np.frombuffer(b"".join(words) + bytes(16), np.uint8),
+        np.cumsum([0, *map(len, words)]),
+        of_list,
+    )
 
 
 def empty_tables(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Room for (keys, words) by slot, each list in its own stretch of _SLOTS slots; an empty slot has key 0."""
+    """Room for (keys, words) by slot, each list in its own stretch of _SLOTS slots; an empty slot
+    has key 0."""
     return np.zeros(len(lists) * _SLOTS, np.uint64), np.zeros(len(lists) * _SLOTS, np.int64)
 
 
@@ -45,7 +52,8 @@ def fill_tables(packed, num_words, tables):  # type: ignore[no-untyped-def]
 
 @inner
 def count_stop_words(buf, starts, stops, keys, counts, num_ids, packed, tables, stop_list):  # type: ignore[no-untyped-def]
-    """(distinct, all) stop words of a list among the units with these starts, stops, keys and counts by id."""
+    """(distinct, all) stop words of a list among the units with these starts, stops, keys and
+    counts by id."""
     words, offsets, _ = packed
     slot_keys, slot_words = tables
     base = stop_list * _SLOTS

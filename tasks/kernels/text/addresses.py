@@ -1,14 +1,19 @@
 """Where do the numbers of an array lie, for helpers of kernels that are given no arrays?
 
-An array given to a function is counted up and down by atomic instructions, which was a third to three quarters of the time of
-some kernels, and it compiles as seven arguments. A bare address costs neither. It also knows neither a length nor an owner, so:
+An array given to a function is counted up and down by atomic instructions, which was a third to
+three quarters of the time of some kernels, and it compiles as seven arguments. A bare address costs
+neither. It also knows neither a length nor an owner, so:
 
-bounds    Nothing is checked. Who makes room says for how many, and what is read behind the end of a text has a guard or padding.
+bounds    Nothing is checked. Who makes room says for how many, and what is read behind the end of a
+          text has a guard or padding.
 ends      An index below 0 is an address before the array: nothing is counted from the end.
-lifetime  The caller of the kernel holds what it gives. Of an array that the kernel itself makes, take the address anew in each
-          round of the loop that uses the array, or use the array again behind the last use of the address: Numba drops an array
-          after its last use, and knows of no address. The address of an array that is made anew to grow is taken anew.
-layout    Arrays in one piece alone, of which other numbers than bytes are no text: anything else does not compile.
+lifetime  The caller of the kernel holds what it gives. Of an array that the kernel itself makes,
+take the address anew in each
+          round of the loop that uses the array, or use the array again behind the last use of the
+          address: Numba drops an array after its last use, and knows of no address. The address of
+          an array that is made anew to grow is taken anew.
+layout    Arrays in one piece alone, of which other numbers than bytes are no text: anything else
+          does not compile.
 
 Tests run the kernels with each array between pages that may not be touched.
 """
@@ -33,7 +38,8 @@ def _pointer_type(kind: Any) -> Any:
 
 @intrinsic
 def pointers(typing_context: Any, arrays: Any) -> Any:
-    """Where the numbers of an array lie, row by row; of a tuple of arrays a tuple of that, as deep. Indexed by one number."""
+    """Where the numbers of an array lie, row by row; of a tuple of arrays a tuple of that, as deep.
+    Indexed by one number."""
 
     def unpack(context, builder, kind, value):  # type: ignore[no-untyped-def]
         if not isinstance(kind, types.BaseTuple):
@@ -55,13 +61,18 @@ def _check_bytes(kind: Any) -> None:
 
 
 def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]
-    start = buf if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buf).data
+    start = (
+        buf
+        if isinstance(kind, types.CPointer)
+        else context.make_array(kind)(context, builder, buf).data
+    )
     return builder.bitcast(builder.gep(start, [pos]), ir.IntType(64).as_pointer())
 
 
 @intrinsic
 def load_word(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """The eight bytes at buf[pos] as one number, `buf` being an array or where one lies; nothing is checked or aligned."""
+    """The eight bytes at buf[pos] as one number, `buf` being an array or where one lies; nothing is
+    checked or aligned."""
     _check_bytes(buf)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -78,7 +89,9 @@ def store_word(typing_context: Any, buf: Any, pos: Any, word: Any) -> Any:
     _check_bytes(buf)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        builder.store(arguments[2], _bytes_at(context, builder, signature.args[0], *arguments[:2])).align = 1
+        builder.store(
+            arguments[2], _bytes_at(context, builder, signature.args[0], *arguments[:2])
+        ).align = 1
         return context.get_dummy_value()
 
     return types.void(buf, types.int64, types.uint64), generate

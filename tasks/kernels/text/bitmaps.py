@@ -1,8 +1,10 @@
-"""Where in a document are units, white space, ends of sentences? One bit a byte, 64 bytes at a time.
+"""Where in a document are units, white space, ends of sentences? One bit a byte, 64 bytes at a
+time.
 
-ASCII is compared 64 bytes at once, without a branch; only other characters are decoded, one by one, and looked up in a table of
-flags by code point. What ends where follows from shifted masks (as simdjson finds strings: Langdale, Lemire 2019). A unit is what
-tasks.kernels.text.chars says. Offsets in bitmaps count from the beginning of the document.
+ASCII is compared 64 bytes at once, without a branch; only other characters are decoded, one by one,
+and looked up in a table of flags by code point. What ends where follows from shifted masks (as
+simdjson finds strings: Langdale, Lemire 2019). A unit is what tasks.kernels.text.chars says.
+Offsets in bitmaps count from the beginning of the document.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from numba import types
 from numba.extending import intrinsic
 
 from tasks.kernels import inlined, inner
-from tasks.kernels.text.chars import APOSTROPHE, LETTER, MARK, SPACE, UNSEGMENTED, char_classes, decode
+from tasks.kernels.text.chars import (
+    APOSTROPHE,
+    LETTER,
+    MARK,
+    SPACE,
+    UNSEGMENTED,
+    char_classes,
+    decode,
+)
 
 IN_UNIT, IS_LETTER, IS_UNSEGMENTED, IS_MARK, IS_SPACE, IS_APOSTROPHE = 1, 2, 4, 8, 16, 32
 PADDING = 72
@@ -24,12 +34,14 @@ PADDING = 72
 
 LETTERS, SPACES, NEWLINES, STARTS, SENTENCE_ENDS, TAILS, ODD = range(7)
 NUM_MAPS = 7
-"""Bitmaps of a document, one word of each after another: letters (first bytes), white space (all bytes), newlines, what is no
-white space after white space, white space after the end of a sentence, bytes that begin no character, and `[`, `{` or what may be
-one of tasks.kernels.quality.c4.PHRASES."""
+"""Bitmaps of a document, one word of each after another: letters (first bytes), white space (all
+bytes), newlines, what is no white space after white space, white space after the end of a sentence,
+bytes that begin no character, and `[`, `{` or what may be one of
+tasks.kernels.quality.c4.PHRASES."""
 
 RARE_LETTERS = ("kie", "icy", "psu", "jav", "f u")
-"""Three letters in a row of each of tasks.kernels.quality.c4.PHRASES, that other words have seldom."""
+"""Three letters in a row of each of tasks.kernels.quality.c4.PHRASES, that other words have
+seldom."""
 
 _ELLIPSIS = ord("…")
 _ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
@@ -76,11 +88,13 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
 
 @intrinsic
 def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """Which of the 64 bytes at buf[pos] are (beyond ASCII, in a character but not its first, letters, in units, white space,
-    newlines, apostrophes, ends of sentences, what may close after them, ODD, dots, `#`, `{`, the first of a Han letter,
-    the first of a common letter of two bytes), each as the bits of one number.
+    """Which of the 64 bytes at buf[pos] are (beyond ASCII, in a character but not its first,
+    letters, in units, white space, newlines, apostrophes, ends of sentences, what may close after
+    them, ODD, dots, `#`, `{`, the first of a Han letter, the first of a common letter of two
+    bytes), each as the bits of one number.
 
-    buf: where bytes lie (tasks.kernels.text.addresses.pointers). Reads 66 of them; nothing is checked.
+    buf: where bytes lie (tasks.kernels.text.addresses.pointers). Reads 66 of them; nothing is
+    checked.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -88,7 +102,9 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
         data = arguments[0]
 
         def load(ahead):  # type: ignore[no-untyped-def]
-            place = builder.gep(data, [builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))])
+            place = builder.gep(
+                data, [builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))]
+            )
             word = builder.load(builder.bitcast(place, block.as_pointer()))
             word.align = 1
             return word
@@ -113,11 +129,15 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
         lower = [builder.or_(load(ahead), all_of(0x20)) for ahead in range(3)]
         phrases = []
         for rare in RARE_LETTERS:
-            first, second, third = (equal(chars, char) for chars, char in zip(lower, rare, strict=True))
+            first, second, third = (
+                equal(chars, char) for chars, char in zip(lower, rare, strict=True)
+            )
             phrases.append(builder.and_(builder.and_(first, second), third))
         following = load(1)
         # UTF-8 of U+4E00 to U+9FFF, and of U+00C0 to U+00FF without × and ÷ and U+0400 to U+047F.
-        first_han = builder.and_(equal(here, "\xe4"), builder.icmp_unsigned(">=", following, all_of(0xB8)))
+        first_han = builder.and_(
+            equal(here, "\xe4"), builder.icmp_unsigned(">=", following, all_of(0xB8))
+        )
         no_letter = any_of(equal(following, "\x97"), equal(following, "\xb7"))
         latin = builder.and_(equal(here, "\xc3"), builder.not_(no_letter))
         letters = within(lower[0], ord("a"), ord("z"))
@@ -139,7 +159,11 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
             any_of(within(here, 0xE5, 0xE9), first_han),
             any_of(latin, within(here, 0xD0, 0xD1)),
         )
-        return context.make_tuple(builder, signature.return_type, [builder.bitcast(mask, ir.IntType(64)) for mask in found])
+        return context.make_tuple(
+            builder,
+            signature.return_type,
+            [builder.bitcast(mask, ir.IntType(64)) for mask in found],
+        )
 
     return types.UniTuple(types.uint64, 15)(buf, types.int64), generate
 
@@ -154,7 +178,8 @@ def bits_from(maps, kind, offset):  # type: ignore[no-untyped-def]
 
 @inner
 def class_at(buf, pos, end, table):  # type: ignore[no-untyped-def]
-    """What a table by code point says of the character at `pos`; not inlined, as it is asked seldom and compiled often."""
+    """What a table by code point says of the character at `pos`; not inlined, as it is asked seldom
+    and compiled often."""
     return table[decode(buf, pos, end)[0]]
 
 
@@ -162,8 +187,9 @@ def class_at(buf, pos, end, table):  # type: ignore[no-untyped-def]
 def map_document(buf, begin, end, flags, maps, unit_starts, unit_stops):  # type: ignore[no-untyped-def]
     """Fill the bitmaps of buf[begin:end], and where its units start and stop.
 
-    maps: room for two words of each bitmap more than the document has. Reads up to PADDING bytes behind the document.
-    Returns (units, bytes that begin no character, newlines, `#`, ellipses, curly braces that open).
+    maps: room for two words of each bitmap more than the document has. Reads up to PADDING bytes
+    behind the document. Returns (units, bytes that begin no character, newlines, `#`, ellipses,
+    curly braces that open).
     """
     num_starts, num_stops, num_tails, num_newlines, hashes, ellipses, braces = 0, 0, 0, 0, 0, 0, 0
     # The last bit of each mask, where the next block starts from.
@@ -200,9 +226,15 @@ def map_document(buf, begin, end, flags, maps, unit_starts, unit_stops):  # type
             spaces & inside,
             newlines & inside,
         )
-        apostrophes, ends, closers, odd = apostrophes & inside, ends & inside, closers & inside, odd & inside
+        apostrophes, ends, closers, odd = (
+            apostrophes & inside,
+            ends & inside,
+            closers & inside,
+            odd & inside,
+        )
         dots, signs, opening = dots & inside, signs & inside, opening & inside
-        # Bytes of units that are one letter without spaces and its marks; the first bytes of such letters.
+        # Bytes of units that are one letter without spaces and its marks; the first bytes of such
+        # letters.
         singles, heads = single_rest, _ZERO
         units |= unit_rest
         spaces |= space_rest
@@ -243,13 +275,22 @@ def map_document(buf, begin, end, flags, maps, unit_starts, unit_stops):  # type
                 space_rest |= rest
             elif flag & IS_APOSTROPHE:
                 unit_left = (((units << _ONE) | unit_before) >> place) & _ONE
-                if unit_left and not single_left and after < end and class_at(buf, after, end, flags) & IS_LETTER:
+                if (
+                    unit_left
+                    and not single_left
+                    and after < end
+                    and class_at(buf, after, end, flags) & IS_LETTER
+                ):
                     units |= here
                     unit_rest |= rest
             else:
                 ellipses += char == _ELLIPSIS
         letter_after = letters >> _ONE
-        if apostrophes >> _TOP and pos + 64 < end and class_at(buf, pos + 64, end, flags) & IS_LETTER:
+        if (
+            apostrophes >> _TOP
+            and pos + 64 < end
+            and class_at(buf, pos + 64, end, flags) & IS_LETTER
+        ):
             letter_after |= _ONE << _TOP
         single_left = (singles << _ONE) | single_before
         units |= apostrophes & ((units << _ONE) | unit_before) & ~single_left & letter_after
@@ -266,7 +307,8 @@ def map_document(buf, begin, end, flags, maps, unit_starts, unit_stops):  # type
             num_stops += 1
             stops &= stops - _ONE
 
-        # Closing marks right after an end belong to it: a sum carries through those that do, and leaves the others as they are.
+        # Closing marks right after an end belong to it: a sum carries through those that do, and
+        # leaves the others as they are.
         ends |= closers & ~(closers + (closers & ((ends << _ONE) | end_before)))
         base = NUM_MAPS * word
         maps[base + LETTERS] = letters

@@ -1,16 +1,19 @@
-"""Which characters make words: decoding, character classes, simple folding, and the units of a text.
+"""Which characters make words: decoding, character classes, simple folding, and the units of a
+text.
 
 A *unit* is what n-grams are made of, in every script:
 
-* in scripts written without spaces (Han, Kana, Thai, Lao, Khmer, Myanmar): one letter with the marks that follow it;
-* elsewhere a word: a maximal run of letters, marks, digits (Unicode N*) and connectors (Pc, such as `_`).
-  An apostrophe (' or ’) belongs to a word when it stands inside one and a letter follows: `don't` is one word,
-  `'tis'` is `tis`. Joiners (ZWJ, ZWNJ), soft hyphens,
-  variation selectors and halfwidth voicing marks count as marks, the zero width space does not.
+* in scripts written without spaces (Han, Kana, Thai, Lao, Khmer, Myanmar): one letter with the
+  marks that follow it;
+* elsewhere a word: a maximal run of letters, marks, digits (Unicode N*) and connectors (Pc, such
+  as `_`). An apostrophe (' or ’) belongs to a word when it stands inside one and a letter
+  follows: `don't` is one word, `'tis'` is `tis`. Joiners (ZWJ, ZWNJ), soft hyphens, variation
+  selectors and halfwidth voicing marks count as marks, the zero width space does not.
 
-Punctuation, symbols and white space are never part of a unit. Classes come from `unicodedata`, scripts from Unicode blocks,
-white space is `str.isspace`. Folding is simple, one code point to one: `casefold()` where that is one character, else
-`lower()` where that is one, else the character itself (so `ß` stays `ß`; no normalisation form is applied).
+Punctuation, symbols and white space are never part of a unit. Classes come from `unicodedata`,
+scripts from Unicode blocks, white space is `str.isspace`. Folding is simple, one code point to one:
+`casefold()` where that is one character, else `lower()` where that is one, else the character
+itself (so `ß` stays `ß`; no normalisation form is applied).
 
 Kernels take the tables as arguments: a global array would be frozen into every compiled function.
 Left out: dictionary segmentation, the full rules of UAX #29, hyphenated compounds (two words here).
@@ -47,9 +50,21 @@ _UNSEGMENTED_BLOCKS = (
     (0xF900, 0xFAFF),  # Han compatibility
     (0xFF66, 0xFF9D),  # halfwidth Katakana
     (0x1AFF0, 0x1B16F),  # Kana supplement and extensions
-    (0x20000, 0x3FFFD),  # Han extensions B and later, whole planes: newer characters than this Python knows
+    (
+        0x20000,
+        0x3FFFD,
+    ),  # Han extensions B and later, whole planes: newer characters than this Python knows
 )
-_JOINERS = (0x00AD, 0x200C, 0x200D, 0x2060, 0xFF9E, 0xFF9F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+_JOINERS = (
+    0x00AD,
+    0x200C,
+    0x200D,
+    0x2060,
+    0xFF9E,
+    0xFF9F,
+    *range(0xFE00, 0xFE10),
+    *range(0xE0100, 0xE01F0),
+)
 _LAST_ASSIGNED = 0x20000  # below it categories are looked up; above lie Han, joiners, private use
 
 
@@ -64,7 +79,9 @@ def char_classes() -> np.ndarray:
         if char.isspace():
             table[code_point] = SPACE
         else:
-            table[code_point] = CONNECTOR if category == "Pc" else of_category.get(category[0], OTHER)
+            table[code_point] = (
+                CONNECTOR if category == "Pc" else of_category.get(category[0], OTHER)
+            )
     table[list(map(ord, "'’"))] = APOSTROPHE
     table[list(_JOINERS)] = MARK
     for first, last in _UNSEGMENTED_BLOCKS:
@@ -72,7 +89,10 @@ def char_classes() -> np.ndarray:
             table[first : last + 1] = UNSEGMENTED
             continue
         for code_point in range(first, last + 1):
-            if unicodedata.category(chr(code_point)) in ("Lo", "Lm", "Nl") and table[code_point] != MARK:
+            if (
+                unicodedata.category(chr(code_point)) in ("Lo", "Lm", "Nl")
+                and table[code_point] != MARK
+            ):
                 table[code_point] = UNSEGMENTED
     table.setflags(write=False)
     return table
@@ -97,7 +117,8 @@ def fold_table() -> np.ndarray:
 
 @njit(cache=True, nogil=True, forceinline=True)
 def decode(buf, pos, end):  # type: ignore[no-untyped-def]
-    """(code point, next position) of valid UTF-8 at `pos` < `end`; a cut or impossible sequence is U+FFFD, one byte long."""
+    """(code point, next position) of valid UTF-8 at `pos` < `end`; a cut or impossible sequence is
+    U+FFFD, one byte long."""
     lead = np.int64(buf[pos])
     if lead < 0x80:
         return lead, pos + 1
@@ -107,7 +128,9 @@ def decode(buf, pos, end):  # type: ignore[no-untyped-def]
         return REPLACEMENT, pos + 1
     if lead < 0xF0:
         if pos + 2 < end:
-            return ((lead & 0x0F) << 12) | ((np.int64(buf[pos + 1]) & 0x3F) << 6) | (np.int64(buf[pos + 2]) & 0x3F), pos + 3
+            return ((lead & 0x0F) << 12) | ((np.int64(buf[pos + 1]) & 0x3F) << 6) | (
+                np.int64(buf[pos + 2]) & 0x3F
+            ), pos + 3
         return REPLACEMENT, pos + 1
     if pos + 3 < end:
         high = ((lead & 0x07) << 18) | ((np.int64(buf[pos + 1]) & 0x3F) << 12)
@@ -123,7 +146,8 @@ _HASH_PRIME = np.uint64(0x100000001B3)
 
 @njit(cache=True, nogil=True)
 def mix64(value):  # type: ignore[no-untyped-def]
-    """A bijection of uint64 in which every input bit reaches every output bit (the finaliser of SplitMix64)."""
+    """A bijection of uint64 in which every input bit reaches every output bit (the finaliser of
+    SplitMix64)."""
     value = np.uint64(value)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -132,10 +156,11 @@ def mix64(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def next_unit(buf, pos, end, classes, folds):  # type: ignore[no-untyped-def]
-    """The first unit at or after `pos`: (start, stop, hash) with byte offsets; start == end where there is none.
+    """The first unit at or after `pos`: (start, stop, hash) with byte offsets; start == end where
+    there is none.
 
-    The hash is 64-bit FNV-1a over folded code points, mixed. Calls with `pos = stop` walk the text, three times as fast where
-    they give not arrays but `pointers`.
+    The hash is 64-bit FNV-1a over folded code points, mixed. Calls with `pos = stop` walk the text,
+    three times as fast where they give not arrays but `pointers`.
     """
     start, after, kind, code_point = end, end, OTHER, np.int64(0)
     while pos < end:
@@ -177,7 +202,8 @@ def next_unit(buf, pos, end, classes, folds):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def document_units(buf, begin, end, classes, folds, starts, stops, hashes):  # type: ignore[no-untyped-def]
-    """Write the units of the text in buf[begin:end] into int64, int64 and uint64 arrays; returns how many.
+    """Write the units of the text in buf[begin:end] into int64, int64 and uint64 arrays; returns
+    how many.
 
     The arrays need room for one unit per byte. Offsets are positions in `buf`.
     """

@@ -1,11 +1,13 @@
-"""Texts without what was cut, and with replacements for what must not stand there: a merge of edits, and one walk over buffers.
+"""Texts without what was cut, and with replacements for what must not stand there: a merge of
+edits, and one walk over buffers.
 
-Edits are byte ranges, overlapping or not. Cuts win: a replacement inside a cut is not written; one that only reaches into a cut
-is written, because a rest of what it replaces must never stay. Overlapping replacements become one range with one replacement,
-that of the lowest class, and of the first among equals.
+Edits are byte ranges, overlapping or not. Cuts win: a replacement inside a cut is not written; one
+that only reaches into a cut is written, because a rest of what it replaces must never stay.
+Overlapping replacements become one range with one replacement, that of the lowest class, and of the
+first among equals.
 
-Merged edits are disjoint, in order, and know their replacement or -1: sizes follow from them without the text. Cost: a pass over
-the edits, which the caller has sorted, and a copy of the bytes.
+Merged edits are disjoint, in order, and know their replacement or -1: sizes follow from them
+without the text. Cost: a pass over the edits, which the caller has sorted, and a copy of the bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ CUT = 0
 
 @njit(cache=True, nogil=True)
 def merge_edits(lengths, edit_begins, edits, merged, merged_begins):  # type: ignore[no-untyped-def]
-    """Fill `merged` (start, end, replacement) and its begins by document; -1, or the document with an edit outside of its text.
+    """Fill `merged` (start, end, replacement) and its begins by document; -1, or the document with
+    an edit outside of its text.
 
-    edits: int64[num, 4] of (start, end, class, replacement), sorted by start and class within a document, whose edits are
-    edit_begins[d] to edit_begins[d + 1]. `merged` has room for as many rows.
+    edits: int64[num, 4] of (start, end, class, replacement), sorted by start and class within a
+    document, whose edits are edit_begins[d] to edit_begins[d + 1]. `merged` has room for as many
+    rows.
     """
     most = 0
     for d in range(len(lengths)):
@@ -59,7 +63,8 @@ def merge_edits(lengths, edit_begins, edits, merged, merged_begins):  # type: ig
             else:
                 start, stop, replacement = groups[group, 0], groups[group, 1], groups[group, 3]
                 group += 1
-            # What is over already is inside of a range taken before: cuts lie in replacements and replacements in cuts.
+            # What is over already is inside of a range taken before: cuts lie in replacements and
+            # replacements in cuts.
             if stop > pos:
                 merged[at, 0], merged[at, 1], merged[at, 2] = max(start, pos), stop, replacement
                 at, pos = at + 1, stop
@@ -68,19 +73,28 @@ def merge_edits(lengths, edit_begins, edits, merged, merged_begins):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def apply_edits(buf, begins, merged_begins, merged, replacements, replacement_begins, out, out_begins):  # type: ignore[no-untyped-def]
-    """Write the edited documents into `out`, whose begins are given; -1, or the document with an edit inside of a character."""
+def apply_edits(  # type: ignore[no-untyped-def]
+    buf, begins, merged_begins, merged, replacements, replacement_begins, out, out_begins
+):
+    """Write the edited documents into `out`, whose begins are given; -1, or the document with an
+    edit inside of a character."""
     for d in range(len(begins) - 1):
         at, pos, end = out_begins[d], begins[d], begins[d + 1]
         for m in range(merged_begins[d], merged_begins[d + 1]):
-            start, stop, replacement = begins[d] + merged[m, 0], begins[d] + merged[m, 1], merged[m, 2]
+            start, stop, replacement = (
+                begins[d] + merged[m, 0],
+                begins[d] + merged[m, 1],
+                merged[m, 2],
+            )
             if (buf[start] & 0xC0) == 0x80 or (stop < end and (buf[stop] & 0xC0) == 0x80):
                 return d
             for i in range(start - pos):
                 out[at + i] = buf[pos + i]
             at += start - pos
             if replacement >= 0:
-                for i in range(replacement_begins[replacement], replacement_begins[replacement + 1]):
+                for i in range(
+                    replacement_begins[replacement], replacement_begins[replacement + 1]
+                ):
                     out[at] = replacements[i]
                     at += 1
             pos = stop

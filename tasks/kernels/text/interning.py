@@ -1,10 +1,13 @@
-"""Small numbers for equal things: byte spans and pairs of numbers, exactly, in time linear in their count.
+"""Small numbers for equal things: byte spans and pairs of numbers, exactly, in time linear in their
+count.
 
-Open addressing with linear probing. A slot is an id of four bytes, so that the table of a small document, a small region at
-the beginning of one that serves all, is emptied and looked up in the nearest cache. Whether a thing is new nobody can foresee, so
-what is looked up is first written among the known ones, under the next id; an empty slot reads as that id, and new and known
-things take the same way. The key of a pair or of a span under 8 bytes is its content; longer spans of equal hash are compared
-byte by byte. So equal ids mean equal content: collisions cost time, never truth.
+Open addressing with linear probing. A slot is an id of four bytes, so that the table of a small
+document, a small region at the beginning of one that serves all, is emptied and looked up in the
+nearest cache. Whether a thing is new nobody can foresee, so what is looked up is first written
+among the known ones, under the next id; an empty slot reads as that id, and new and known things
+take the same way. The key of a pair or of a span under 8 bytes is its content; longer spans of
+equal hash are compared byte by byte. So equal ids mean equal content: collisions cost time, never
+truth.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ def mixed_words(buf, start, stop, key, prime):  # type: ignore[no-untyped-def]
     """A key mixed with the bytes of a span of 8 or more, eight at a time."""
     pos = start
     while pos < stop:
-        # The last eight bytes overlap the ones before: any eight are as good, and equal spans overlap equally.
+        # The last eight bytes overlap the ones before: any eight are as good, and equal spans
+        # overlap equally.
         pos = pos if pos < stop - 8 else stop - 8
         key = (key ^ load_word(buf, pos)) * prime
         key ^= key >> np.uint64(29)
@@ -67,7 +71,8 @@ def mixed_words(buf, start, stop, key, prime):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, forceinline=True)
 def span_key(buf, start, stop):  # type: ignore[no-untyped-def]
-    """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of them with the top bit set."""
+    """64 bits for buf[start:stop]: its length and bytes where it has fewer than 8, else a hash of
+    them with the top bit set."""
     if start + 8 <= len(buf):
         return padded_key(buf, start, stop)
     word = np.uint64(stop - start) << np.uint64(56)
@@ -89,10 +94,11 @@ def padded_key(buf, start, stop):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, forceinline=True)
 def intern_span(buf, start, stop, key, starts, stops, keys, count, table, mask):  # type: ignore[no-untyped-def]
-    """The id of buf[start:stop], whose `span_key` is `key`, among `count` known spans; it is `count` where it is new.
+    """The id of buf[start:stop], whose `span_key` is `key`, among `count` known spans; it is
+    `count` where it is new.
 
-    starts, stops, keys: of each id, with room for one more than there are. The caller then raises `count`; `mask` is what
-    `clear_table` gave for all spans there can be.
+    starts, stops, keys: of each id, with room for one more than there are. The caller then raises
+    `count`; `mask` is what `clear_table` gave for all spans there can be.
     """
     starts[count], stops[count], keys[count] = start, stop, key
     slot = first_slot(key, mask)
@@ -131,7 +137,8 @@ def pair_key(first, second):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, forceinline=True)
 def first_slot(key, mask):  # type: ignore[no-untyped-def]
     """Where to look for a key first."""
-    # Both halves of the key reach the upper half of the product, and the upper half is what is taken.
+    # Both halves of the key reach the upper half of the product, and the upper half is what is
+    # taken.
     return np.int64(((key ^ (key >> HALF)) * PRIME) >> HALF) & np.int64(mask)
 
 

@@ -1,7 +1,8 @@
 """Where are the lines or paragraphs of a text, and is anything left when some of them go?
 
-A line is what stands between newlines, trimmed of white space; a blank one is none. A paragraph is a run of lines without a blank
-one between. A piece reaches to where the next one begins: what is cut takes its own line end and blank lines along.
+A line is what stands between newlines, trimmed of white space; a blank one is none. A paragraph is
+a run of lines without a blank one between. A piece reaches to where the next one begins: what is
+cut takes its own line end and blank lines along.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _NEWLINE = ord("\n")
 
 @njit(cache=True, nogil=True)
 def find_pieces(texts, begins, rows, by_line, min_units, classes, folds):  # type: ignore[no-untyped-def]
-    """Pieces of at least `min_units` units in texts `rows`: place in rows, and start, stop and reach in buf."""
+    """Pieces of at least `min_units` units in texts `rows`: place in rows, and start, stop and
+    reach in buf."""
     # Helpers are given where arrays lie: each call with an array counts its references.
     buf, classes, folds = pointers((texts, classes, folds))
     room = 1024
@@ -48,7 +50,9 @@ def find_pieces(texts, begins, rows, by_line, min_units, classes, folds):  # typ
                 continue
             if last_reach >= 0:
                 reaches[last_reach] = start
-                if not _has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
+                if not _has_units(
+                    buf, starts[last_reach], stops[last_reach], min_units, classes, folds
+                ):
                     count -= 1
             if count == room:
                 room *= 2
@@ -58,14 +62,22 @@ def find_pieces(texts, begins, rows, by_line, min_units, classes, folds):  # typ
             last_reach = count
             count += 1
             open_piece = True
-        if last_reach >= 0 and not _has_units(buf, starts[last_reach], stops[last_reach], min_units, classes, folds):
+        if last_reach >= 0 and not _has_units(
+            buf, starts[last_reach], stops[last_reach], min_units, classes, folds
+        ):
             count -= 1
-    return owners[:count].copy(), starts[:count].copy(), stops[:count].copy(), reaches[:count].copy()
+    return (
+        owners[:count].copy(),
+        starts[:count].copy(),
+        stops[:count].copy(),
+        reaches[:count].copy(),
+    )
 
 
 @inner
 def _trim(buf, start, stop, classes):  # type: ignore[no-untyped-def]
-    """(start, stop) of a span without the white space around it; start == stop where it is blank."""
+    """(start, stop) of a span without the white space around it; start == stop where it is
+    blank."""
     while start < stop:
         c, after = decode(buf, start, stop)
         if classes[c] != SPACE:
@@ -97,7 +109,8 @@ def _has_units(buf, start, stop, at_least, classes, folds):  # type: ignore[no-u
 
 @njit(cache=True, nogil=True)
 def has_rest(texts, begins, rows, starts, ends, firsts, classes):  # type: ignore[no-untyped-def]
-    """For each document, whether a part of a unit stands outside of its cuts, of which i's are firsts[i] .. firsts[i + 1].
+    """For each document, whether a part of a unit stands outside of its cuts, of which i's are
+    firsts[i] .. firsts[i + 1].
 
     rows, starts, ends: of each cut; offsets are within the text, ordered and disjoint.
     """
@@ -120,12 +133,15 @@ def has_rest(texts, begins, rows, starts, ends, firsts, classes):  # type: ignor
 
 @njit(cache=True, nogil=True)
 def subtract(ranges, holes):  # type: ignore[no-untyped-def]
-    """What is left of `ranges` outside of `holes`: int64[n, 3] of (document, start, end), ordered and disjoint, all three."""
+    """What is left of `ranges` outside of `holes`: int64[n, 3] of (document, start, end), ordered
+    and disjoint, all three."""
     left = np.empty((len(ranges) + len(holes), 3), np.int64)
     count, hole = 0, 0
     for i in range(len(ranges)):
         document, start, end = ranges[i]
-        while hole < len(holes) and (holes[hole, 0] < document or (holes[hole, 0] == document and holes[hole, 2] <= start)):
+        while hole < len(holes) and (
+            holes[hole, 0] < document or (holes[hole, 0] == document and holes[hole, 2] <= start)
+        ):
             hole += 1
         at = hole  # a hole may reach into the next range too
         while at < len(holes) and holes[at, 0] == document and holes[at, 1] < end:

@@ -1,6 +1,7 @@
 """How many letters of each script does the beginning of each text have?
 
-In: Arrow buffers. Out: counts by tasks.definitions.scripts.SCRIPTS. Cost: one decode per character of the prefix, ASCII eight at a time.
+In: Arrow buffers. Out: counts by tasks.definitions.scripts.SCRIPTS. Cost: one decode per character
+of the prefix, ASCII eight at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from tasks.kernels.text.bitmaps import count_ones, trailing_zeros
 from tasks.kernels.text.chars import NUM_CODE_POINTS, decode
 
 _HIGH, _EACH = np.uint64(0x8080808080808080), np.uint64(0x0101010101010101)
-_SMALL, _BEFORE_A, _BEHIND_Z = np.uint64(0x20) * _EACH, np.uint64(0x80 - 0x61) * _EACH, np.uint64(0x80 - 0x7B) * _EACH
+_SMALL, _BEFORE_A, _BEHIND_Z = (
+    np.uint64(0x20) * _EACH,
+    np.uint64(0x80 - 0x61) * _EACH,
+    np.uint64(0x80 - 0x7B) * _EACH,
+)
 
 
 @lru_cache(maxsize=1)
@@ -30,16 +35,36 @@ def script_table() -> np.ndarray:
     return table
 
 
-def count_scripts(buf: np.ndarray, offsets: np.ndarray, max_chars: int) -> tuple[np.ndarray, np.ndarray]:
-    """int32[documents, len(SCRIPTS)]: characters of each script among the first `max_chars` of each text, and where those end."""
-    counts, ends = np.zeros((len(offsets) - 1, len(SCRIPTS)), np.int32), np.zeros(len(offsets) - 1, np.int64)
-    _count(buf, offsets, max_chars, script_table(), counts.reshape(-1), ends, len(SCRIPTS), SCRIPTS.index("LATIN"))
+def count_scripts(
+    buf: np.ndarray, offsets: np.ndarray, max_chars: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """int32[documents, len(SCRIPTS)]: characters of each script among the first `max_chars` of each
+    text, and where those end."""
+    counts, ends = (
+        np.zeros((len(offsets) - 1, len(SCRIPTS)), np.int32),
+        np.zeros(len(offsets) - 1, np.int64),
+    )
+    _count(
+        buf,
+        offsets,
+        max_chars,
+        script_table(),
+        counts.reshape(-1),
+        ends,
+        len(SCRIPTS),
+        SCRIPTS.index("LATIN"),
+    )
     return counts, ends
 
 
 @njit(cache=True, nogil=True)
 def _count(buf, offsets, max_chars, table, counts, ends, num_scripts, latin):  # type: ignore[no-untyped-def]
-    text, size, scripts, counted = pointers(buf), np.int64(buf.size), pointers(table), pointers(counts)
+    text, size, scripts, counted = (
+        pointers(buf),
+        np.int64(buf.size),
+        pointers(table),
+        pointers(counts),
+    )
     for d in range(len(offsets) - 1):
         pos, end, left = np.int64(offsets[d]), np.int64(offsets[d + 1]), np.int64(max_chars)
         row, ascii_letters, ascii_others = d * num_scripts, np.int64(0), np.int64(0)

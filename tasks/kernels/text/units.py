@@ -1,8 +1,9 @@
 """Which units of a document are equal, and what do they say of it?
 
-A unit of up to 15 bytes is two numbers: its first eight bytes, and the rest with its length. The second, multiplied, is added to
-the first without carries for its key, so equal keys and equal second numbers mean equal units and no byte is compared. What
-depends on a unit alone is measured once for all its copies.
+A unit of up to 15 bytes is two numbers: its first eight bytes, and the rest with its length. The
+second, multiplied, is added to the first without carries for its key, so equal keys and equal
+second numbers mean equal units and no byte is compared. What depends on a unit alone is measured
+once for all its copies.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ import numpy as np
 
 from tasks.kernels import inlined, inner
 from tasks.kernels.text.addresses import load_word
-from tasks.kernels.text.bitmaps import IS_UNSEGMENTED, LETTERS, TAILS, bits_from, class_at, count_ones
+from tasks.kernels.text.bitmaps import (
+    IS_UNSEGMENTED,
+    LETTERS,
+    TAILS,
+    bits_from,
+    class_at,
+    count_ones,
+)
 from tasks.kernels.text.interning import clear_table, first_slot, known_id, mixed_words, same_bytes
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
@@ -23,7 +31,8 @@ _LONG_BYTES = 16
 
 @inlined
 def unit_key(buf, start, stop):  # type: ignore[no-untyped-def]
-    """(key, rest) of buf[start:stop]; with a rest of _LONG, spans of equal keys may differ. Reads 16 bytes."""
+    """(key, rest) of buf[start:stop]; with a rest of _LONG, spans of equal keys may differ. Reads
+    16 bytes."""
     length = stop - start
     if length < _LONG_BYTES:
         behind = length - 8 if length > 8 else 0
@@ -39,10 +48,10 @@ def unit_key(buf, start, stop):  # type: ignore[no-untyped-def]
 def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars_of, table):  # type: ignore[no-untyped-def]
     """Number the units that start and stop at `places`.
 
-    Fills spans: starts, stops, keys and rests by id; units: ids, characters in the units before each (one entry more than units)
-    and counts by id; chars_of: characters by id.
-    Returns the number of distinct units, and the counts (unsegmented and alphabetic units, characters of segmented units and of
-    the longest).
+    Fills spans: starts, stops, keys and rests by id; units: ids, characters in the units before
+    each (one entry more than units) and counts by id; chars_of: characters by id. Returns the
+    number of distinct units, and the counts (unsegmented and alphabetic units, characters of
+    segmented units and of the longest).
     """
     unit_starts, unit_stops = places
     starts, stops, keys, rests = spans
@@ -52,13 +61,21 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
         start, stop = unit_starts[i], unit_stops[i]
         key, rest = unit_key(buf, start, stop)
         slot = first_slot(key, mask)
-        starts[num_ids], stops[num_ids], keys[num_ids], rests[num_ids], counts[num_ids] = start, stop, key, rest, 0
+        starts[num_ids], stops[num_ids], keys[num_ids], rests[num_ids], counts[num_ids] = (
+            start,
+            stop,
+            key,
+            rest,
+            0,
+        )
         while True:
             found = known_id(table, slot, num_ids)
             if (keys[found] ^ key) | (rests[found] ^ rest) == 0:
                 if rest != _LONG or found == num_ids:
                     break
-                if stops[found] - starts[found] == stop - start and same_bytes(buf, starts[found], start, stop - start):
+                if stops[found] - starts[found] == stop - start and same_bytes(
+                    buf, starts[found], start, stop - start
+                ):
                     break
             slot = (slot + 1) & mask
         table[slot] = found

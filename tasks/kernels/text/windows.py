@@ -1,8 +1,10 @@
-"""Which runs of units might occur twice? Anchors, few and local; and the windows that stand on chosen anchors.
+"""Which runs of units might occur twice? Anchors, few and local; and the windows that stand on
+chosen anchors.
 
-A window is `size` units in a row. Its anchor is the least hash among its runs of `ANCHOR_UNITS` units (winnowing: Schleimer,
-Wilkerson, Aiken 2003), so equal windows have equal anchors, and neighbours mostly share one: about 2 / (size - ANCHOR_UNITS + 2)
-anchors a unit. A window whose anchor occurs once in the corpus occurs once. The key of a window is two polynomials in its unit
+A window is `size` units in a row. Its anchor is the least hash among its runs of `ANCHOR_UNITS`
+units (winnowing: Schleimer, Wilkerson, Aiken 2003), so equal windows have equal anchors, and
+neighbours mostly share one: about 2 / (size - ANCHOR_UNITS + 2) anchors a unit. A window whose
+anchor occurs once in the corpus occurs once. The key of a window is two polynomials in its unit
 hashes modulo 2^64 with different bases, mixed: 128 bits.
 """
 
@@ -19,7 +21,8 @@ _BASE_ONE, _BASE_TWO = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED
 
 @njit(cache=True, nogil=True)
 def anchor_places(units, count, size, grams, places):  # type: ignore[no-untyped-def]
-    """For each window of units[:count] the place of its anchor, in `places`; hashes by place in `grams`. Returns the windows.
+    """For each window of units[:count] the place of its anchor, in `places`; hashes by place in
+    `grams`. Returns the windows.
 
     Among equal least hashes the last one is the anchor.
     """
@@ -53,7 +56,9 @@ def find_anchors(buf, begins, rows, size, tables, scratch):  # type: ignore[no-u
     anchors = np.empty(1024, np.uint64)
     found = 0
     for row in rows:
-        count = document_units(buf, begins[row], begins[row + 1], classes, folds, starts, stops, units)
+        count = document_units(
+            buf, begins[row], begins[row + 1], classes, folds, starts, stops, units
+        )
         num_windows = anchor_places(units, count, size, grams, places)
         if found + num_windows > anchors.size:
             larger = np.empty(2 * (found + num_windows), np.uint64)
@@ -72,7 +77,8 @@ def find_anchors(buf, begins, rows, size, tables, scratch):  # type: ignore[no-u
 def find_windows(buf, begins, rows, size, chosen, tables, scratch):  # type: ignore[no-untyped-def]
     """Windows of texts `rows` whose anchor is in `chosen` (sorted).
 
-    Returns keys uint64[windows, 2], and int64[windows, 4]: place in rows, first unit, start and end as bytes of the text.
+    Returns keys uint64[windows, 2], and int64[windows, 4]: place in rows, first unit, start and end
+    as bytes of the text.
     """
     classes, folds = tables
     starts, stops, units, grams, places = scratch
@@ -83,7 +89,9 @@ def find_windows(buf, begins, rows, size, chosen, tables, scratch):  # type: ign
         leaving_one, leaving_two = uint64(leaving_one * _BASE_ONE), uint64(leaving_two * _BASE_TWO)
     for i in range(rows.size):
         begin = begins[rows[i]]
-        count = document_units(buf, begin, begins[rows[i] + 1], classes, folds, starts, stops, units)
+        count = document_units(
+            buf, begin, begins[rows[i] + 1], classes, folds, starts, stops, units
+        )
         num_windows = anchor_places(units, count, size, grams, places)
         before, hot = -1, False
         one, two = uint64(0), uint64(0)
@@ -98,18 +106,29 @@ def find_windows(buf, begins, rows, size, chosen, tables, scratch):  # type: ign
                 hot = at < chosen.size and chosen[at] == grams[before]
             if hot:
                 if found == len(keys):
-                    more_keys, more = np.empty((2 * found, 2), np.uint64), np.empty((2 * found, 4), np.int64)
+                    more_keys, more = (
+                        np.empty((2 * found, 2), np.uint64),
+                        np.empty((2 * found, 4), np.int64),
+                    )
                     more_keys[:found], more[:found] = keys, where
                     keys, where = more_keys, more
                 keys[found, 0], keys[found, 1] = mix64(one), mix64(two)
                 where[found, 0], where[found, 1] = i, window
-                where[found, 2], where[found, 3] = starts[window] - begin, stops[window + size - 1] - begin
+                where[found, 2], where[found, 3] = (
+                    starts[window] - begin,
+                    stops[window + size - 1] - begin,
+                )
                 found += 1
-            one, two = uint64(one - units[window] * leaving_one), uint64(two - units[window] * leaving_two)
+            one, two = (
+                uint64(one - units[window] * leaving_one),
+                uint64(two - units[window] * leaving_two),
+            )
     return keys[:found].copy(), where[:found].copy()
 
 
-def make_scratch(begins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def make_scratch(
+    begins: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Room for the units of the longest text: starts, stops, hashes, runs and places."""
     room = int(np.diff(begins).max(initial=0)) + 1
     return (

@@ -1,13 +1,16 @@
-"""From UTF-8 to token ids by byte-level BPE or WordPiece: cut into pre-tokens, look each up, cut those not met before.
+"""From UTF-8 to token ids by byte-level BPE or WordPiece: cut into pre-tokens, look each up, cut
+those not met before.
 
-The cuts are the expressions of `tasks.tokenizer.pretokenizers`, written out as a walk over code points; `limits` (int64[5]) bounds runs
-of letters, digits, signs, line ends after signs, and spaces. Character classes come from the expressions' own engine. A pre-
-token that is in the table costs a hash and a comparison; a new one is merged by the definition, lowest rank first and leftmost
-of equals, quadratic in its length, which is why documents with a pre-token above MAX_MERGED_BYTES are left to the caller. For
-WordPiece it is cut by walks through a tree of pieces, each at most as long as the longest piece.
+The cuts are the expressions of `tasks.tokenizer.pretokenizers`, written out as a walk over code
+points; `limits` (int64[5]) bounds runs of letters, digits, signs, line ends after signs, and
+spaces. Character classes come from the expressions' own engine. A pre- token that is in the table
+costs a hash and a comparison; a new one is merged by the definition, lowest rank first and leftmost
+of equals, quadratic in its length, which is why documents with a pre-token above MAX_MERGED_BYTES
+are left to the caller. For WordPiece it is cut by walks through a tree of pieces, each at most as
+long as the longest piece.
 
-The table maps the bytes of a pre-token to its ids, exactly: equal hashes are compared byte by byte. It takes what fits and then
-no more; the caller empties it between batches.
+The table maps the bytes of a pre-token to its ids, exactly: equal hashes are compared byte by byte.
+It takes what fits and then no more; the caller empties it between batches.
 """
 
 from __future__ import annotations
@@ -66,7 +69,8 @@ def _contraction(buf, pos, end, lower_only):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, no_cpython_wrapper=True)
 def _blanks(buf, pos, end, classes, limit, as_gpt2):  # type: ignore[no-untyped-def]
-    """Where a pre-token of white space ends: behind the last line end, else before the last blank of a run that goes on."""
+    """Where a pre-token of white space ends: behind the last line end, else before the last blank
+    of a run that goes on."""
     count, place, before, last_line_end = 0, pos, pos, 0
     while place < end:
         code, after = decode(buf, place, end)
@@ -125,7 +129,8 @@ def _merge(buf, start, stop, byte_ids, pair_keys, pair_ranks, pair_ids, ids):  #
     for i in range(count):
         ids[i] = byte_ids[buf[start + i]]
     mask = len(pair_keys) - 1
-    # The rank and product of each pair with the next symbol, kept beside the symbols so that a merge looks up two pairs only.
+    # The rank and product of each pair with the next symbol, kept beside the symbols so that a
+    # merge looks up two pairs only.
     ranks = np.empty(count, np.int64)
     products = np.empty(count, np.int32)
     for i in range(count - 1):
@@ -152,7 +157,8 @@ def _merge(buf, start, stop, byte_ids, pair_keys, pair_ranks, pair_ids, ids):  #
 
 @njit(cache=True, nogil=True, no_cpython_wrapper=True)
 def _longest_pieces(buf, start, stop, edge_keys, edge_ids, node_tokens, ids):  # type: ignore[no-untyped-def]
-    """Write the ids of a pre-token, the longest piece each time; returns how many. Every byte must be a piece."""
+    """Write the ids of a pre-token, the longest piece each time; returns how many. Every byte must
+    be a piece."""
     mask, count, pos = len(edge_keys) - 1, 0, start
     node = np.int32(WORD_ROOT)
     while pos < stop:
@@ -199,7 +205,8 @@ def fill_pairs(left, right, products, keys, ranks, ids):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True, no_cpython_wrapper=True, inline="always")
 def _find(buf, start, stop, hashes, words, word_bytes):  # type: ignore[no-untyped-def]
-    """(slot, whether the bytes are there). `words` (slots, 3): place and length in bytes, place in ids; 0 length is empty."""
+    """(slot, whether the bytes are there). `words` (slots, 3): place and length in bytes, place in
+    ids; 0 length is empty."""
     key = span_key(buf, start, stop)
     mask = len(hashes) - 1
     slot = np.int64(mix64(key) & np.uint64(mask))
@@ -224,13 +231,19 @@ def remember(buf, start, stop, ids, num_ids, hashes, words, id_counts, word_byte
     size = stop - start
     if size > MAX_REMEMBERED_BYTES or 2 * (state[NUM_WORDS] + 1) > len(hashes):
         return
-    if state[NUM_WORD_BYTES] + size > len(word_bytes) or state[NUM_WORD_IDS] + num_ids > len(word_ids):
+    if state[NUM_WORD_BYTES] + size > len(word_bytes) or state[NUM_WORD_IDS] + num_ids > len(
+        word_ids
+    ):
         return
     slot, there = _find(buf, start, stop, hashes, words, word_bytes)
     if there:
         return
     hashes[slot] = span_key(buf, start, stop)
-    words[slot, 0], words[slot, 1], words[slot, 2] = state[NUM_WORD_BYTES], size, state[NUM_WORD_IDS]
+    words[slot, 0], words[slot, 1], words[slot, 2] = (
+        state[NUM_WORD_BYTES],
+        size,
+        state[NUM_WORD_IDS],
+    )
     id_counts[slot] = num_ids
     for i in range(size):
         word_bytes[state[NUM_WORD_BYTES] + i] = buf[start + i]
@@ -246,11 +259,13 @@ def encode_documents(  # type: ignore[no-untyped-def]
     buf, begins, classes, limits, as_gpt2, byte_ids, pair_keys, pair_ranks, pair_ids, node_tokens,
     hashes, words, id_counts, word_bytes, word_ids, state, out, out_ends,
 ):  # fmt: skip
-    """Write the ids of documents buf[begins[d]:begins[d + 1]] to `out` (int32, one place per byte), one after another.
+    """Write the ids of documents buf[begins[d]:begins[d + 1]] to `out` (int32, one place per byte),
+    one after another.
 
-    `out_ends` (int64 per document) gets the place behind each document's last id, or its negative where the document was left
-    out for a pre-token that is too long. `node_tokens` (int32, -1 where a node of the tree is no piece) is empty for BPE, else
-    pairs are (node, byte) and their products nodes.
+    `out_ends` (int64 per document) gets the place behind each document's last id, or its negative
+    where the document was left out for a pre-token that is too long. `node_tokens` (int32, -1 where
+    a node of the tree is no piece) is empty for BPE, else pairs are (node, byte) and their products
+    nodes.
     """
     merged = np.empty(MAX_MERGED_BYTES, np.int32)
     count = 0
@@ -273,13 +288,29 @@ def encode_documents(  # type: ignore[no-untyped-def]
                         count += 1
             if not there:
                 if len(node_tokens):
-                    num_ids = _longest_pieces(buf, pos, stop, pair_keys, pair_ids, node_tokens, merged)
+                    num_ids = _longest_pieces(
+                        buf, pos, stop, pair_keys, pair_ids, node_tokens, merged
+                    )
                 else:
-                    num_ids = _merge(buf, pos, stop, byte_ids, pair_keys, pair_ranks, pair_ids, merged)
+                    num_ids = _merge(
+                        buf, pos, stop, byte_ids, pair_keys, pair_ranks, pair_ids, merged
+                    )
                 for i in range(num_ids):
                     out[count] = merged[i]
                     count += 1
-                remember(buf, pos, stop, merged, num_ids, hashes, words, id_counts, word_bytes, word_ids, state)
+                remember(
+                    buf,
+                    pos,
+                    stop,
+                    merged,
+                    num_ids,
+                    hashes,
+                    words,
+                    id_counts,
+                    word_bytes,
+                    word_ids,
+                    state,
+                )
             pos = stop
         if too_long:
             count = first

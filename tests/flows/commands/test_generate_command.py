@@ -14,7 +14,9 @@ from tests.flows.conftest import RunCli
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-def test_generate_samples_as_the_evaluation_does(run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_samples_as_the_evaluation_does(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tasks.evaluation import generate
 
     asked: dict[str, Any] = {}
@@ -25,11 +27,24 @@ def test_generate_samples_as_the_evaluation_does(run_cli: RunCli, monkeypatch: p
 
     monkeypatch.setattr(generate, "generate_text", answer)
     assert run_cli("train")["code"] == 0
-    settings = ["evaluate.seed=2", "evaluate.top_k=7", "evaluate.temperature=0.5", "evaluate.max_new_tokens=9"]
+    settings = [
+        "evaluate.seed=2",
+        "evaluate.top_k=7",
+        "evaluate.temperature=0.5",
+        "evaluate.max_new_tokens=9",
+    ]
     result = run_cli("generate", "Once", *settings, "evaluate.device=cpu")
     params = SamplingParams(temperature=0.5, top_k=7, top_p=0.95, seed=2)
-    assert result["code"] == 0 and asked == {"prompt": "Once", "params": params, "limit": 9, "device": "cpu"}
-    assert "stops after 3 of evaluate.max_new_tokens (9) tokens: the model's max_seq_len is full" in result["err"]
+    assert result["code"] == 0 and asked == {
+        "prompt": "Once",
+        "params": params,
+        "limit": 9,
+        "device": "cpu",
+    }
+    assert (
+        "stops after 3 of evaluate.max_new_tokens (9) tokens: the model's max_seq_len is full"
+        in result["err"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,15 +69,27 @@ def test_a_prompt_may_be_any_text(words: list[str], prompt: str, overrides: list
 
 
 @pytest.mark.parametrize(
-    ("given", "prompt"), [(b"", ""), (b"\n", ""), ("caf\u00e9\n".encode(), "caf\u00e9"), (b"a\n\nb=c\n\n", "a\n\nb=c\n")]
+    ("given", "prompt"),
+    [
+        (b"", ""),
+        (b"\n", ""),
+        ("caf\u00e9\n".encode(), "caf\u00e9"),
+        (b"a\n\nb=c\n\n", "a\n\nb=c\n"),
+    ],
 )
-def test_a_prompt_may_come_from_stdin(given: bytes, prompt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_may_come_from_stdin(
+    given: bytes, prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "ascii"))
     assert read_prompt(["-", "run=demo"]) == (prompt, ["run=demo"])
 
 
-def test_a_prompt_on_stdin_that_is_not_utf8_is_one_line(run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_on_stdin_that_is_not_utf8_is_one_line(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9")))
     result = run_cli("generate", "-")
-    assert result["code"] == 2 and "stdin is not UTF-8 (byte 0xe9 at 3); convert it" in result["err"]
+    assert (
+        result["code"] == 2 and "stdin is not UTF-8 (byte 0xe9 at 3); convert it" in result["err"]
+    )
     assert "rename" not in result["err"] and len(result["err"].splitlines()) == 1

@@ -1,4 +1,5 @@
-"""`gc` removes what this store made and no recent run needs, and nothing else, whatever lies in and beside the store."""
+"""`gc` removes what this store made and no recent run needs, and nothing else, whatever lies in and
+beside the store."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def process_part(part: Part, directory: Path, config: object) -> dict[str, int]:
 
 
 def make_store(root: Path) -> Store:
-    """Two artifacts of two stages, with parts, unfinished work and a fetched file, which no run refers to."""
+    """Two artifacts of two stages, with parts, unfinished work and a fetched file, which no run
+    refers to."""
     store = Store(root)
     mark_store(store)
     for stage in ("ingest", "train"):
@@ -38,7 +40,9 @@ def make_store(root: Path) -> Store:
             with store.hold(node, print) as out:
                 (out / "model").mkdir()
                 (out / "model" / "weights.txt").write_text("weights")
-                PartRunner(store.parts_dir(node))(process_part, [Part("a", f"{key}{key}", {})], None, out)
+                PartRunner(store.parts_dir(node))(
+                    process_part, [Part("a", f"{key}{key}", {})], None, out
+                )
                 store.publish(node, Artifact(out, stage), 0, 0, "2026-01-01")
             work = store.work_dir(stage, key) / "out.work" / "checkpoints"
             work.mkdir(parents=True)
@@ -89,12 +93,19 @@ NAMES = [
     "replaced-train-1",
     ".x.1.tmp",
 ]
-KINDS = ["file", "folder", "link to a file", "link to a folder", "link to an artifact", "link to nothing"]
+KINDS = [
+    "file",
+    "folder",
+    "link to a file",
+    "link to a folder",
+    "link to an artifact",
+    "link to nothing",
+]
 
 
 def put(place: Path, name: str, kind: str, elsewhere: Path) -> Path | None:
-    """Something foreign in `place`; its path. None where the store has this name, or would take it for its own by the name alone:
-    a fetched file, the folder that unfinished work is in."""
+    """Something foreign in `place`; its path. None where the store has this name, or would take it
+    for its own by the name alone: a fetched file, the folder that unfinished work is in."""
     place.mkdir(exist_ok=True)
     path = place / name
     by_name = (place.name, kind) == (".remote", "file") or (name, kind) == ("out", "folder")
@@ -107,14 +118,22 @@ def put(place: Path, name: str, kind: str, elsewhere: Path) -> Path | None:
         (path / "0123456789abcdef").mkdir(parents=True)
         (path / "0123456789abcdef" / "photo.txt").write_text("mine")
     else:
-        targets = {"link to a file": "file.txt", "link to a folder": "folder", "link to an artifact": f"artifacts/{KEYS[1]}"}
+        targets = {
+            "link to a file": "file.txt",
+            "link to a folder": "folder",
+            "link to an artifact": f"artifacts/{KEYS[1]}",
+        }
         path.symlink_to(elsewhere / targets.get(kind, "nothing"))
     return path
 
 
 def contents(folder: Path) -> dict[str, str]:
     """{path: what is there} of a tree, by links' targets and files' texts."""
-    return {str(path): _content(path) for path in [folder, *sorted(folder.rglob("*"))] if os.path.lexists(path)}
+    return {
+        str(path): _content(path)
+        for path in [folder, *sorted(folder.rglob("*"))]
+        if os.path.lexists(path)
+    }
 
 
 def _content(path: Path) -> str:
@@ -125,8 +144,16 @@ def _content(path: Path) -> str:
 
 @settings(max_examples=40)
 @example([(f".work/train/{KEYS[0]}", "out", "file")])
-@given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(NAMES), st.sampled_from(KINDS)), max_size=6, unique=True))
-def test_nothing_foreign_in_or_beside_a_store_is_removed(foreign: list[tuple[str, str, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(PLACES), st.sampled_from(NAMES), st.sampled_from(KINDS)),
+        max_size=6,
+        unique=True,
+    )
+)
+def test_nothing_foreign_in_or_beside_a_store_is_removed(
+    foreign: list[tuple[str, str, str]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         elsewhere = Path(folder).resolve() / "elsewhere"
         (elsewhere / "folder").mkdir(parents=True)
@@ -135,19 +162,27 @@ def test_nothing_foreign_in_or_beside_a_store_is_removed(foreign: list[tuple[str
         store = make_store(Path(folder) / "beside" / "store")
         shutil.copytree(store.path("train", KEYS[1]), elsewhere / "artifacts" / KEYS[1])
         own = own_paths(store)
-        placed = [path for place, name, kind in foreign if (path := put(store.root / place, name, kind, elsewhere))]
+        placed = [
+            path
+            for place, name, kind in foreign
+            if (path := put(store.root / place, name, kind, elsewhere))
+        ]
         before = {path: contents(path) for path in placed}
         outside = contents(elsewhere)
         told: list[str] = []
         remove(unused(store, 0, told.append))
-        assert {path: contents(path) for path in placed} == before and contents(elsewhere) == outside
+        assert {path: contents(path) for path in placed} == before and contents(
+            elsewhere
+        ) == outside
         for path in own:
             beside = [other for other in placed if path in other.parents]
             assert path.exists() == bool(beside or path in placed), f"{path} with {beside}"
         assert len(told) <= 1
 
 
-@pytest.mark.parametrize("moved", ["train", ".parts", ".parts/train", ".work/train", ".work", ".remote"])
+@pytest.mark.parametrize(
+    "moved", ["train", ".parts", ".parts/train", ".work/train", ".work", ".remote"]
+)
 def test_a_folder_of_the_store_that_is_a_link_is_not_entered(moved: str, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     (store.root / moved).rename(tmp_path / "moved")
@@ -157,7 +192,9 @@ def test_a_folder_of_the_store_that_is_a_link_is_not_entered(moved: str, tmp_pat
     assert contents(tmp_path / "moved") == before and (store.root / moved).is_symlink()
 
 
-def test_a_folder_that_becomes_a_link_between_listing_and_removal_is_not_entered(tmp_path: Path) -> None:
+def test_a_folder_that_becomes_a_link_between_listing_and_removal_is_not_entered(
+    tmp_path: Path,
+) -> None:
     store = make_store(tmp_path / "store")
     items = unused(store, 0)
     store.path("train", "").rename(tmp_path / "moved")
@@ -176,7 +213,15 @@ def test_a_store_that_is_reached_by_a_link_is_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", ["{}", "[]", "{", '{"stage": "ingest"}', '{"stage": "train", "key": "other", "files": []}', "[" * 100_000]
+    "record",
+    [
+        "{}",
+        "[]",
+        "{",
+        '{"stage": "ingest"}',
+        '{"stage": "train", "key": "other", "files": []}',
+        "[" * 100_000,
+    ],
 )
 def test_an_artifact_whose_record_names_another_stays(record: str, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
@@ -193,7 +238,10 @@ def test_a_folder_without_the_marker_is_refused(run_cli: RunCli, tmp_path: Path)
     before = contents(tmp_path / "store")
     result = run_cli("gc", "--yes", "keep=0")
     assert result["code"] == 2 and result["err"].count("\n") == 1
-    assert f"{store.root} has no .textmill-store" in result["err"] and "create that file" in result["err"]
+    assert (
+        f"{store.root} has no .textmill-store" in result["err"]
+        and "create that file" in result["err"]
+    )
     assert contents(tmp_path / "store") == before
 
 
@@ -213,9 +261,13 @@ def record() -> RunRecord:
     return RunRecord("r", "run", "report", [], "2026-01-01", {}, {}, "completed")
 
 
-def test_a_folder_that_holds_more_than_a_store_is_not_marked_as_one(foreign_folder: Path, request: pytest.FixtureRequest) -> None:
+def test_a_folder_that_holds_more_than_a_store_is_not_marked_as_one(
+    foreign_folder: Path, request: pytest.FixtureRequest
+) -> None:
     write_record(Store(foreign_folder), record())
-    assert (foreign_folder / ".textmill-store").exists() == ("0123456789abcdef.txt" in request.node.name)
+    assert (foreign_folder / ".textmill-store").exists() == (
+        "0123456789abcdef.txt" in request.node.name
+    )
 
 
 def test_an_older_store_is_marked_by_the_next_run(tmp_path: Path) -> None:
@@ -232,11 +284,15 @@ def test_what_becomes_foreign_between_listing_and_removal_stays(tmp_path: Path) 
     (store.path("train", KEYS[0]) / "notes.txt").write_text("mine")
     remove(items)
     assert (store.path("train", KEYS[0]) / "notes.txt").read_text() == "mine"
-    assert json.loads((store.path("train", KEYS[0]) / "artifact.json").read_text())["key"] == KEYS[0]
+    assert (
+        json.loads((store.path("train", KEYS[0]) / "artifact.json").read_text())["key"] == KEYS[0]
+    )
     assert not store.path("train", KEYS[1]).exists()
 
 
-def test_an_artifact_with_a_folder_that_cannot_be_listed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_artifact_with_a_folder_that_cannot_be_listed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = make_store(tmp_path / "store")
     closed = store.path("train", KEYS[0]) / "model"
 

@@ -18,7 +18,15 @@ from typing import Any
 import pytest
 from websockets import ConnectionClosed, Subprotocol, connect
 
-from flows.services.access import answers, auth_file, auth_string, basic_auth, is_guarded, make_auth_string, make_private
+from flows.services.access import (
+    answers,
+    auth_file,
+    auth_string,
+    basic_auth,
+    is_guarded,
+    make_auth_string,
+    make_private,
+)
 from flows.services.local import ServiceError, client_environment, down, up
 from flows.services.processes import descendants, free_port, start_detached, start_time, stop
 from tasks.runtime.artifact import write_json
@@ -59,7 +67,10 @@ class Server:
     ) -> tuple[int, dict[str, str], bytes]:
         """What is answered to a program, with the password unless `auth` is another one or None."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        given = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        given = {
+            "Content-Type": "application/json",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
         if auth is not None:
             given["Authorization"] = basic_auth(auth or auth_string(self.state))
         connection.request(method, path, None if body is None else json.dumps(body), given)
@@ -75,14 +86,19 @@ class Server:
         return int(self.ask("POST", "/api/flow_runs/count", {})[2])
 
 
-def start_unguarded(state: Path, name: str, command: list[str], port: int | None = None) -> dict[str, Any]:
-    process = start_detached([sys.executable, "-c", *command], os.environ, state, state / f"{name}.out")
+def start_unguarded(
+    state: Path, name: str, command: list[str], port: int | None = None
+) -> dict[str, Any]:
+    process = start_detached(
+        [sys.executable, "-c", *command], os.environ, state, state / f"{name}.out"
+    )
     return {"pid": process.pid, "started": start_time(process.pid), "port": port}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Server and worker, started over what an earlier version has left: services without a password, files that all may read."""
+    """Server and worker, started over what an earlier version has left: services without a
+    password, files that all may read."""
     state = tmp_path_factory.mktemp("local") / "state"
     for folder in ("prefect", "mlflow", "logs"):
         (state / folder).mkdir(parents=True)
@@ -120,38 +136,58 @@ def test_services_of_earlier_versions_are_named_and_replaced(server: Server) -> 
     assert not [pid for pid in server.replaced if start_time(pid)]
     assert is_guarded(server.url, auth_string(server.state))
     del server.said[:]
-    assert up(server.state, server.said.append) == server.url and server.said == [], "and this one stays"
+    assert up(server.state, server.said.append) == server.url and server.said == [], (
+        "and this one stays"
+    )
     worker = json.loads((server.state / "services.json").read_text())["worker"]
-    assert descendants([worker["pid"]]) == [worker["pid"]], "an idle worker is one process: others are flow runs"
+    assert descendants([worker["pid"]]) == [worker["pid"]], (
+        "an idle worker is one process: others are flow runs"
+    )
 
 
 @slow
 @pytest.mark.parametrize("auth", [None, "textmill:", "admin:admin", "x" * 50], ids=repr)
-def test_without_the_password_nothing_is_told_and_nothing_run(auth: str | None, server: Server) -> None:
+def test_without_the_password_nothing_is_told_and_nothing_run(
+    auth: str | None, server: Server
+) -> None:
     place = f"/api/deployments/{server.deployment()['id']}/create_flow_run"
     before = server.num_flow_runs()
     attack = {"job_variables": {"command": "touch /tmp/owned"}}
     assert server.ask("POST", place, attack, auth)[0] == 401
-    for path in ("/api/admin/settings", "/api/deployments/name/pipeline/local", "/api/variables/name/health"):
+    for path in (
+        "/api/admin/settings",
+        "/api/deployments/name/pipeline/local",
+        "/api/variables/name/health",
+    ):
         status, _, content = server.ask("GET", path, auth=auth)
         assert status == 401 and len(content) < 100
     assert server.num_flow_runs() == before
 
 
 @slow
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil.example"])
-def test_pages_of_other_sites_are_refused_even_with_the_password(origin: str, server: Server) -> None:
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil.example"],
+)
+def test_pages_of_other_sites_are_refused_even_with_the_password(
+    origin: str, server: Server
+) -> None:
     before = server.num_flow_runs()
     place = f"/api/deployments/{server.deployment()['id']}/create_flow_run"
     status, headers, _ = server.ask("POST", place, {}, Origin=origin)
     assert status == 403 and "access-control-allow-origin" not in headers
-    status, headers, _ = server.ask("OPTIONS", place, auth=None, Origin=origin, Access_Control_Request_Method="POST")
+    status, headers, _ = server.ask(
+        "OPTIONS", place, auth=None, Origin=origin, Access_Control_Request_Method="POST"
+    )
     assert status == 403 and "access-control-allow-origin" not in headers
     assert server.num_flow_runs() == before
 
 
 @slow
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "0.0.0.0:{port}"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "0.0.0.0:{port}"],
+)
 def test_other_host_names_are_refused_even_with_the_password(host: str, server: Server) -> None:
     for path in ("/api/admin/version", "/api/health", "/", "/ui-settings"):
         assert server.ask("GET", path, Host=host.format(port=server.port))[0] == 400
@@ -185,41 +221,61 @@ def test_the_interface_works_by_its_own_address(name: str, server: Server) -> No
     own = {"Host": f"{name}:{server.port}", "Origin": f"http://{name}:{server.port}"}
     status, headers, page = server.ask("GET", "/", auth=None, Accept="text/html", **own)
     if status == 307:
-        status, headers, page = server.ask("GET", headers["location"], auth=None, Accept="text/html", **own)
+        status, headers, page = server.ask(
+            "GET", headers["location"], auth=None, Accept="text/html", **own
+        )
     assert status == 200 and b"<html" in page
     settings = json.loads(server.ask("GET", "/ui-settings", auth=None, **own)[2])
     assert settings["auth"] == "BASIC" and settings["api_url"] == server.url
     status, headers, _ = server.ask("POST", "/api/flows/filter", {}, **own)
     assert status == 200 and headers["access-control-allow-origin"] == own["Origin"]
-    preflight = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization,content-type"}
+    preflight = {
+        "Access_Control_Request_Method": "POST",
+        "Access_Control_Request_Headers": "authorization,content-type",
+    }
     assert server.ask("OPTIONS", "/api/flows/filter", auth=None, **own, **preflight)[0] == 200
 
 
 @slow
-def test_a_shell_that_evaluates_env_may_run_deployments_and_no_other(server: Server, tmp_path: Path) -> None:
+def test_a_shell_that_evaluates_env_may_run_deployments_and_no_other(
+    server: Server, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "flows.cli", "env", f"state={server.state}"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    prefect = f"""{sys.executable} -m prefect deployment run pipeline/local -p overrides='["+typo=1"]'"""
+    prefect = (
+        f"""{sys.executable} -m prefect deployment run pipeline/local -p overrides='["+typo=1"]'"""
+    )
     bare = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
 
     def shell(script: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", "-c", script], cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            ["bash", "-c", script], cwd=ROOT, env=bare, capture_output=True, text=True, check=False
+        )
 
     without = "\n".join(line for line in lines.splitlines() if "AUTH_STRING" not in line)
     refused = shell(f"{without}\n{prefect}")
     assert refused.returncode != 0 and "401" in refused.stdout + refused.stderr
     done = shell(f"{lines}\n{prefect} --watch")
-    assert done.returncode == 1 and "finished in state 'Failed'" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and "finished in state 'Failed'" in done.stdout, (
+        done.stdout + done.stderr
+    )
     runs = json.loads(server.ask("POST", "/api/flow_runs/filter", {})[2])
     # The worker took the run, and the run could tell how it ended.
-    assert [run["state"]["message"][:26] for run in runs if run["deployment_id"]] == ["typo is not a known setting"[:26]]
+    assert [run["state"]["message"][:26] for run in runs if run["deployment_id"]] == [
+        "typo is not a known setting"[:26]
+    ]
     assert auth_string(server.state) not in done.stdout + done.stderr
 
 
 @slow
-def test_a_run_finds_its_way_in_and_a_stale_environment_does_not_keep_it_out(server: Server, tmp_path: Path) -> None:
+def test_a_run_finds_its_way_in_and_a_stale_environment_does_not_keep_it_out(
+    server: Server, tmp_path: Path
+) -> None:
     corpus = make_corpus(tmp_path / "corpus", num_files=1)
-    stale = {"PREFECT_API_URL": server.url, "PREFECT_API_AUTH_STRING": "textmill:of-an-earlier-server"}
+    stale = {
+        "PREFECT_API_URL": server.url,
+        "PREFECT_API_AUTH_STRING": "textmill:of-an-earlier-server",
+    }
     controls = ["orchestrator=prefect", "only=ingest", f"state='{server.state}'"]
     done = run("refresh", corpus, tmp_path, *controls, **stale)
     assert json.loads(done.stdout.splitlines()[-1])["stages"]["ingest"]["kept"] > 0
@@ -230,7 +286,11 @@ def test_a_run_finds_its_way_in_and_a_stale_environment_does_not_keep_it_out(ser
 def test_the_password_stands_in_no_log_and_no_command_line(server: Server) -> None:
     password = auth_string(server.state).partition(":")[2].encode()
     assert len(password) > 40
-    shown = [*server.state.glob("logs/*"), *server.state.glob("*.json"), *Path("/proc").glob("[0-9]*/cmdline")]
+    shown = [
+        *server.state.glob("logs/*"),
+        *server.state.glob("*.json"),
+        *Path("/proc").glob("[0-9]*/cmdline"),
+    ]
     assert len(shown) > 3
     for file in shown:
         try:
@@ -239,7 +299,9 @@ def test_the_password_stands_in_no_log_and_no_command_line(server: Server) -> No
             assert file.name == "cmdline"
 
 
-def test_the_server_gets_no_secret_of_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_gets_no_secret_of_other_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from flows.services.local import _Registry, _server_environment
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
@@ -247,7 +309,10 @@ def test_the_server_gets_no_secret_of_other_places(tmp_path: Path, monkeypatch: 
     make_private(tmp_path)
     make_auth_string(tmp_path)
     environment = _server_environment(_Registry(tmp_path), 1)
-    assert "planted" not in environment.values() and environment["PREFECT_SERVER_DATABASE_PASSWORD"] == "needed"
+    assert (
+        "planted" not in environment.values()
+        and environment["PREFECT_SERVER_DATABASE_PASSWORD"] == "needed"
+    )
 
 
 @slow
@@ -258,7 +323,14 @@ def test_folders_and_files_of_services_are_their_owners(server: Server) -> None:
     assert mode(server.state) == 0o700
     patterns = ("*.json", "logs/*", "prefect/*.db*", "mlflow/*.db", "prefect/auth")
     files = [file for pattern in patterns for file in server.state.glob(pattern)]
-    assert {file.name for file in files} >= {"services.json", "server.log", "worker.log", "prefect.db", "mlflow.db", "auth"}
+    assert {file.name for file in files} >= {
+        "services.json",
+        "server.log",
+        "worker.log",
+        "prefect.db",
+        "mlflow.db",
+        "auth",
+    }
     assert [file for file in files if mode(file) & 0o077] == []
     written = [file for file in (server.state / "prefect").rglob("*") if file.is_file()]
     assert [file for file in written if mode(file) & 0o077 and "ui" not in file.parts] == []
@@ -276,10 +348,15 @@ def test_flow_runs_in_progress_are_not_stopped_for_a_password(tmp_path: Path) ->
     try:
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            if answers(f"http://127.0.0.1:{port}/api/health") and len(descendants([known["worker"]["pid"]])) > 1:
+            if (
+                answers(f"http://127.0.0.1:{port}/api/health")
+                and len(descendants([known["worker"]["pid"]])) > 1
+            ):
                 break
             time.sleep(0.1)
-        with pytest.raises(ServiceError, match="flow runs are in progress; `textmill down` stops them"):
+        with pytest.raises(
+            ServiceError, match="flow runs are in progress; `textmill down` stops them"
+        ):
             up(tmp_path, lambda line: None)
         assert all(start_time(entry["pid"]) for entry in known.values())
     finally:
@@ -293,10 +370,14 @@ def test_a_password_is_made_once_and_is_for_its_owner(tmp_path: Path) -> None:
     assert user == "textmill" and len(password) >= 40
     make_auth_string(tmp_path / "other")
     assert auth_string(tmp_path / "other") != auth_string(tmp_path)
-    assert client_environment(tmp_path, "http://x/api")["PREFECT_API_AUTH_STRING"] == auth_string(tmp_path)
+    assert client_environment(tmp_path, "http://x/api")["PREFECT_API_AUTH_STRING"] == auth_string(
+        tmp_path
+    )
 
 
-def test_a_configured_server_gets_nothing_of_ours(run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_server_gets_nothing_of_ours(
+    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from flows.services.local import ensure_server
 
     state, port = tmp_path / "state", free_port()
@@ -308,10 +389,16 @@ def test_a_configured_server_gets_nothing_of_ours(run_cli: RunCli, tmp_path: Pat
         until = time.monotonic() + 30
         while not answers(f"{url}/health") and time.monotonic() < until:
             time.sleep(0.1)
-        write_json(state / "services.json", {"server": {"pid": os.getpid(), "started": start_time(os.getpid()), "port": 1}})
+        write_json(
+            state / "services.json",
+            {"server": {"pid": os.getpid(), "started": start_time(os.getpid()), "port": 1}},
+        )
         monkeypatch.setenv("PREFECT_API_URL", url)
         out = run_cli("env")["out"]
         assert "PREFECT_API_URL" not in out and "AUTH_STRING" not in out
-        assert ensure_server(state, lambda line: None) == url and "PREFECT_API_AUTH_STRING" not in os.environ
+        assert (
+            ensure_server(state, lambda line: None) == url
+            and "PREFECT_API_AUTH_STRING" not in os.environ
+        )
     finally:
         stop([theirs["pid"]], 1.0)

@@ -35,8 +35,16 @@ def test_deployment_fits_its_flow(deployment: dict[str, Any]) -> None:
 
 def test_names_that_the_documentation_promises() -> None:
     names = [f"{load_flow(d).name}/{d['name']}" for d in DEPLOYMENTS]
-    assert {"pipeline/local", "pipeline/full", "refresh/nightly", "tokenizer/local-tokenizer", "train/local-train"} <= set(names)
-    assert len({d["name"] for d in DEPLOYMENTS}) == len(DEPLOYMENTS), "Prefect finds deployments by their last name too"
+    assert {
+        "pipeline/local",
+        "pipeline/full",
+        "refresh/nightly",
+        "tokenizer/local-tokenizer",
+        "train/local-train",
+    } <= set(names)
+    assert len({d["name"] for d in DEPLOYMENTS}) == len(DEPLOYMENTS), (
+        "Prefect finds deployments by their last name too"
+    )
 
 
 def test_the_full_pipeline_rebuilds_every_stage() -> None:
@@ -61,12 +69,15 @@ def test_deployments_work_from_any_clone() -> None:
 
 
 SETTINGS = st.dictionaries(
-    st.sampled_from("abc"), st.one_of(st.integers(0, 3), st.dictionaries(st.sampled_from("xy"), st.integers(0, 3)))
+    st.sampled_from("abc"),
+    st.one_of(st.integers(0, 3), st.dictionaries(st.sampled_from("xy"), st.integers(0, 3))),
 )
 
 
 @given(SETTINGS, SETTINGS)
-def test_the_file_holds_where_nobody_set_anything_and_settings_stay_where_it_is_the_same(one: Any, other: Any) -> None:
+def test_the_file_holds_where_nobody_set_anything_and_settings_stay_where_it_is_the_same(
+    one: Any, other: Any
+) -> None:
     assert merge(one, one, other) == other
     assert merge(one, other, one) == other
     assert merge(one, other, other) == other
@@ -74,11 +85,19 @@ def test_the_file_holds_where_nobody_set_anything_and_settings_stay_where_it_is_
 
 def test_a_field_set_on_both_sides_is_that_of_the_file() -> None:
     applied = {"schedules": {"nightly": {"active": False, "cron": 3}}, "paused": False}
-    theirs = {"schedules": {"nightly": {"active": True, "cron": 4}, "mine": {"active": True}}, "paused": True}
+    theirs = {
+        "schedules": {"nightly": {"active": True, "cron": 4}, "mine": {"active": True}},
+        "paused": True,
+    }
     ours = {"schedules": {"nightly": {"active": False, "cron": 5}}, "paused": False}
-    merged = {"schedules": {"nightly": {"active": True, "cron": 5}, "mine": {"active": True}}, "paused": True}
+    merged = {
+        "schedules": {"nightly": {"active": True, "cron": 5}, "mine": {"active": True}},
+        "paused": True,
+    }
     assert merge(applied, theirs, ours) == merged
-    assert merge(applied, {"paused": False}, applied) == {"paused": False}, "what somebody deleted stays away"
+    assert merge(applied, {"paused": False}, applied) == {"paused": False}, (
+        "what somebody deleted stays away"
+    )
 
 
 def test_changes_are_one_line_a_field_without_secrets() -> None:

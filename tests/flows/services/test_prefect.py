@@ -1,4 +1,5 @@
-"""The same pipeline as Prefect flow runs, on a real server: states are what a person would expect to see."""
+"""The same pipeline as Prefect flow runs, on a real server: states are what a person would expect
+to see."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ def task_states(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def run(overrides: list[str], places: list[str]) -> Any:
     from flows.pipeline import pipeline
 
-    return pipeline(overrides=["source=sample", *overrides, *places, "tracking=off", "num_workers=1"], return_state=True)
+    return pipeline(
+        overrides=["source=sample", *overrides, *places, "tracking=off", "num_workers=1"],
+        return_state=True,
+    )
 
 
 @pytest.mark.usefixtures("prefect_server")
@@ -45,14 +49,18 @@ def test_stages_are_task_runs_and_a_second_run_skips_them_all(
     assert first.type is StateType.COMPLETED and first.message == "completed with quarantine"
     assert stand_in_stages == list(STAGES)
     keys = {name: stage["key"] for name, stage in first.result()["summary"]["stages"].items()}
-    assert list(task_states) == [f"{name}-{key}" for name, key in keys.items()], "task runs are named after artifacts"
+    assert list(task_states) == [f"{name}-{key}" for name, key in keys.items()], (
+        "task runs are named after artifacts"
+    )
     assert {state.name for state in task_states.values()} == {"Completed"}
 
     stand_in_stages.clear()
     task_states.clear()
     second = run([], places)
     assert stand_in_stages == []
-    assert {state.name for state in task_states.values()} == {"Skipped"} and len(task_states) == len(STAGES)
+    assert {state.name for state in task_states.values()} == {"Skipped"} and len(
+        task_states
+    ) == len(STAGES)
     assert {state.type for state in task_states.values()} == {StateType.COMPLETED}
     assert second.result()["summary"]["val_bpb"] == first.result()["summary"]["val_bpb"] == 1.4
 
@@ -62,10 +70,15 @@ def test_what_a_user_can_mend_is_a_failed_state_with_its_one_line(
     places: list[str], task_states: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = run(["+typo=1"], places)
-    assert state.type is StateType.FAILED and state.message.startswith("typo is not a known setting")
+    assert state.type is StateType.FAILED and state.message.startswith(
+        "typo is not a known setting"
+    )
     monkeypatch.setenv("STAND_IN_TROUBLE", "quality:failure")
     state = run([], places)
-    assert state.type is StateType.FAILED and state.message == "quality kept no document; loosen its thresholds"
+    assert (
+        state.type is StateType.FAILED
+        and state.message == "quality kept no document; loosen its thresholds"
+    )
     failed = [s for name, s in task_states.items() if name.startswith("quality-")]
     assert [s.type for s in failed] == [StateType.FAILED]
 
@@ -83,7 +96,9 @@ def test_stopped_stage_cancels_the_flow_run(
 
 
 @pytest.mark.usefixtures("prefect_server", "stand_in_stages")
-def test_defect_fails_the_flow_run_with_its_exception(places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_fails_the_flow_run_with_its_exception(
+    places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STAND_IN_TROUBLE", "quality:defect")
     state = run([], places)
     assert state.type is StateType.FAILED

@@ -20,11 +20,21 @@ import pytest
 from flows.services import local as services
 from flows.services.access import answers, basic_auth
 from flows.services.local import client_environment, down, environment, server_url, up
-from flows.services.processes import descendants, free_port, is_running, start_detached, start_time, stop
+from flows.services.processes import (
+    descendants,
+    free_port,
+    is_running,
+    start_detached,
+    start_time,
+    stop,
+)
 from tasks.runtime.artifact import write_json
 from tests.flows.conftest import RunCli
 
-FAMILY = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)"
+FAMILY = (
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time;"
+    " time.sleep(60)']); time.sleep(60)"
+)
 
 
 def test_process_is_known_by_id_and_start_time() -> None:
@@ -46,7 +56,10 @@ def test_detached_process_is_stopped_with_its_children(tmp_path: Path) -> None:
 
 
 def test_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
-    code = "import signal, time, pathlib; signal.signal(15, signal.SIG_IGN); pathlib.Path('ready').touch(); time.sleep(60)"
+    code = (
+        "import signal, time, pathlib; signal.signal(15, signal.SIG_IGN);"
+        " pathlib.Path('ready').touch(); time.sleep(60)"
+    )
     process = start_detached([sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log")
     until = time.monotonic() + 30
     while not (tmp_path / "ready").exists() and time.monotonic() < until:
@@ -59,7 +72,9 @@ def test_detached_process_gets_the_default_interrupt(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         code = "import signal; print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)"
-        start_detached([sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log").wait(30)
+        start_detached([sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log").wait(
+            30
+        )
     finally:
         signal.signal(signal.SIGINT, before)
     assert (tmp_path / "log").read_text().strip() == "False"
@@ -79,32 +94,49 @@ def test_port_is_kept_where_it_is_free() -> None:
 def test_down_stops_nothing_it_did_not_start(tmp_path: Path) -> None:
     assert down(tmp_path) == []
     # A record of a process that has ended, whose id now belongs to somebody else: this test.
-    write_json(tmp_path / "services.json", {"server": {"pid": os.getpid(), "started": "1", "port": 1}})
+    write_json(
+        tmp_path / "services.json", {"server": {"pid": os.getpid(), "started": "1", "port": 1}}
+    )
     assert down(tmp_path) == [] and server_url(tmp_path) is None
     assert down(tmp_path) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"7", b"null", b"\xff"])
-def test_services_that_cannot_be_read_are_one_line(content: bytes, run_cli: RunCli, tmp_path: Path) -> None:
+def test_services_that_cannot_be_read_are_one_line(
+    content: bytes, run_cli: RunCli, tmp_path: Path
+) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "services.json").write_bytes(content)
     result = run_cli("down")
-    assert result["code"] == 2 and "services.json is not readable" in result["err"] and result["err"].count("\n") == 1
+    assert (
+        result["code"] == 2
+        and "services.json is not readable" in result["err"]
+        and result["err"].count("\n") == 1
+    )
 
 
 def test_env_gives_lines_a_shell_takes(run_cli: RunCli, tmp_path: Path) -> None:
     lines = run_cli("env")["out"].splitlines()
     values = dict(shlex.split(line.removeprefix("export "))[0].split("=", 1) for line in lines)
-    assert values["PREFECT_HOME"] == str(tmp_path / "state" / "prefect"), "nothing is kept in the home directory"
-    assert values["DO_NOT_TRACK"] == "true" and values["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
+    assert values["PREFECT_HOME"] == str(tmp_path / "state" / "prefect"), (
+        "nothing is kept in the home directory"
+    )
+    assert (
+        values["DO_NOT_TRACK"] == "true"
+        and values["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
+    )
 
 
 @pytest.mark.slow
-def test_two_ups_start_one_server_and_down_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ups_start_one_server_and_down_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     said: list[str] = []
     urls: list[str] = []
-    threads = [threading.Thread(target=lambda: urls.append(up(tmp_path, said.append))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: urls.append(up(tmp_path, said.append))) for _ in range(2)
+    ]
     try:
         for thread in threads:
             thread.start()
@@ -126,7 +158,9 @@ def test_two_ups_start_one_server_and_down_leaves_nothing(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_what_was_set_through_prefect_outlives_an_edit_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_set_through_prefect_outlives_an_edit_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     clone, state = tmp_path / "clone", tmp_path / "state"
     clone.mkdir()
@@ -144,7 +178,9 @@ def test_what_was_set_through_prefect_outlives_an_edit_of_the_file(tmp_path: Pat
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
     def nightly() -> Any:
-        request = urllib.request.Request(f"{env['PREFECT_API_URL']}/deployments/name/refresh/nightly")
+        request = urllib.request.Request(
+            f"{env['PREFECT_API_URL']}/deployments/name/refresh/nightly"
+        )
         request.add_header("Authorization", basic_auth(env["PREFECT_API_AUTH_STRING"]))
         with urllib.request.urlopen(request) as reply:
             return json.load(reply)
@@ -152,23 +188,36 @@ def test_what_was_set_through_prefect_outlives_an_edit_of_the_file(tmp_path: Pat
     try:
         env |= client_environment(state, up(state, said.append))
         del said[:]
-        prefect("deployment", "schedule", "resume", "refresh/nightly", nightly()["schedules"][0]["id"])
-        prefect("deployment", "schedule", "create", "refresh/nightly", "--cron", "0 5 * * 0", "--active")
+        prefect(
+            "deployment", "schedule", "resume", "refresh/nightly", nightly()["schedules"][0]["id"]
+        )
+        prefect(
+            "deployment", "schedule", "create", "refresh/nightly", "--cron", "0 5 * * 0", "--active"
+        )
         prefect("work-pool", "set-concurrency-limit", "textmill", "3")
         file.write_text(text.replace("New input to token shards", "New documents to token shards"))
         up(state, said.append)
         (line,) = said
         assert line.startswith("refresh/nightly: description: ") and "New documents" in line
-        schedules = {schedule["schedule"]["cron"]: schedule["active"] for schedule in nightly()["schedules"]}
+        schedules = {
+            schedule["schedule"]["cron"]: schedule["active"] for schedule in nightly()["schedules"]
+        }
         assert schedules == {"0 3 * * *": True, "0 5 * * 0": True}
         assert '"concurrency_limit": 3' in prefect("work-pool", "inspect", "textmill", "-o", "json")
 
         del said[:]
         file.write_text(text.replace('cron: "0 3 * * *"', 'cron: "30 3 * * *"'))
         up(state, said.append)
-        schedules = {schedule["schedule"]["cron"]: schedule["active"] for schedule in nightly()["schedules"]}
-        assert schedules == {"30 3 * * *": True, "0 5 * * 0": True}, "the file changed one field, Prefect another"
-        assert any(line.startswith("refresh/nightly: schedules.nightly.schedule.cron: ") for line in said), said
+        schedules = {
+            schedule["schedule"]["cron"]: schedule["active"] for schedule in nightly()["schedules"]
+        }
+        assert schedules == {
+            "30 3 * * *": True,
+            "0 5 * * 0": True,
+        }, "the file changed one field, Prefect another"
+        assert any(
+            line.startswith("refresh/nightly: schedules.nightly.schedule.cron: ") for line in said
+        ), said
         up(state, said.append)
     finally:
         down(state)

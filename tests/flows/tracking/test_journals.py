@@ -15,7 +15,16 @@ from flows.tracking.mlflow_log import MlflowLog
 from flows.tracking.runs import default_uri
 
 AT = "2026-01-01T00:00:00+00:00"
-BEGIN: Event = {"kind": "begin", "id": "r", "name": "run", "tags": {}, "at": AT, "params": {}, "texts": {}, "is_run": True}
+BEGIN: Event = {
+    "kind": "begin",
+    "id": "r",
+    "name": "run",
+    "tags": {},
+    "at": AT,
+    "params": {},
+    "texts": {},
+    "is_run": True,
+}
 END: Event = {"kind": "end", "status": "FINISHED", "at": AT}
 
 
@@ -38,7 +47,9 @@ def test_an_event_that_comes_when_the_rest_is_sent_is_sent_too(
             return known
 
     journal.events = EndsLate([BEGIN])
-    senders = {kind: lambda log, journal, event: sent.append(event["kind"]) for kind in ("begin", "end")}
+    senders = {
+        kind: lambda log, journal, event: sent.append(event["kind"]) for kind in ("begin", "end")
+    }
     monkeypatch.setattr(shipping, "_SENDERS", senders)
     assert not shipping.send(log, journal)
     assert shipping.send(log, journal) and sent == ["begin", "end"]
@@ -84,12 +95,18 @@ def test_a_journal_that_cannot_be_sent_keeps_no_other_back(log: MlflowLog, tmp_p
     }
     for name in ("a", "b"):
         journal = Journal.create(log.unsent, name)
-        for event in ({**BEGIN, "id": name}, *([stage] if name == "a" else []), {**END, "error": "odd \udcff"}):
+        for event in (
+            {**BEGIN, "id": name},
+            *([stage] if name == "a" else []),
+            {**END, "error": "odd \udcff"},
+        ):
             journal.append(event)
         journal.close()
     shipping.send_left_over(log)
     assert list(log.unsent.iterdir()) == []
-    assert log.find({"textmill.run_id": "a"}, "FINISHED") and log.find({"textmill.run_id": "b"}, "FINISHED")
+    assert log.find({"textmill.run_id": "a"}, "FINISHED") and log.find(
+        {"textmill.run_id": "b"}, "FINISHED"
+    )
 
 
 @pytest.mark.parametrize("damaged", ["a.jsonl", "a.sent.json"])
@@ -103,5 +120,7 @@ def test_a_damaged_journal_is_set_aside_and_keeps_no_other_back(
         journal.close()
     (tmp_path / damaged).write_text("{torn\n")
     assert [journal.events for journal in Journal.left_over(tmp_path)] == [[BEGIN]]
-    assert not (tmp_path / "a.jsonl").exists() and (tmp_path / "a.damaged").exists(), "nothing is lost"
+    assert not (tmp_path / "a.jsonl").exists() and (tmp_path / "a.damaged").exists(), (
+        "nothing is lost"
+    )
     assert "a.damaged" in caplog.text

@@ -20,13 +20,21 @@ from flows.tracking.mlflow_names import (
 )
 
 SEPARATORS = st.sampled_from([METRIC_SEPARATOR, PARAM_SEPARATOR])
-PIECES = st.text(alphabet=st.one_of(st.sampled_from("_x5f2e./: @-a\n"), st.characters()), max_size=8)
+PIECES = st.text(
+    alphabet=st.one_of(st.sampled_from("_x5f2e./: @-a\n"), st.characters()), max_size=8
+)
 PATHS = st.lists(PIECES, min_size=1, max_size=3).map(tuple)
-TREES = st.recursive(st.integers(0, 9), lambda inner: st.dictionaries(PIECES, inner, min_size=1, max_size=4), max_leaves=12)
+TREES = st.recursive(
+    st.integers(0, 9),
+    lambda inner: st.dictionaries(PIECES, inner, min_size=1, max_size=4),
+    max_leaves=12,
+)
 
 
 @given(PATHS, SEPARATORS)
-def test_a_name_gives_its_path_back_and_is_one_that_mlflow_takes(path: tuple[str, ...], separator: str) -> None:
+def test_a_name_gives_its_path_back_and_is_one_that_mlflow_takes(
+    path: tuple[str, ...], separator: str
+) -> None:
     from mlflow.utils.validation import _validate_metric_name
 
     name = name_of(path, separator)
@@ -43,8 +51,18 @@ def test_no_two_metrics_share_a_name(tree: dict[str, Any]) -> None:
 
 
 def test_names_that_were_legal_stay_as_they_are() -> None:
-    values = {"val_bpb": 1, "by_source": {"deb:golang-1.19-src": {"loss": 2}}, "max_xent": 3, "quality": {"num_bytes": 4}}
-    assert numbers(values) == {"val_bpb": 1, "by_source/deb:golang-1.19-src/loss": 2, "max_xent": 3, "quality/num_bytes": 4}
+    values = {
+        "val_bpb": 1,
+        "by_source": {"deb:golang-1.19-src": {"loss": 2}},
+        "max_xent": 3,
+        "quality": {"num_bytes": 4},
+    }
+    assert numbers(values) == {
+        "val_bpb": 1,
+        "by_source/deb:golang-1.19-src/loss": 2,
+        "max_xent": 3,
+        "quality/num_bytes": 4,
+    }
 
 
 def test_metrics_that_differ_in_a_sign_keep_their_values() -> None:
@@ -52,11 +70,17 @@ def test_metrics_that_differ_in_a_sign_keep_their_values() -> None:
     assert sorted(numbers(values).values()) == [1, 2, 3, 4, 5, 6]
     assert sorted(params(values).values()) == ["1", "2", "3", "4", "5", "6"]
     long = {"n" * 300 + "a": 1, "n" * 300 + "b": 2}
-    assert sorted(numbers(long).values()) == [1, 2] and {len(name) for name in numbers(long)} == {250}
+    assert sorted(numbers(long).values()) == [1, 2] and {len(name) for name in numbers(long)} == {
+        250
+    }
 
 
 def test_a_counter_and_a_metric_of_one_name_are_both_kept() -> None:
-    assert numbers_of_stage({"read": 3, "same": 1}, {"read": 4, "same": 1}) == {"read": 4, "counters/read": 3, "same": 1}
+    assert numbers_of_stage({"read": 3, "same": 1}, {"read": 4, "same": 1}) == {
+        "read": 4,
+        "counters/read": 3,
+        "same": 1,
+    }
 
 
 def test_texts_that_differ_past_the_limit_stay_different() -> None:
@@ -66,11 +90,19 @@ def test_texts_that_differ_past_the_limit_stay_different() -> None:
 
 
 def test_only_finite_numbers_become_metrics() -> None:
-    values = {"a": 1, "b": {"c@": 2.5, "text": "x", "flag": True}, "bad": float("nan"), "list": [1, 2], "huge": 10**400}
+    values = {
+        "a": 1,
+        "b": {"c@": 2.5, "text": "x", "flag": True},
+        "bad": float("nan"),
+        "list": [1, 2],
+        "huge": 10**400,
+    }
     assert numbers(values) == {"a": 1.0, "b/c_x40_": 2.5}
     assert json.dumps(numbers(values))
 
 
 def test_texts_of_parameters_and_tags_act_on_no_reader() -> None:
     assert params({"name": "a\x1b[2J\x9b\u202e\nb"}) == {"name": "a\\u001b[2J\\u009b\\u202e\nb"}
-    assert cut("\x1b" * 100, 250) == cut("\\u001b" * 100, 250) and len(cut("\x1b" * 100, 250)) == 250
+    assert (
+        cut("\x1b" * 100, 250) == cut("\\u001b" * 100, 250) and len(cut("\x1b" * 100, 250)) == 250
+    )

@@ -45,18 +45,32 @@ def test_nothing_that_runs_leave_or_print_has_a_planted_secret(
     shards = stand_ins.shards
     # In an address of a tracker, a run and a sweep.
     run("refresh", f"tracking.uri=postgresql://me:{SECRETS[0]}@127.0.0.1:1/runs")
-    run("refresh", "-m", "tokenizer.vocab_size=300,400", f"tracking.uri=postgresql://me:{SECRETS[1]}@127.0.0.1:1/runs")
-    # In the environment, in an address of the source, and in settings that are in keys and artifacts.
+    run(
+        "refresh",
+        "-m",
+        "tokenizer.vocab_size=300,400",
+        f"tracking.uri=postgresql://me:{SECRETS[1]}@127.0.0.1:1/runs",
+    )
+    # In the environment, in an address of the source, and in settings that are in keys and
+    # artifacts.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRETS[2]}@127.0.0.1:1")
     run("refresh", "tokenizer.vocab_size=500")
-    run("refresh", f"source.paths=['https://host/x.jsonl?sig={SECRETS[3]}']", "source=files", code=2)
+    run(
+        "refresh", f"source.paths=['https://host/x.jsonl?sig={SECRETS[3]}']", "source=files", code=2
+    )
     for column in (f"password={SECRETS[12]}", f"password={SECRETS[12]}2"):
         run("run", f"source.text_column='{column}'", local)
         run("plan", f"source.text_column='{column}3'", tracking="off")
     # In what stages raise and say, here and in a sweep.
-    monkeypatch.setattr(stand_ins, "shards", raises(StageFailure(f"https://b/x?X-Amz-Signature={SECRETS[4]}&y=1 is gone")))
+    monkeypatch.setattr(
+        stand_ins,
+        "shards",
+        raises(StageFailure(f"https://b/x?X-Amz-Signature={SECRETS[4]}&y=1 is gone")),
+    )
     run("refresh", "tokenizer.vocab_size=600", "force=[shards]", local, code=2)
-    monkeypatch.setattr(stand_ins, "shards", raises(KeyError(f"AWS_SECRET_ACCESS_KEY={SECRETS[5]}")))
+    monkeypatch.setattr(
+        stand_ins, "shards", raises(KeyError(f"AWS_SECRET_ACCESS_KEY={SECRETS[5]}"))
+    )
     run("refresh", "-m", "tokenizer.vocab_size=700", "force=[shards]", local, code=1)
 
     def speaks(*arguments: Any) -> Any:
@@ -68,14 +82,25 @@ def test_nothing_that_runs_leave_or_print_has_a_planted_secret(
     # In settings that are refused, and in the configuration as it is shown.
     run("refresh", f"runner_address=tcp://me:{SECRETS[7]}@head:8786", code=2)
     run("refresh", f"tracking.uri='me:{SECRETS[8]}@host/token={SECRETS[8]}'", code=2)
-    run("run", "--cfg", "job", f"tracking.uri=postgresql://me:{SECRETS[9]}@host/runs", tracking="off")
+    run(
+        "run",
+        "--cfg",
+        "job",
+        f"tracking.uri=postgresql://me:{SECRETS[9]}@host/runs",
+        tracking="off",
+    )
 
     left = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     printed = {f"printed {number}": text.encode() for number, text in enumerate(said)}
     for name, content in {**left, **printed}.items():
         assert [secret for secret in SECRETS if secret.encode() in content] == [], name
-    assert sum("artifact.json" in name for name in left) > 10 and any("mlflow.db" in name for name in left)
-    assert b"***" in b"".join(printed.values()) and sum(b"***" in content for content in left.values()) > 5
+    assert sum("artifact.json" in name for name in left) > 10 and any(
+        "mlflow.db" in name for name in left
+    )
+    assert (
+        b"***" in b"".join(printed.values())
+        and sum(b"***" in content for content in left.values()) > 5
+    )
 
 
 def test_the_traceback_of_a_defect_has_no_secret(tmp_path: Path) -> None:
@@ -85,7 +110,14 @@ def test_the_traceback_of_a_defect_has_no_secret(tmp_path: Path) -> None:
         "COMMANDS['gc'] = (breaks, ''); sys.exit(cli.main(['gc']))"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1 and "HF_TOKEN=***" in done.stderr and "Traceback" in done.stderr
 
 

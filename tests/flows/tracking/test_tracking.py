@@ -1,4 +1,5 @@
-"""What MLflow knows after a run: parents, children, links, statuses; and that nothing depends on it."""
+"""What MLflow knows after a run: parents, children, links, statuses; and that nothing depends on
+it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from tests.support import stand_ins
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One tracking database for all tests here, an experiment for each: its migrations take seconds."""
+    """One tracking database for all tests here, an experiment for each: its migrations take
+    seconds."""
     return default_uri(tmp_path_factory.mktemp("tracking"))
 
 
@@ -43,7 +45,15 @@ class Tracked:
 
     def runs(self) -> list[Any]:
         found = self.client.get_experiment_by_name(self.experiment)
-        return list(self.client.search_runs([found.experiment_id], order_by=["attributes.start_time ASC"])) if found else []
+        return (
+            list(
+                self.client.search_runs(
+                    [found.experiment_id], order_by=["attributes.start_time ASC"]
+                )
+            )
+            if found
+            else []
+        )
 
     def parents(self) -> list[Any]:
         return [run for run in self.runs() if "stage" not in run.data.tags]
@@ -52,7 +62,8 @@ class Tracked:
         return {
             run.data.tags["stage"]: run
             for run in self.runs()
-            if "stage" in run.data.tags and run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+            if "stage" in run.data.tags
+            and run.data.tags["mlflow.parentRunId"] == parent.info.run_id
         }
 
 
@@ -85,7 +96,9 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     }
 
     children = tracked.children(parent)
-    assert list(STAGES) == [name for name in STAGES if name in children] and len(children) == len(STAGES)
+    assert list(STAGES) == [name for name in STAGES if name in children] and len(children) == len(
+        STAGES
+    )
     assert {child.info.status for child in children.values()} == {"FINISHED"}
     train = children["train"]
     assert "model.dim" in train.data.params and "tokenizer.vocab_size" not in train.data.params
@@ -99,18 +112,27 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     inputs = {entry.dataset.name: entry.dataset.digest for entry in train.inputs.dataset_inputs}
     assert inputs == {name: summary["stages"][name]["key"] for name in ("tokenizer", "shards")}
     assert children["ingest"].data.metrics["dropped/EMPTY"] == 1
-    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == ["artifact.json", "profile"]
-    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id, "profile")] == ["profile/rank-0.md"]
+    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == [
+        "artifact.json",
+        "profile",
+    ]
+    assert [f.path for f in tracked.client.list_artifacts(train.info.run_id, "profile")] == [
+        "profile/rank-0.md"
+    ]
     given = {
-        name: [f.path for f in tracked.client.list_artifacts(children[name].info.run_id)] for name in ("analysis", "quality")
+        name: [f.path for f in tracked.client.list_artifacts(children[name].info.run_id)]
+        for name in ("analysis", "quality")
     }
-    assert given == {"analysis": ["artifact.json", "scale.parquet"], "quality": ["artifact.json"]}, (
-        "tables, but none of documents"
-    )
+    assert given == {
+        "analysis": ["artifact.json", "scale.parquet"],
+        "quality": ["artifact.json"],
+    }, "tables, but none of documents"
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-def test_cached_stage_is_a_link_to_the_run_that_made_it(tracked: Tracked, overrides: list[str], run_cli: RunCli) -> None:
+def test_cached_stage_is_a_link_to_the_run_that_made_it(
+    tracked: Tracked, overrides: list[str], run_cli: RunCli
+) -> None:
     run_cli("run", *overrides, tracking="local")
     run_cli("run", *overrides, tracking="local")
     first, second = tracked.parents()
@@ -118,14 +140,23 @@ def test_cached_stage_is_a_link_to_the_run_that_made_it(tracked: Tracked, overri
     assert tracked.children(second) == {}
     for name in STAGES:
         assert second.data.tags[f"reused.{name}"] == makers[name].info.run_id
-    assert second.data.metrics["val_bpb"] == first.data.metrics["val_bpb"], "headline numbers are there, cached or not"
+    assert second.data.metrics["val_bpb"] == first.data.metrics["val_bpb"], (
+        "headline numbers are there, cached or not"
+    )
     assert second.data.params == first.data.params
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-@pytest.mark.parametrize(("trouble", "status"), [("failure", "FAILED"), ("ctrl-c", "KILLED"), ("interrupted", "KILLED")])
+@pytest.mark.parametrize(
+    ("trouble", "status"), [("failure", "FAILED"), ("ctrl-c", "KILLED"), ("interrupted", "KILLED")]
+)
 def test_status_says_how_a_run_ended(
-    trouble: str, status: str, tracked: Tracked, overrides: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+    trouble: str,
+    status: str,
+    tracked: Tracked,
+    overrides: list[str],
+    run_cli: RunCli,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STAND_IN_TROUBLE", f"quality:{trouble}")
     run_cli("run", *overrides, tracking="local")
@@ -137,12 +168,16 @@ def test_status_says_how_a_run_ended(
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-def test_sweep_groups_its_runs_and_carries_the_best(tracked: Tracked, overrides: list[str], run_cli: RunCli) -> None:
+def test_sweep_groups_its_runs_and_carries_the_best(
+    tracked: Tracked, overrides: list[str], run_cli: RunCli
+) -> None:
     result = run_cli("refresh", "-m", "tokenizer.vocab_size=300,400", *overrides, tracking="local")
     assert result["code"] == 0, result["err"]
     parents = tracked.parents()
     (sweep,) = [run for run in parents if "mlflow.parentRunId" not in run.data.tags]
-    points = [run for run in parents if run.data.tags.get("mlflow.parentRunId") == sweep.info.run_id]
+    points = [
+        run for run in parents if run.data.tags.get("mlflow.parentRunId") == sweep.info.run_id
+    ]
     assert sweep.info.status == "FINISHED" and len(points) == 2
     assert {run.data.params["tokenizer.vocab_size"] for run in points} == {"300", "400"}
 
@@ -159,18 +194,24 @@ def test_run_without_a_reachable_server_finishes_with_one_warning(run_cli: RunCl
 
 @pytest.mark.usefixtures("stand_in_stages")
 def test_a_missing_driver_costs_one_warning(run_cli: RunCli) -> None:
-    result = run_cli("run", "tracking.uri=postgresql://me:hidden@127.0.0.1:1/runs", tracking="local")
+    result = run_cli(
+        "run", "tracking.uri=postgresql://me:hidden@127.0.0.1:1/runs", tracking="local"
+    )
     assert result["code"] == 0 and result["err"].count("the run continues") == 1, result["err"]
     assert "No module named" in result["err"] and "install the driver" in result["err"]
     assert "hidden" not in result["err"] + result["out"]
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-def test_a_server_that_never_answers_costs_one_warning(run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_costs_one_warning(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        result = run_cli("run", f"tracking.uri=http://127.0.0.1:{mute.getsockname()[1]}", tracking="local")
+        result = run_cli(
+            "run", f"tracking.uri=http://127.0.0.1:{mute.getsockname()[1]}", tracking="local"
+        )
     assert result["code"] == 0 and result["err"].count("the run continues") == 1, result["err"]
 
 
@@ -191,10 +232,18 @@ def test_what_could_not_be_sent_is_sent_by_the_next_run(
     assert list((tmp_path / "state/mlflow/unsent").glob("*/*")) == []
     if arguments == ["run"]:
         (parent,) = [run for run in tracked.parents() if run.data.tags["target"] == "report"]
-        assert parent.data.metrics["val_bpb"] == 1.4 and len(tracked.children(parent)) == len(STAGES)
+        assert parent.data.metrics["val_bpb"] == 1.4 and len(tracked.children(parent)) == len(
+            STAGES
+        )
     else:
         (sweep,) = [run for run in tracked.parents() if "flow" not in run.data.tags]
-        assert sum(run.data.tags.get("mlflow.parentRunId") == sweep.info.run_id for run in tracked.parents()) == 2
+        assert (
+            sum(
+                run.data.tags.get("mlflow.parentRunId") == sweep.info.run_id
+                for run in tracked.parents()
+            )
+            == 2
+        )
 
 
 @pytest.mark.usefixtures("stand_in_stages")
@@ -202,10 +251,11 @@ def test_a_run_that_was_killed_is_ended_by_the_next(
     tracked: Tracked, overrides: list[str], run_cli: RunCli, places: list[str]
 ) -> None:
     code = (
-        "import os; from pathlib import Path; from flows.compose import compose; from flows.tracking.runs import MlflowTracker;"
-        f"config = compose({[*overrides, *places]});"
-        "tracker = MlflowTracker(config.tracking, config.state, 'killed');"
-        "tracker.begin('killed', {}, '2026-01-01T00:00:00+00:00', {}, {}); os.kill(os.getpid(), 9)"
+        "import os; from pathlib import Path; from flows.compose import compose; from"
+        " flows.tracking.runs import MlflowTracker;config ="
+        f" compose({[*overrides, *places]});tracker = MlflowTracker(config.tracking, config.state,"
+        " 'killed');tracker.begin('killed', {}, '2026-01-01T00:00:00+00:00', {}, {});"
+        " os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert [run.info.status for run in tracked.runs()] == ["RUNNING"]
@@ -225,11 +275,17 @@ def test_a_run_that_somebody_deletes_in_mlflow_goes_on(
     quality = stand_ins.quality
     monkeypatch.setattr(stand_ins, "quality", deletes)
     result = run_cli("run", *overrides, tracking="local")
-    assert result["code"] == 0 and "refuses a part of this run" in result["err"] and "Traceback" not in result["err"]
+    assert (
+        result["code"] == 0
+        and "refuses a part of this run" in result["err"]
+        and "Traceback" not in result["err"]
+    )
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-def test_a_state_folder_that_cannot_be_written_costs_one_warning(run_cli: RunCli, tmp_path: Path) -> None:
+def test_a_state_folder_that_cannot_be_written_costs_one_warning(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state/mlflow").touch()
     result = run_cli("refresh", tracking="local")
@@ -243,8 +299,24 @@ def test_a_run_whose_server_is_killed_has_all_its_metrics_once_it_is_back(
 ) -> None:
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{tmp_path / 'served.db'}"]
-    command += ["--workers", "1", "--host", "127.0.0.1", "--port", str(port), "--artifacts-destination", str(tmp_path / "kept")]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path / 'served.db'}",
+    ]
+    command += [
+        "--workers",
+        "1",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--artifacts-destination",
+        str(tmp_path / "kept"),
+    ]
 
     @contextmanager
     def server() -> Iterator[Callable[[], None]]:
@@ -269,39 +341,61 @@ def test_a_run_whose_server_is_killed_has_all_its_metrics_once_it_is_back(
         assert result["code"] == 0 and result["err"].count("the run continues") == 1, result["err"]
     monkeypatch.setattr(stand_ins, "quality", quality)
     with server():
-        assert run_cli("refresh", "only=ingest", f"tracking.uri={uri}", tracking="local")["code"] == 0
+        assert (
+            run_cli("refresh", "only=ingest", f"tracking.uri={uri}", tracking="local")["code"] == 0
+        )
         tracked = Tracked(uri, "textmill")
         (parent,) = [run for run in tracked.parents() if run.data.tags["target"] == "report"]
         children = tracked.children(parent)
         assert parent.info.status == "FINISHED" and parent.data.metrics["val_bpb"] == 1.4
-        assert len(children) == len(STAGES) and {child.info.status for child in children.values()} == {"FINISHED"}
+        assert len(children) == len(STAGES) and {
+            child.info.status for child in children.values()
+        } == {"FINISHED"}
         history = tracked.client.get_metric_history(children["train"].info.run_id, "train_loss")
         assert [(m.step, m.value) for m in history] == [(1, 3.0), (2, 1.5), (3, 1.0)]
 
 
-def test_configured_server_wins_over_environment_and_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_configured_server_wins_over_environment_and_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = compose().tracking
     assert config.resolve_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     assert config.resolve_uri(tmp_path) == "http://127.0.0.1:5000"
-    assert compose(["tracking.uri=http://127.0.0.1:6000"]).tracking.resolve_uri(tmp_path) == "http://127.0.0.1:6000"
+    assert (
+        compose(["tracking.uri=http://127.0.0.1:6000"]).tracking.resolve_uri(tmp_path)
+        == "http://127.0.0.1:6000"
+    )
 
 
 def test_the_page_of_runs_is_that_of_trainings_in_the_experiment(tmp_path: Path) -> None:
     log = MlflowLog(default_uri(tmp_path), "textmill", tmp_path)
     page = log.runs_page("http://127.0.0.1:5000/")
-    assert page == f"http://127.0.0.1:5000/#/experiments/{log.experiment_id}/runs?workflowType=machine_learning"
+    assert (
+        page
+        == f"http://127.0.0.1:5000/#/experiments/{log.experiment_id}/runs?workflowType=machine_learning"
+    )
 
 
 def test_mlflow_takes_any_names_and_texts(database: str, tracked: Tracked, tmp_path: Path) -> None:
     log = MlflowLog(database, tracked.experiment, tmp_path)
-    run_id = log.start("n" * 3000, {"overrides": "o" * 9000, "empty": ""}, "2026-01-01T00:00:00+00:00")
+    run_id = log.start(
+        "n" * 3000, {"overrides": "o" * 9000, "empty": ""}, "2026-01-01T00:00:00+00:00"
+    )
     configured = {f"{i}.🎓@{'k' * 300}": "🎓" * 6000 for i in range(150)}
     log.params(run_id, configured)
-    log.metrics(run_id, numbers({"web.a": 1, "web": {"a": 2}, "../x": 3, "deb:golang-1.19-src": 4}), "2026-01-01T00:00:00+00:00")
+    log.metrics(
+        run_id,
+        numbers({"web.a": 1, "web": {"a": 2}, "../x": 3, "deb:golang-1.19-src": 4}),
+        "2026-01-01T00:00:00+00:00",
+    )
     log.tags(run_id, {"error": "e" * 9000})
     (run,) = tracked.runs()
     assert len(run.data.params) == 150
-    assert run.data.metrics["web.a"] == 1 and run.data.metrics["web/a"] == 2 and run.data.metrics["deb:golang-1.19-src"] == 4
+    assert (
+        run.data.metrics["web.a"] == 1
+        and run.data.metrics["web/a"] == 2
+        and run.data.metrics["deb:golang-1.19-src"] == 4
+    )
     assert len(run.data.metrics) == 4

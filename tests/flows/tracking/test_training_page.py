@@ -18,7 +18,11 @@ def test_the_settings_and_choices_that_the_page_names_are_there() -> None:
     for name, _ in NAMED:
         reduce(lambda group, key: group[key], name.split("."), config)
     assert len(NAMED) > 30
-    assert [(name, value) for name, value in NAMED if name in GROUPS and value and value not in choices(name)] == []
+    assert [
+        (name, value)
+        for name, value in NAMED
+        if name in GROUPS and value and value not in choices(name)
+    ] == []
 
 
 def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
@@ -31,6 +35,14 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
     for overlap in values.pop("parallel.tp_overlap"):
         compose(["parallel=tp", overlap])
     # What does not go with everything else.
-    alone = [[override] for name in ("train.float8", "train.kernels") for override in values.pop(name)]
+    alone = [
+        [override] for name in ("train.float8", "train.kernels") for override in values.pop(name)
+    ]
     for together in [*alone, *zip_longest(*values.values())]:
-        compose(["parallel=fsdp", "train.dtype=bf16", *(override for override in together if override is not None)])
+        compose(
+            [
+                "parallel=fsdp",
+                "train.dtype=bf16",
+                *(override for override in together if override is not None),
+            ]
+        )

@@ -1,4 +1,5 @@
-"""A checkpoint holds what was there when it was taken, is found out when it changed, and leaves when it is not wanted."""
+"""A checkpoint holds what was there when it was taken, is found out when it changed, and leaves
+when it is not wanted."""
 
 from __future__ import annotations
 
@@ -56,17 +57,25 @@ WITH_SPIKES = dataclasses.replace(OPTIM, guard=GuardConfig(spike_std=3.0))
         ({"dtype": "fp16"}, r"it has no loss_scale\.\S+"),
     ],
 )
-def test_a_checkpoint_of_another_run_is_refused_in_one_line_and_stays(other: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused_in_one_line_and_stays(
+    other: dict[str, Any], what: str, tmp_path: Path
+) -> None:
     run = Run(**({"dim": 8} | other))
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(3, *Run(dim=8).parts)
         before = run.values()
-        with pytest.raises(CheckpointError, match=rf"step-00000003 is of another run: {what}; .*work directory") as caught:
+        with pytest.raises(
+            CheckpointError, match=rf"step-00000003 is of another run: {what}; .*work directory"
+        ) as caught:
             checkpoints.load(*run.parts)
-    assert "\n" not in str(caught.value) and equal(run.values(), before) and steps_in(tmp_path) == [3]
+    assert (
+        "\n" not in str(caught.value) and equal(run.values(), before) and steps_in(tmp_path) == [3]
+    )
 
 
-def test_what_lies_beside_checkpoints_is_left_alone_and_in_their_way_is_replaced(tmp_path: Path) -> None:
+def test_what_lies_beside_checkpoints_is_left_alone_and_in_their_way_is_replaced(
+    tmp_path: Path,
+) -> None:
     root, run = tmp_path / "root", Run(dim=8)
     with Checkpoints(root, ALONE, keep_last=1) as checkpoints:
         checkpoints.save(1, *run.parts)
@@ -79,11 +88,18 @@ def test_what_lies_beside_checkpoints_is_left_alone_and_in_their_way_is_replaced
         assert checkpoints.load(*run.parts) == 1
         checkpoints.save(2, *run.parts)
         assert checkpoints.load(*run.parts) == 2
-    assert {path.name for path in root.iterdir()} == {"step-00000002", "step-00000001.bak", "step-2", "step-old"}
+    assert {path.name for path in root.iterdir()} == {
+        "step-00000002",
+        "step-00000001.bak",
+        "step-2",
+        "step-old",
+    }
     assert (tmp_path / "elsewhere" / "progress.json").is_file()
 
 
-def test_written_in_background_it_holds_what_was_there_when_it_was_taken(tmp_path: Path, gate: threading.Event) -> None:
+def test_written_in_background_it_holds_what_was_there_when_it_was_taken(
+    tmp_path: Path, gate: threading.Event
+) -> None:
     run = Run()
     at_once = Checkpoints(tmp_path / "at_once", ALONE)
     later = Checkpoints(tmp_path / "later", ALONE, in_background=True)
@@ -97,7 +113,10 @@ def test_written_in_background_it_holds_what_was_there_when_it_was_taken(tmp_pat
     other = Run()
     assert later.load(*other.parts) == 5 and equal(other.values(), taken)
     at_once.save(5, *other.parts)
-    files = [(tmp_path / name / "step-00000005" / "__0_0.distcp").read_bytes() for name in ("at_once", "later")]
+    files = [
+        (tmp_path / name / "step-00000005" / "__0_0.distcp").read_bytes()
+        for name in ("at_once", "later")
+    ]
     assert files[0] == files[1]
 
 
@@ -124,24 +143,33 @@ def test_a_failed_write_is_raised_and_the_checkpoint_before_stays_in_force(
         checkpoints.save(1, *run.parts)
         checkpoints.finish()
         monkeypatch.setattr("llm_core.checkpoint.writer.digest_file", no_space)
-        with pytest.raises(CheckpointNotWritten, match=r"step 2 was not written, rank 0: .*No space left") as raised:
+        with pytest.raises(
+            CheckpointNotWritten, match=r"step 2 was not written, rank 0: .*No space left"
+        ) as raised:
             checkpoints.save(2, *run.parts)
             while True:
                 checkpoints.poll()
         assert isinstance(raised.value.__cause__, OSError)
         monkeypatch.undo()
         assert checkpoints.load(*run.parts) == 1
-        assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"], "what was half written is gone"
+        assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"], (
+            "what was half written is gone"
+        )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(st.none() | st.sampled_from([1.0, 2.0, 3.0]), min_size=1, max_size=8),
     st.integers(1, 3),
     st.booleans(),
 )
 def test_the_last_few_are_kept_and_the_best_where_it_is_wanted(
-    tmp_path_factory: pytest.TempPathFactory, losses: list[float | None], keep_last: int, keep_best: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    losses: list[float | None],
+    keep_last: int,
+    keep_best: bool,
 ) -> None:
     root = tmp_path_factory.mktemp("root")
     kept: list[int] = []
@@ -151,7 +179,9 @@ def test_the_last_few_are_kept_and_the_best_where_it_is_wanted(
         folders.write_progress(folder, root, folders.Progress(step, loss, {}))
         prune(root, step, keep_last, keep_best)
         there = [*kept, step]
-        best = min(((found, s) for s in there if (found := losses[s]) is not None), default=(0.0, None))[1]
+        best = min(
+            ((found, s) for s in there if (found := losses[s]) is not None), default=(0.0, None)
+        )[1]
         named = json.loads((folder / "progress.json").read_text("utf-8"))["best"]
         assert named == best
         kept = [s for s in there if s in there[-keep_last:] or (keep_best and s == best)]
@@ -168,7 +198,9 @@ def test_going_back_forgets_what_came_later(tmp_path: Path) -> None:
         assert steps_in(tmp_path) == [1, 2] and checkpoints.load(*run.parts) == 2
 
 
-def test_later_checkpoints_neither_count_nor_go_when_an_earlier_step_is_saved_again(tmp_path: Path) -> None:
+def test_later_checkpoints_neither_count_nor_go_when_an_earlier_step_is_saved_again(
+    tmp_path: Path,
+) -> None:
     run = Run(dim=8)
     with Checkpoints(tmp_path, ALONE, keep_last=1, keep_best=True) as checkpoints:
         checkpoints.save(2, *run.parts, val_loss=2.0)
@@ -176,7 +208,10 @@ def test_later_checkpoints_neither_count_nor_go_when_an_earlier_step_is_saved_ag
             lavish.save(7, *run.parts, val_loss=1.0)
         checkpoints.save(3, *run.parts, val_loss=3.0)
         assert steps_in(tmp_path) == [2, 3, 7]
-        assert json.loads((tmp_path / "step-00000003" / "progress.json").read_text("utf-8"))["best"] == 2
+        assert (
+            json.loads((tmp_path / "step-00000003" / "progress.json").read_text("utf-8"))["best"]
+            == 2
+        )
 
 
 @given(st.binary(max_size=300), st.integers(1, 64), st.data())

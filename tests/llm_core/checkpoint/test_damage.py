@@ -1,4 +1,5 @@
-"""A damaged checkpoint is found, kept, and passed over; where none is sound the run starts over only when asked to."""
+"""A damaged checkpoint is found, kept, and passed over; where none is sound the run starts over
+only when asked to."""
 
 from __future__ import annotations
 
@@ -23,8 +24,14 @@ from tests.support.engine.small_runs import OPTIM
 from tests.support.engine.small_states import ALONE, Run, damage, equal
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(["cut", "flipped"]), st.sampled_from(["__0_0.distcp", ".metadata"]), st.floats(0, 1))
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.sampled_from(["cut", "flipped"]),
+    st.sampled_from(["__0_0.distcp", ".metadata"]),
+    st.floats(0, 1),
+)
 def test_one_changed_bit_or_lost_byte_is_found_and_the_checkpoint_before_is_used(
     tmp_path_factory: pytest.TempPathFactory, how: str, name: str, place: float
 ) -> None:
@@ -41,8 +48,12 @@ def test_one_changed_bit_or_lost_byte_is_found_and_the_checkpoint_before_is_used
     assert steps_in(root) == [10], "the damaged one must not count among those that are kept"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"step": 20}', '{"step": 21, "val_loss": null, "files": {}}'])
-def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"step": 20}', '{"step": 21, "val_loss": null, "files": {}}']
+)
+def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(
+    text: str, tmp_path: Path
+) -> None:
     run = Run(dim=8)
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         for step in (10, 20):
@@ -52,21 +63,32 @@ def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(text: str, 
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_where_no_checkpoint_is_sound_the_run_is_refused_and_none_is_lost(lost: bool, tmp_path: Path) -> None:
+def test_where_no_checkpoint_is_sound_the_run_is_refused_and_none_is_lost(
+    lost: bool, tmp_path: Path
+) -> None:
     run, told = Run(dim=8), []
     with Checkpoints(tmp_path, ALONE, report=lambda *event: told.append(event)) as checkpoints:
         assert checkpoints.load(*run.parts) == 0, "without any it begins"
         for step in (1, 2):
             checkpoints.save(step, *run.parts)
             folder = tmp_path / f"step-0000000{step}"
-            (folder / "progress.json").unlink() if lost else damage(folder / "__0_0.distcp", "flipped", 0.5)
+            (folder / "progress.json").unlink() if lost else damage(
+                folder / "__0_0.distcp", "flipped", 0.5
+            )
         before, kept = run.values(), sorted(contents(tmp_path).values())
         for _ in range(2):
-            with pytest.raises(CheckpointError, match=r"none is sound .*step-00000001\.damaged: .*train\.restart=true"):
+            with pytest.raises(
+                CheckpointError,
+                match=r"none is sound .*step-00000001\.damaged: .*train\.restart=true",
+            ):
                 checkpoints.load(*run.parts)
             assert sorted(contents(tmp_path).values()) == kept and equal(run.values(), before)
         assert [event[:2] for event in told] == [("damaged_checkpoint", step) for step in (2, 1)]
@@ -78,10 +100,14 @@ def test_where_no_checkpoint_is_sound_the_run_is_refused_and_none_is_lost(lost: 
         (tmp_path / "step-00000002" / "progress.json").write_text("{", "utf-8")
         assert checkpoints.load(*run.parts, restart=True) == 0
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"step-0000000{step}.damaged{again}" for step in (1, 2) for again in ("", "-2")}
+    assert names == {
+        f"step-0000000{step}.damaged{again}" for step in (1, 2) for again in ("", "-2")
+    }
 
 
-def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pruning(tmp_path: Path) -> None:
+def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pruning(
+    tmp_path: Path,
+) -> None:
     run = Run(dim=8)
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         for step in (1, 2):
@@ -90,14 +116,21 @@ def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pru
         assert checkpoints.load(*run.parts) == 1
         for step in (2, 3, 4):
             checkpoints.save(step, *run.parts)
-    assert {path.name for path in tmp_path.iterdir()} == {"step-00000002.damaged", "step-00000003", "step-00000004"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "step-00000002.damaged",
+        "step-00000003",
+        "step-00000004",
+    }
 
 
 def test_a_rollback_keeps_the_best_checkpoint(tmp_path: Path) -> None:
     guard = GuardConfig(rollback_skips=1, rollback_window_steps=4, rollback_every_steps=3)
     run = Run(dim=8, optim=dataclasses.replace(OPTIM, guard=guard))
     points = Checkpoints(tmp_path / "points", ALONE)
-    with Checkpoints(tmp_path / "checkpoints", ALONE, keep_last=1, keep_best=True) as checkpoints, points:
+    with (
+        Checkpoints(tmp_path / "checkpoints", ALONE, keep_last=1, keep_best=True) as checkpoints,
+        points,
+    ):
         points.save(3, *run.parts)
         checkpoints.save(3, *run.parts, val_loss=1.0)
         checkpoints.save(6, *run.parts, val_loss=2.0)
@@ -118,7 +151,10 @@ def test_a_damaged_point_is_kept_and_the_run_goes_back_to_the_one_before(tmp_pat
         (tmp_path / "points" / "step-00000003" / "progress.json").unlink()
         with pytest.raises(TrainingDiverged, match="no sound point to go back to"):
             Rollback(guard, points).go_back(5, *run.parts, checkpoints)
-    assert {path.name for path in (tmp_path / "points").iterdir()} == {"step-00000003.damaged", "step-00000006.damaged"}
+    assert {path.name for path in (tmp_path / "points").iterdir()} == {
+        "step-00000003.damaged",
+        "step-00000006.damaged",
+    }
     assert steps_in(tmp_path / "checkpoints") == [3] and [event[:2] for event in told] == [
         ("damaged_checkpoint", 6),
         ("damaged_checkpoint", 3),
@@ -138,7 +174,10 @@ def test_a_file_system_that_does_not_answer_is_no_damage(
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(1, *run.parts)
         kept = contents(tmp_path)
-        with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=rf"cannot be read .*{os.strerror(number)}"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(CheckpointError, match=rf"cannot be read .*{os.strerror(number)}"),
+        ):
             patch.setattr(f"llm_core.checkpoint.checkpoints.{name}", lambda *_, **__: no_answer())
             checkpoints.load(*run.parts, restart=True)
         assert contents(tmp_path) == kept and checkpoints.load(*run.parts) == 1

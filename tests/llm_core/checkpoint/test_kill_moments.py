@@ -21,7 +21,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 def test_no_kill_while_saving_pruning_going_back_or_exporting_loses_the_run(found: Found) -> None:
-    lost = [(scenario, call, what) for scenario, moments in found.items() for call, what in moments if "LOST" in what]
+    lost = [
+        (scenario, call, what)
+        for scenario, moments in found.items()
+        for call, what in moments
+        if "LOST" in what
+    ]
     assert not lost
 
 
@@ -34,8 +39,14 @@ def test_the_kills_are_before_each_kind_of_call(found: Found) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_run_that_loses_power_at_any_moment_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_whole_run_that_loses_power_at_any_moment_ends_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
     run_program("tests.support.engine.kill_moments", [str(tmp_path), "2"], tmp_path, timeout_s=280)
     moments = json.loads((tmp_path / "found.json").read_text("utf-8"))["run"]
-    assert {what for _, what in moments} == {"finished", "called"}, [one for one in moments if "LOST" in one[1]]
-    assert any("points/" in call for call, _ in moments) and any("model.safetensors" in call for call, _ in moments)
+    assert {what for _, what in moments} == {"finished", "called"}, [
+        one for one in moments if "LOST" in one[1]
+    ]
+    assert any("points/" in call for call, _ in moments) and any(
+        "model.safetensors" in call for call, _ in moments
+    )

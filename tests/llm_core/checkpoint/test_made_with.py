@@ -1,4 +1,5 @@
-"""A checkpoint is gone on from by the run that it is of, however that is laid out, and by no other."""
+"""A checkpoint is gone on from by the run that it is of, however that is laid out, and by no
+other."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ STEPS = {"num_steps": 4, "checkpoint_every": 2, "validate_every": 0}
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    return changed(run_config(tmp_path_factory.mktemp("inputs"), train=STEPS), "optim", schedule="constant")
+    return changed(
+        run_config(tmp_path_factory.mktemp("inputs"), train=STEPS), "optim", schedule="constant"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,33 +43,62 @@ def finished(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def changed(config: RunConfig, group: str, **values: Any) -> RunConfig:
-    return dataclasses.replace(config, **{group: dataclasses.replace(getattr(config, group), **values)})
+    return dataclasses.replace(
+        config, **{group: dataclasses.replace(getattr(config, group), **values)}
+    )
 
 
 def other_shards(config: RunConfig, folder: Path) -> RunConfig:
-    return dataclasses.replace(config, shards=write_token_shards(folder / "other", document_tokens=61))
+    return dataclasses.replace(
+        config, shards=write_token_shards(folder / "other", document_tokens=61)
+    )
 
 
 OTHERS: dict[str, tuple[Callable[[RunConfig, Path], RunConfig], str]] = {
     "seed": (lambda c, _: changed(c, "train", seed=99), "train.seed is 7, that of this run 99"),
-    "rows": (lambda c, _: changed(c, "train", seq_len=32), "train.seq_len is 16, that of this run 32"),
+    "rows": (
+        lambda c, _: changed(c, "train", seq_len=32),
+        "train.seq_len is 16, that of this run 32",
+    ),
     "rate": (lambda c, _: changed(c, "optim", lr=1e-1), "optim.lr is 0.003, that of this run 0.1"),
-    "schedule": (lambda c, _: changed(c, "optim", schedule="linear"), "optim.schedule is constant, that of this run linear"),
-    "decay": (lambda c, _: changed(c, "optim", weight_decay=0.7), "optim.weight_decay is 0.1, that of this run 0.7"),
-    "clip": (lambda c, _: changed(c, "optim", clip_norm=9.0), "optim.clip_norm is 1.0, that of this run 9.0"),
-    "beta2": (lambda c, _: changed(c, "optim", beta2=0.5), "optim.beta2 is 0.95, that of this run 0.5"),
+    "schedule": (
+        lambda c, _: changed(c, "optim", schedule="linear"),
+        "optim.schedule is constant, that of this run linear",
+    ),
+    "decay": (
+        lambda c, _: changed(c, "optim", weight_decay=0.7),
+        "optim.weight_decay is 0.1, that of this run 0.7",
+    ),
+    "clip": (
+        lambda c, _: changed(c, "optim", clip_norm=9.0),
+        "optim.clip_norm is 1.0, that of this run 9.0",
+    ),
+    "beta2": (
+        lambda c, _: changed(c, "optim", beta2=0.5),
+        "optim.beta2 is 0.95, that of this run 0.5",
+    ),
     "corpus": (other_shards, "shards.train is [0-9a-f]{16}, that of this run [0-9a-f]{16}"),
-    "model": (lambda c, _: changed(c, "model", num_layers=1), "model.num_layers is 2, that of this run 1"),
+    "model": (
+        lambda c, _: changed(c, "model", num_layers=1),
+        "model.num_layers is 2, that of this run 1",
+    ),
 }
 
 
 @pytest.mark.parametrize(("change", "line"), OTHERS.values(), ids=OTHERS)
 def test_another_run_is_refused_by_the_first_setting_that_differs(
-    change: Callable[[RunConfig, Path], RunConfig], line: str, config: RunConfig, finished: Path, tmp_path: Path
+    change: Callable[[RunConfig, Path], RunConfig],
+    line: str,
+    config: RunConfig,
+    finished: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(finished, tmp_path / "work")
     other = change(changed(config, "train", num_steps=8), tmp_path)
-    with pytest.raises(CheckpointError, match=f"step-00000004 is of another run: its {line}; .* work directory of its own$"):
+    with pytest.raises(
+        CheckpointError,
+        match=f"step-00000004 is of another run: its {line}; .* work directory of its own$",
+    ):
         run(other, tmp_path / "work")
 
 
@@ -78,12 +110,16 @@ def test_another_micro_batch_and_longer_training_end_as_if_they_had_been_so_from
     (tmp_path / "whole").mkdir()
     run(changed(longer, "train", micro_batch_sequences=1, log_every=2), tmp_path / "resumed")
     run(longer, tmp_path / "whole")
-    rows = [training_rows(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("resumed", "whole")]
+    rows = [
+        training_rows(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("resumed", "whole")
+    ]
     losses = [[row["train_loss"] for row in found if "train_loss" in row] for found in rows]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) and len(losses[0]) == 6
 
 
-def test_a_longer_run_has_the_bytes_of_one_planned_so(config: RunConfig, finished: Path, tmp_path: Path) -> None:
+def test_a_longer_run_has_the_bytes_of_one_planned_so(
+    config: RunConfig, finished: Path, tmp_path: Path
+) -> None:
     # Validating at step 4 too, as the last of the shorter one was.
     longer = changed(config, "train", num_steps=8, validate_every=4)
     (tmp_path / "whole").mkdir()
@@ -94,7 +130,9 @@ def test_a_longer_run_has_the_bytes_of_one_planned_so(config: RunConfig, finishe
     assert result_bytes(tmp_path / "short") == result_bytes(tmp_path / "whole")
 
 
-def test_a_checkpoint_that_does_not_say_is_loaded_and_said_to_be_one(config: RunConfig, finished: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_say_is_loaded_and_said_to_be_one(
+    config: RunConfig, finished: Path, tmp_path: Path
+) -> None:
     shutil.copytree(finished, tmp_path / "work")
     file = tmp_path / "work" / "checkpoints" / "step-00000004" / "progress.json"
     found = json.loads(file.read_text("utf-8"))
@@ -102,7 +140,10 @@ def test_a_checkpoint_that_does_not_say_is_loaded_and_said_to_be_one(config: Run
     file.write_text(json.dumps(found), "utf-8")
     run(changed(config, "train", num_steps=5), tmp_path / "work")
     events = [row for row in read_rows(tmp_path / "work" / "metrics.jsonl") if "event" in row]
-    assert [(row["event"], row["step"]) for row in events] == [("unknown_checkpoint", 4), ("resumed", 4)]
+    assert [(row["event"], row["step"]) for row in events] == [
+        ("unknown_checkpoint", 4),
+        ("resumed", 4),
+    ]
 
 
 @given(
@@ -118,20 +159,32 @@ def test_more_steps_are_taken_exactly_where_no_rate_of_a_step_made_changes(
 ) -> None:
     optim = OptimConfig(lr=1e-3, schedule=schedule, warmup_steps=warmup)
     step = chosen.draw(st.integers(1, min(before, now)))
-    found = MadeWith({"train.num_steps": now}, optim).difference_to({"train.num_steps": before}, step)
-    same = all(learning_rate(k, before, optim) == learning_rate(k, now, optim) for k in range(1, step + 1))
+    found = MadeWith({"train.num_steps": now}, optim).difference_to(
+        {"train.num_steps": before}, step
+    )
+    same = all(
+        learning_rate(k, before, optim) == learning_rate(k, now, optim) for k in range(1, step + 1)
+    )
     assert (found is None) == same
     if schedule in ("constant", "inverse_sqrt") or before == now or step <= warmup:
         assert found is None
     if schedule == "cosine" and before != now and step > warmup:
-        assert found is not None and f"that of this run {now}, which changes the learning rate of step {warmup + 1} " in found
+        assert (
+            found is not None
+            and f"that of this run {now}, which changes the learning rate of step {warmup + 1} "
+            in found
+        )
 
 
 def test_every_setting_that_decides_the_result_is_compared_and_no_other(config: RunConfig) -> None:
     names = made_with(config, open_shards(config.shards, "train")).settings.keys()
     for group in ("model", "optim", "train"):
         for field in dataclasses.fields(getattr(config, group)):
-            here = {name for name in names if name == f"{group}.{field.name}" or name.startswith(f"{group}.{field.name}.")}
+            here = {
+                name
+                for name in names
+                if name == f"{group}.{field.name}" or name.startswith(f"{group}.{field.name}.")
+            }
             assert bool(here) == (field.metadata != NOT_IN_KEY), field.name
     assert "train.data.packing" in names and "train.data.prefetch_batches" not in names
     assert not any(name.startswith(("parallel", "memory")) for name in names)

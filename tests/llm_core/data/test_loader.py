@@ -1,4 +1,5 @@
-"""The order of samples is a pure function of seed, epoch and place; ranks and restarts change nothing."""
+"""The order of samples is a pure function of seed, epoch and place; ranks and restarts change
+nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ def test_document_hashes_depend_on_every_byte_and_the_seed() -> None:
     flipped = ids.copy()
     flipped[np.arange(1000), np.arange(1000) % 16] ^= 1
     hashes = hash_ids(ids, 0)
-    changed = [np.bitwise_count(hashes ^ other).mean() for other in (hash_ids(flipped, 0), hash_ids(ids, 1))]
+    changed = [
+        np.bitwise_count(hashes ^ other).mean()
+        for other in (hash_ids(flipped, 0), hash_ids(ids, 1))
+    ]
     assert len(set(hashes.tolist())) == 1000 and all(30 < bits < 34 for bits in changed)
 
 
@@ -67,7 +71,9 @@ def test_each_epoch_covers_every_sample_once(shards: TokenShards, global_batch: 
     loader = Loader(shards, SEQ_LEN, global_batch, seed=3)
     num_epochs = 3
     steps = -(-num_epochs * NUM_SAMPLES // global_batch)
-    starts = torch.cat([loader.batch(step)[0][:, 0] for step in range(steps)])[: num_epochs * NUM_SAMPLES]
+    starts = torch.cat([loader.batch(step)[0][:, 0] for step in range(steps)])[
+        : num_epochs * NUM_SAMPLES
+    ]
     for epoch in starts.view(num_epochs, NUM_SAMPLES):
         assert Counter(epoch.tolist()) == Counter(range(0, NUM_SAMPLES * SEQ_LEN, SEQ_LEN))
     assert not torch.equal(starts[:NUM_SAMPLES], starts[NUM_SAMPLES : 2 * NUM_SAMPLES])
@@ -75,7 +81,10 @@ def test_each_epoch_covers_every_sample_once(shards: TokenShards, global_batch: 
 
 def test_targets_are_the_next_tokens(shards: TokenShards) -> None:
     ids_BT, targets_BT = Loader(shards, SEQ_LEN, 4, seed=0).batch(11)
-    assert ids_BT.shape == targets_BT.shape == (4, SEQ_LEN) and ids_BT.dtype == targets_BT.dtype == torch.int64
+    assert (
+        ids_BT.shape == targets_BT.shape == (4, SEQ_LEN)
+        and ids_BT.dtype == targets_BT.dtype == torch.int64
+    )
     assert torch.equal(ids_BT + 1, targets_BT)
 
 
@@ -85,21 +94,32 @@ def test_ranks_together_read_the_batch_of_one_rank(shards: TokenShards, world: i
     ranks = [Loader(shards, SEQ_LEN, 12, seed=1, rank=rank, world=world) for rank in range(world)]
     for step in (0, 5, NUM_SAMPLES // 12, 40):
         for part in (0, 1):
-            assert torch.equal(torch.cat([rank.batch(step)[part] for rank in ranks]), alone.batch(step)[part])
+            assert torch.equal(
+                torch.cat([rank.batch(step)[part] for rank in ranks]), alone.batch(step)[part]
+            )
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from([1, 2, 3, 6])), min_size=1, max_size=4))
-def test_resumed_loaders_match_an_uninterrupted_one(shards: TokenShards, stretches: list[tuple[int, int]]) -> None:
-    """Any number of restarts, in a row and at epoch borders, each at another data-parallel degree."""
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.sampled_from([1, 2, 3, 6])), min_size=1, max_size=4)
+)
+def test_resumed_loaders_match_an_uninterrupted_one(
+    shards: TokenShards, stretches: list[tuple[int, int]]
+) -> None:
+    """Any number of restarts, in a row and at epoch borders, each at another data-parallel
+    degree."""
     whole = Loader(shards, SEQ_LEN, 6, seed=5)
     state = whole.state_dict()
     for steps, world in stretches:
-        ranks = [Loader(shards, SEQ_LEN, 6, seed=5, rank=rank, world=world) for rank in range(world)]
+        ranks = [
+            Loader(shards, SEQ_LEN, 6, seed=5, rank=rank, world=world) for rank in range(world)
+        ]
         for rank in ranks:
             rank.load_state_dict(state)
         for _ in range(steps):
-            assert torch.equal(torch.cat([rank.next_batch()[0] for rank in ranks]), whole.next_batch()[0])
+            assert torch.equal(
+                torch.cat([rank.next_batch()[0] for rank in ranks]), whole.next_batch()[0]
+            )
         state = ranks[-1].state_dict()
         assert all(rank.state_dict() == state for rank in ranks)
     assert state == whole.state_dict()
@@ -108,7 +128,9 @@ def test_resumed_loaders_match_an_uninterrupted_one(shards: TokenShards, stretch
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "one_per_row"])
 @pytest.mark.parametrize("order", ["shuffled", "sequential", "random"])
 @pytest.mark.parametrize("ranks", ["blocks", "strided"])
-def test_every_packing_and_order_resumes_twice_over_an_epoch_border(tmp_path: Path, packing: str, order: str, ranks: str) -> None:
+def test_every_packing_and_order_resumes_twice_over_an_epoch_border(
+    tmp_path: Path, packing: str, order: str, ranks: str
+) -> None:
     documents = [[n + 1] * (1 + 5 * n % 11) + [0] for n in range(40)]
     write_split(tmp_path, [documents[:25], documents[25:]])
     split = open_shards(tmp_path, "train")
@@ -117,7 +139,9 @@ def test_every_packing_and_order_resumes_twice_over_an_epoch_border(tmp_path: Pa
     state = whole.state_dict()
     steps = whole.num_samples // 6 + 1
     for world in (1, 3, 6, 2):
-        loaders = [Loader(split, 8, 6, seed=1, rank=rank, world=world, data=data) for rank in range(world)]
+        loaders = [
+            Loader(split, 8, 6, seed=1, rank=rank, world=world, data=data) for rank in range(world)
+        ]
         for loader in loaders:
             loader.load_state_dict(state)
         for _ in range(steps):
@@ -141,7 +165,9 @@ def test_a_state_at_an_epoch_border_begins_the_next_epoch(shards: TokenShards) -
 def test_steps_and_positions_agree(shards: TokenShards) -> None:
     loader = Loader(shards, SEQ_LEN, 6, seed=2)
     for step in range(60):
-        assert torch.equal(loader.next_batch()[0], Loader(shards, SEQ_LEN, 6, seed=2).batch(step)[0])
+        assert torch.equal(
+            loader.next_batch()[0], Loader(shards, SEQ_LEN, 6, seed=2).batch(step)[0]
+        )
 
 
 def test_every_token_is_predicted_but_a_counted_tail(shards: TokenShards) -> None:
@@ -153,7 +179,9 @@ def test_every_token_is_predicted_but_a_counted_tail(shards: TokenShards) -> Non
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_strided_ranks_take_what_torchs_distributed_sampler_gives(shards: TokenShards, world: int, shuffled: bool) -> None:
+def test_strided_ranks_take_what_torchs_distributed_sampler_gives(
+    shards: TokenShards, world: int, shuffled: bool
+) -> None:
     from torch.utils.data import DistributedSampler
 
     data = DataConfig(order="shuffled" if shuffled else "sequential", ranks="strided")
@@ -167,16 +195,27 @@ def test_strided_ranks_take_what_torchs_distributed_sampler_gives(shards: TokenS
 
 
 def test_sequential_and_random_orders_are_what_they_say(shards: TokenShards) -> None:
-    loaders = {order: Loader(shards, SEQ_LEN, 1, 0, data=DataConfig(order=order)) for order in ("sequential", "random")}  # type: ignore[arg-type]
+    loaders = {
+        order: Loader(shards, SEQ_LEN, 1, 0, data=DataConfig(order=order))
+        for order in ("sequential", "random")
+    }  # type: ignore[arg-type]
     positions = np.arange(50 * NUM_SAMPLES)
-    assert loaders["sequential"].sample_index(positions).tolist() == (positions % NUM_SAMPLES).tolist()
+    assert (
+        loaders["sequential"].sample_index(positions).tolist() == (positions % NUM_SAMPLES).tolist()
+    )
     drawn = loaders["random"].sample_index(positions)
     counts = np.bincount(drawn, minlength=NUM_SAMPLES)
-    assert counts.min() > 20 and counts.max() < 85 and len(set(drawn[:NUM_SAMPLES])) < 0.75 * NUM_SAMPLES
+    assert (
+        counts.min() > 20
+        and counts.max() < 85
+        and len(set(drawn[:NUM_SAMPLES])) < 0.75 * NUM_SAMPLES
+    )
     assert drawn[77] == loaders["random"].sample_index(np.array([77]))[0]
 
 
-def test_batches_over_the_borders_of_order_blocks_agree_with_single_positions(shards: TokenShards) -> None:
+def test_batches_over_the_borders_of_order_blocks_agree_with_single_positions(
+    shards: TokenShards,
+) -> None:
     loader = Loader(shards, SEQ_LEN, 10, seed=4)
     assert loader._block_size % 10
     for step in (loader._block_size // 10, 2 * loader._block_size // 10, 99):
@@ -185,15 +224,24 @@ def test_batches_over_the_borders_of_order_blocks_agree_with_single_positions(sh
 
 
 def test_errors_say_what_to_do(shards: TokenShards, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"seq_len \(1000\) needs at least 1001 tokens, split 'train' has 1000"):
+    with pytest.raises(
+        ConfigError, match=r"seq_len \(1000\) needs at least 1001 tokens, split 'train' has 1000"
+    ):
         Loader(shards, 1000, 4, seed=0)
     assert Loader(shards, 999, 4, seed=0).num_samples == 1
-    with pytest.raises(ConfigError, match=r"global_batch_sequences \(10\) must be a multiple .*\(4\); try 8"):
+    with pytest.raises(
+        ConfigError, match=r"global_batch_sequences \(10\) must be a multiple .*\(4\); try 8"
+    ):
         Loader(shards, SEQ_LEN, 10, seed=0, world=4)
-    for state, message in [((1, 0, 0), "seed 1, this run has 0"), ((0, 0, 143), "143 consumed samples, an epoch here has 142")]:
+    for state, message in [
+        ((1, 0, 0), "seed 1, this run has 0"),
+        ((0, 0, 143), "143 consumed samples, an epoch here has 142"),
+    ]:
         with pytest.raises(ConfigError, match=message):
             loader = Loader(shards, SEQ_LEN, 4, seed=0)
-            loader.load_state_dict(dict(zip(("seed", "epoch", "consumed_samples"), state, strict=True)))
+            loader.load_state_dict(
+                dict(zip(("seed", "epoch", "consumed_samples"), state, strict=True))
+            )
     for damaged, message in [
         ({"seed": 0, "epoch": -1, "consumed_samples": 0}, "no epoch of at least 0"),
         ({"seed": 0, "epoch": 0, "consumed_samples": -3}, "no consumed_samples of at least 0"),

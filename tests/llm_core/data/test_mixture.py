@@ -22,10 +22,14 @@ weights = st.dictionaries(st.sampled_from(SOURCES), st.floats(0.01, 1), min_size
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 3000), weights), min_size=1, max_size=3), st.integers(0, 5))
+@given(
+    st.lists(st.tuples(st.integers(1, 3000), weights), min_size=1, max_size=3), st.integers(0, 5)
+)
 def test_each_source_gives_its_sequences_in_order_and_none_twice(phases: list, seed: int) -> None:
     begins = np.cumsum([0] + [length for length, _ in phases[:-1]]).tolist()
-    mixture = Mixture(SOURCES, [(begin, w) for begin, (_, w) in zip(begins, phases, strict=True)], seed)
+    mixture = Mixture(
+        SOURCES, [(begin, w) for begin, (_, w) in zip(begins, phases, strict=True)], seed
+    )
     source, number = mixture.locate(np.arange(begins[-1] + 2500))
     for k in range(len(SOURCES)):
         assert number[source == k].tolist() == list(range(int(np.sum(source == k))))
@@ -33,7 +37,9 @@ def test_each_source_gives_its_sequences_in_order_and_none_twice(phases: list, s
 
 @settings(max_examples=60, deadline=None)
 @given(weights, st.integers(0, 3))
-def test_shares_of_a_block_are_the_weights_to_a_slot(given_weights: dict[str, float], block: int) -> None:
+def test_shares_of_a_block_are_the_weights_to_a_slot(
+    given_weights: dict[str, float], block: int
+) -> None:
     mixture = Mixture(SOURCES, [(0, given_weights)], 0)
     source, _ = mixture.locate(np.arange(block * MIXTURE_SLOTS, (block + 1) * MIXTURE_SLOTS))
     total = sum(given_weights.values())
@@ -66,12 +72,17 @@ def sources_of(loader: Loader, steps: range) -> list[int]:
 def test_the_schedule_changes_the_mixture_at_its_step(shards: TokenShards) -> None:
     mixture = {"0": {"web": 1.0, "code": 1.0}, "200": {"books": 1.0}}
     loader = Loader(shards, 8, 4, 0, data=DataConfig(mixture=mixture))
-    before, after = np.array(sources_of(loader, range(200))), np.array(sources_of(loader, range(200, 230)))
+    before, after = (
+        np.array(sources_of(loader, range(200))),
+        np.array(sources_of(loader, range(200, 230))),
+    )
     assert set(before) == {1, 2} and abs(np.mean(before == 1) - 0.5) < 0.05
     assert set(after) == {0}
 
 
-def test_a_row_holds_one_source_and_each_epoch_of_a_source_all_its_rows(shards: TokenShards) -> None:
+def test_a_row_holds_one_source_and_each_epoch_of_a_source_all_its_rows(
+    shards: TokenShards,
+) -> None:
     loader = Loader(shards, 8, 1, 0, data=DataConfig(mixture={"0": {"web": 1.0, "code": 1.0}}))
     begin, end = loader._source_rows[1:3]
     samples = loader.sample_index(np.arange(40 * loader.num_samples))
@@ -86,12 +97,17 @@ def test_a_row_holds_one_source_and_each_epoch_of_a_source_all_its_rows(shards: 
 
 
 def test_a_mixture_resumes_at_any_degree(shards: TokenShards) -> None:
-    data = DataConfig(mixture={"0": {"web": 2.0, "books": 1.0}, "5": {"code": 1.0, "web": 0.2}}, packing="best_fit")
+    data = DataConfig(
+        mixture={"0": {"web": 2.0, "books": 1.0}, "5": {"code": 1.0, "web": 0.2}},
+        packing="best_fit",
+    )
     whole = Loader(shards, 8, 6, 3, data=data)
     for world in (1, 2, 3, 6):
         ranks = [Loader(shards, 8, 6, 3, rank, world, data) for rank in range(world)]
         for step in (0, 4, 5, 6, 300):
-            assert torch.equal(torch.cat([rank.batch(step)[0] for rank in ranks]), whole.batch(step)[0])
+            assert torch.equal(
+                torch.cat([rank.batch(step)[0] for rank in ranks]), whole.batch(step)[0]
+            )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +130,11 @@ def test_rules_of_a_mixture_are_checked(mixture: dict, message: str) -> None:
 
 
 def test_a_source_that_is_not_there_is_named(shards: TokenShards, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"mixture names wed, which is not a source .*did you mean web\?"):
+    with pytest.raises(
+        ConfigError, match=r"mixture names wed, which is not a source .*did you mean web\?"
+    ):
         Loader(shards, 8, 4, 0, data=DataConfig(mixture={"0": {"wed": 1.0}}))
-    with pytest.raises(ConfigError, match=r"mixture wants web, which has less than one row of seq_len \(600\)"):
+    with pytest.raises(
+        ConfigError, match=r"mixture wants web, which has less than one row of seq_len \(600\)"
+    ):
         Loader(shards, 600, 4, 0, data=DataConfig(mixture={"0": {"web": 1.0}}))

@@ -1,4 +1,5 @@
-"""Every target is in one place or counted, documents stay whole where they can, and shares are what the rows show."""
+"""Every target is in one place or counted, documents stay whole where they can, and shares are what
+the rows show."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def bounds(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def naive_best_fit(sizes: list[int], capacity: int) -> list[int]:
-    """Free places of each row, by the definition: longest first, each into the fullest row that takes it."""
+    """Free places of each row, by the definition: longest first, each into the fullest row that
+    takes it."""
     free: list[int] = []
     for size in sorted(sizes, reverse=True):
         fitting = [k for k, left in enumerate(free) if left >= size]
@@ -47,12 +49,21 @@ def test_best_fit_fills_rows_as_its_definition_does(sizes: list[int], capacity: 
 
 @settings(max_examples=200, deadline=None)
 @given(lengths, st.integers(1, 50), st.sampled_from(PACKINGS))
-def test_every_target_is_in_one_row_or_counted(sizes: list[int], seq_len: int, packing: str) -> None:
+def test_every_target_is_in_one_row_or_counted(
+    sizes: list[int], seq_len: int, packing: str
+) -> None:
     plan = make_plan(*bounds(sizes), seq_len, packing)
-    targets = np.concatenate([np.arange(a, b) for a, b in zip(plan.starts, plan.stops, strict=True)] or [np.zeros(0, int)])
+    targets = np.concatenate(
+        [np.arange(a, b) for a, b in zip(plan.starts, plan.stops, strict=True)]
+        or [np.zeros(0, int)]
+    )
     assert len(np.unique(targets)) == len(targets) == sum(sizes) - plan.num_cropped_tokens
     assert np.all(plan.stops > plan.starts) and plan.row_offsets[-1] == len(plan.starts)
-    filled = np.add.reduceat(plan.stops - plan.starts, plan.row_offsets[:-1]) if plan.num_rows else np.zeros(0, int)
+    filled = (
+        np.add.reduceat(plan.stops - plan.starts, plan.row_offsets[:-1])
+        if plan.num_rows
+        else np.zeros(0, int)
+    )
     assert np.all(filled <= seq_len) and (packing != "concat" or np.all(filled == seq_len))
     if packing == "best_fit":
         assert plan.num_cropped_tokens == 0
@@ -72,7 +83,10 @@ def test_best_fit_cuts_only_what_is_longer_than_a_row(sizes: list[int], seq_len:
 def test_shares_follow_from_the_rows() -> None:
     starts, stops = bounds([10, 3, 4, 25])
     assert concat(starts, stops, 8).num_cropped_tokens == 2
-    assert (one_per_row(starts, stops, 8).num_cropped_tokens, one_per_row(starts, stops, 8).num_rows) == (2 + 17, 4)
+    assert (
+        one_per_row(starts, stops, 8).num_cropped_tokens,
+        one_per_row(starts, stops, 8).num_rows,
+    ) == (2 + 17, 4)
     plan = best_fit(starts, stops, 8)
     assert plan.num_rows == 6 and plan.num_targets == 42  # 8 | 8 | 8 | 8 | 4 3 1 | 2
 
@@ -87,7 +101,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("packing", ["best_fit", "one_per_row"])
-def test_rows_hold_documents_from_their_first_token_to_their_end(folder: Path, packing: str) -> None:
+def test_rows_hold_documents_from_their_first_token_to_their_end(
+    folder: Path, packing: str
+) -> None:
     shards, seq_len = open_shards(folder, "train"), 32
     loader = Loader(shards, seq_len, 1, seed=0, data=DataConfig(packing=packing))  # type: ignore[arg-type]
     seen = []
@@ -119,7 +135,9 @@ def test_documents_of_the_stream_change_where_an_end_of_text_is_read(folder: Pat
 
 def test_concat_by_a_plan_reads_the_stream(folder: Path) -> None:
     shards = open_shards(folder, "train")
-    mixed = Loader(shards, 16, 1, 0, data=DataConfig(order="sequential", mixture={"0": {"web": 1.0}}))
+    mixed = Loader(
+        shards, 16, 1, 0, data=DataConfig(order="sequential", mixture={"0": {"web": 1.0}})
+    )
     stream = shards.read(0, shards.num_tokens)
     for step in range(mixed.num_samples):
         ids, targets = mixed.batch(step)

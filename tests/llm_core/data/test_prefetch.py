@@ -1,4 +1,5 @@
-"""Reading ahead gives the batches of reading when asked, in any order, and hands on what goes wrong."""
+"""Reading ahead gives the batches of reading when asked, in any order, and hands on what goes
+wrong."""
 
 from __future__ import annotations
 

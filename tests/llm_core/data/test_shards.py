@@ -22,10 +22,15 @@ def test_tokens_are_views_of_the_memory_map(tmp_path: Path) -> None:
     shards = counting_stream(tmp_path, 50_000, shard_tokens=20_000)
     document = next(shards.documents())
     assert pa.total_allocated_bytes() - before < 20_000
-    assert np.shares_memory(document.tokens, shards.shards[0].tokens) and not document.tokens.flags.writeable
+    assert (
+        np.shares_memory(document.tokens, shards.shards[0].tokens)
+        and not document.tokens.flags.writeable
+    )
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (96, 98), (97, 194), (0, 500), (499, 500), (500, 500)])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 0), (0, 1), (96, 98), (97, 194), (0, 500), (499, 500), (500, 500)]
+)
 def test_reads_cross_shard_borders(tmp_path: Path, start: int, stop: int) -> None:
     assert counting_stream(tmp_path, 500).read(start, stop).tolist() == list(range(start, stop))
 
@@ -64,7 +69,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_damage(file: Path, damage: list[tuple[int, int]]) -> None:
-    """With these bits of these bytes turned over, the shard is refused by name, or every token is where it was."""
+    """With these bits of these bytes turned over, the shard is refused by name, or every token is
+    where it was."""
     whole = file.read_bytes()
     content = bytearray(whole)
     for place, bits in damage:
@@ -75,7 +81,11 @@ def check_damage(file: Path, damage: list[tuple[int, int]]) -> None:
         shards.verify()
         assert shards.read(0, shards.num_tokens).tolist() == SMALL_TOKENS
         starts, ends = shards.document_bounds()
-        assert not starts[:1].any() and np.array_equal(starts[1:], ends[:-1]) and np.all(starts <= ends)
+        assert (
+            not starts[:1].any()
+            and np.array_equal(starts[1:], ends[:-1])
+            and np.all(starts <= ends)
+        )
         documents = [token for document in shards.documents() for token in document.tokens]
         assert documents == SMALL_TOKENS[: ends[-1] if len(ends) else 0]
         assert len(shards.document_sources()[1]) == shards.num_documents
@@ -93,7 +103,9 @@ def test_a_damaged_byte_anywhere_is_named_or_changes_no_token(small: Path) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(1, 255)), min_size=2, max_size=8))
-def test_damaged_bytes_are_named_or_change_no_token(small: Path, damage: list[tuple[int, int]]) -> None:
+def test_damaged_bytes_are_named_or_change_no_token(
+    small: Path, damage: list[tuple[int, int]]
+) -> None:
     check_damage(small, damage)
 
 
@@ -125,7 +137,9 @@ def test_changed_tokens_are_found_by_their_digest(tmp_path: Path) -> None:
     place = content.index(shards.shards[3].tokens[20:30].tobytes())
     content[place] ^= 1
     file.write_bytes(bytes(content))
-    with pytest.raises(ShardError, match=r"train-00003\.arrow holds other tokens than were written"):
+    with pytest.raises(
+        ShardError, match=r"train-00003\.arrow holds other tokens than were written"
+    ):
         open_shards(tmp_path, "train").verify()
 
 
@@ -137,7 +151,10 @@ def test_an_unknown_split_is_named(tmp_path: Path) -> None:
 def test_documents_carry_their_facts(tmp_path: Path) -> None:
     write_split(tmp_path, [[[5, 6, 0], [0]], [[7, 0]]])
     shards = open_shards(tmp_path, "train")
-    assert [(d.tokens.tolist(), int.from_bytes(d.id, "big"), d.source, d.num_bytes) for d in shards.documents()] == [
+    assert [
+        (d.tokens.tolist(), int.from_bytes(d.id, "big"), d.source, d.num_bytes)
+        for d in shards.documents()
+    ] == [
         ([5, 6, 0], 0, "web", 3),
         ([0], 1, "web", 1),
         ([7, 0], 2, "web", 2),
@@ -145,11 +162,16 @@ def test_documents_carry_their_facts(tmp_path: Path) -> None:
     assert (shards.num_tokens, shards.num_documents, shards.eos_id) == (6, 3, 0)
 
 
-def test_ids_that_the_model_has_not_are_refused_with_the_shard_and_the_way_out(tmp_path: Path) -> None:
+def test_ids_that_the_model_has_not_are_refused_with_the_shard_and_the_way_out(
+    tmp_path: Path,
+) -> None:
     write_split(tmp_path, [[[1, 2, 0]], [[1, 7, 0]], [[9, 0]]])
     shards = open_shards(tmp_path, "train")
     shards.check_ids(10)
-    with pytest.raises(ConfigError, match=r"train-00002.arrow has id 9, the model has ids 0 to 8; set model.vocab_size to 10"):
+    with pytest.raises(
+        ConfigError,
+        match=r"train-00002.arrow has id 9, the model has ids 0 to 8; set model.vocab_size to 10",
+    ):
         shards.check_ids(9)
     with pytest.raises(ConfigError, match=r"train-00001.arrow has id 7, the model has ids 0 to 6"):
         shards.check_ids(7)
@@ -171,7 +193,17 @@ def test_a_run_on_ids_beyond_its_vocabulary_ends_in_one_line(
     # One more than there are, in the middle of a document.
     write_split(config.shards, [[[*range(1, 30), config.model.vocab_size, 3, 0]] * 12], split=split)
     with pytest.raises(SystemExit) as ended:
-        main(["--config", str(write_config(tmp_path / "run.json", config)), "--workdir", str(tmp_path / "run")])
+        main(
+            [
+                "--config",
+                str(write_config(tmp_path / "run.json", config)),
+                "--workdir",
+                str(tmp_path / "run"),
+            ]
+        )
     assert ended.value.code == REFUSED
     [line] = capsys.readouterr().err.splitlines()
-    assert f"{split}-00000.arrow has id {config.model.vocab_size}, the model has ids 0 to {config.model.vocab_size - 1}" in line
+    assert (
+        f"{split}-00000.arrow has id {config.model.vocab_size}, the model has ids 0 to"
+        f" {config.model.vocab_size - 1}" in line
+    )

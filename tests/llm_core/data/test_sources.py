@@ -1,4 +1,5 @@
-"""Every target of a batch is of the source of the document that it is in, and its loss is summed there."""
+"""Every target of a batch is of the source of the document that it is in, and its loss is summed
+there."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 from llm_core.data.config import DataConfig
 from llm_core.data.loader import Loader
 from llm_core.data.shards import TokenShards, open_shards
-from llm_core.data.sources import MAX_SOURCES, NO_SOURCE, OTHER, Sources, SourceSums, largest, read_sources
+from llm_core.data.sources import (
+    MAX_SOURCES,
+    NO_SOURCE,
+    OTHER,
+    Sources,
+    SourceSums,
+    largest,
+    read_sources,
+)
 from llm_core.model.loss import IGNORED
 from tests.support.engine.shard_files import write_split
 
@@ -33,20 +42,31 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> TokenShards:
 
 @pytest.mark.parametrize("mixture", [{}, {"0": {"books": 1.0, "code": 1.0, "web": 2.0}}])
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "one_per_row"])
-def test_targets_have_the_source_of_their_document(shards: TokenShards, packing: Any, mixture: Any) -> None:
-    loader = Loader(shards, 7, 2, seed=1, rank=1, world=2, data=DataConfig(packing=packing, mixture=mixture))
+def test_targets_have_the_source_of_their_document(
+    shards: TokenShards, packing: Any, mixture: Any
+) -> None:
+    loader = Loader(
+        shards, 7, 2, seed=1, rank=1, world=2, data=DataConfig(packing=packing, mixture=mixture)
+    )
     documents = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
     for step in range(2 * loader.num_samples):
         _, targets_BT, documents_BT, sources_BT = loader.training_batch(step)
         assert documents_BT is None and sources_BT is not None and sources_BT.dtype == torch.uint8
-        expected = np.where(targets_BT == IGNORED, NO_SOURCE, documents[targets_BT.clamp(min=1) - 1] % len(NAMES))
+        expected = np.where(
+            targets_BT == IGNORED, NO_SOURCE, documents[targets_BT.clamp(min=1) - 1] % len(NAMES)
+        )
         assert np.array_equal(sources_BT.numpy(), expected)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_a_stretch_of_the_stream_is_labelled_token_by_token(lengths: list[int], data: st.DataObject) -> None:
-    of_document = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths))), np.uint8)
+def test_a_stretch_of_the_stream_is_labelled_token_by_token(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    of_document = np.array(
+        data.draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths))),
+        np.uint8,
+    )
     start = data.draw(st.integers(0, sum(lengths) - 1))
     stop = data.draw(st.integers(start + 1, sum(lengths)))
     out = np.empty(stop - start, np.uint8)

@@ -28,7 +28,8 @@ def test_hugging_face_computes_the_same_logits(tmp_path: Path, tied: bool) -> No
         logits = model(ids_BT)
         assert logits.std() > 0.1
         torch.testing.assert_close(theirs(ids_BT).logits, logits, atol=1e-6, rtol=1e-6)
-        # Transformers takes rotary angles in float32 whatever the model's dtype: that bounds the agreement.
+        # Transformers takes rotary angles in float32 whatever the model's dtype: that bounds the
+        # agreement.
         double = load_model(tmp_path, torch.float64)(ids_BT)
         torch.testing.assert_close(theirs.double()(ids_BT).logits, double, atol=2e-5, rtol=2e-5)
 
@@ -42,7 +43,10 @@ def test_loading_an_export_gives_the_model_back(tmp_path: Path, tied: bool) -> N
     loaded = load_model(tmp_path / "a")
     assert loaded.config == model.config
     assert (loaded.head.weight is loaded.embedding.weight) == tied
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), loaded.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.state_dict().values(), loaded.state_dict().values(), strict=True)
+    )
     export_model(loaded.config, loaded.state_dict(), tmp_path / "b")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -65,9 +69,14 @@ def test_a_large_model_is_written_in_parts_that_are_read_as_one(tmp_path: Path) 
     export_model(MODEL, model.state_dict(), tmp_path, part_bytes=20_000)
     parts = sorted(tmp_path.glob("*.safetensors"))
     assert (
-        len(parts) > 2 and all(part.stat().st_size < 22_000 for part in parts) and not (tmp_path / "model.safetensors").exists()
+        len(parts) > 2
+        and all(part.stat().st_size < 22_000 for part in parts)
+        and not (tmp_path / "model.safetensors").exists()
     )
-    assert all(torch.equal(read_weights(tmp_path, MODEL)[name], weight) for name, weight in model.state_dict().items())
+    assert all(
+        torch.equal(read_weights(tmp_path, MODEL)[name], weight)
+        for name, weight in model.state_dict().items()
+    )
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
     assert torch.equal(theirs["model.norm.weight"], model.norm.weight)
 
@@ -99,7 +108,9 @@ def exported(tmp_path: Path) -> Path:
 )
 def test_sizes_that_no_model_has_are_one_line(name: str, value: int, exported: Path) -> None:
     change(exported, **{name: value})
-    with pytest.raises(ConfigError, match=rf"config\.json: {name} \({value:,}\) must be at most [0-9,]+; give"):
+    with pytest.raises(
+        ConfigError, match=rf"config\.json: {name} \({value:,}\) must be at most [0-9,]+; give"
+    ):
         load_model(exported)
 
 
@@ -115,7 +126,9 @@ def test_layers_that_the_files_do_not_hold_are_refused_before_a_model_is_made(
     change(exported, num_hidden_layers=4000)
     monkeypatch.setattr(export, "Transformer", made)
     monkeypatch.setattr(huggingface, "Transformer", made)
-    with pytest.raises(ConfigError, match=r"num_hidden_layers \(4,000\) is wrong, the files hold [0-9]+ tensors"):
+    with pytest.raises(
+        ConfigError, match=r"num_hidden_layers \(4,000\) is wrong, the files hold [0-9]+ tensors"
+    ):
         load_model(exported)
 
 
@@ -129,15 +142,23 @@ def test_layers_that_the_files_do_not_hold_are_refused_before_a_model_is_made(
     ],
 )
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json"])
-def test_json_beyond_the_limits_is_one_line(file: str, text: str, words: str, exported: Path) -> None:
+def test_json_beyond_the_limits_is_one_line(
+    file: str, text: str, words: str, exported: Path
+) -> None:
     (exported / file).write_text(text)
-    with pytest.raises(ConfigError, match=f"{file} is not JSON that is read here .*{words}") as caught:
+    with pytest.raises(
+        ConfigError, match=f"{file} is not JSON that is read here .*{words}"
+    ) as caught:
         load_model(exported)
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("name", ["../model/model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ""])
+@pytest.mark.parametrize(
+    "name", ["../model/model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ""]
+)
 def test_an_index_names_files_of_its_own_folder(name: str, exported: Path) -> None:
-    (exported / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    (exported / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"model.norm.weight": name}})
+    )
     with pytest.raises(ConfigError, match=r"names .*, which is not a file of its folder"):
         load_model(exported)

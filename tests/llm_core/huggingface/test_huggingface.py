@@ -38,14 +38,27 @@ SIZES = {
 GPT2 = {"vocab_size": 51, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", SIZES | {"tie_word_embeddings": False}),
-    "llama 3 rope": ("llama", SIZES | {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE}),
-    "llama with biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True, "head_dim": 12}),
+    "llama 3 rope": (
+        "llama",
+        SIZES | {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "llama with biases": (
+        "llama",
+        SIZES | {"attention_bias": True, "mlp_bias": True, "head_dim": 12},
+    ),
     "qwen 2": ("qwen2", SIZES | {"tie_word_embeddings": False}),
     "qwen 3": ("qwen3", SIZES | {"tie_word_embeddings": True, "head_dim": 16}),
     "gpt 2": ("gpt2", GPT2),
     "gpt 2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}),
 }
-GPT2_TYPE = {"norm": "layer", "ffn": "gelu", "positions": "learned", "qkv_bias": True, "out_bias": True, "ffn_bias": True}
+GPT2_TYPE = {
+    "norm": "layer",
+    "ffn": "gelu",
+    "positions": "learned",
+    "qkv_bias": True,
+    "out_bias": True,
+    "ffn_bias": True,
+}
 OURS: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama 3": {"rope_scaling": RopeScaling(2.0, 1.0, 4.0, 16)},
@@ -63,7 +76,9 @@ def reference(case: str, folder: Path, max_shard_size: str = "1GB") -> Any:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values)).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # initial biases are zeros and norms ones, which hides mistakes
+        for (
+            parameter
+        ) in model.parameters():  # initial biases are zeros and norms ones, which hides mistakes
             parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     return model
@@ -74,7 +89,9 @@ def random_ids() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_imported_model_computes_the_logits_of_hugging_face_and_goes_back_unchanged(case: str, tmp_path: Path) -> None:
+def test_imported_model_computes_the_logits_of_hugging_face_and_goes_back_unchanged(
+    case: str, tmp_path: Path
+) -> None:
     theirs = reference(case, tmp_path / "theirs")
     ours, ids_BT = load_model(tmp_path / "theirs"), random_ids()
     with torch.no_grad():
@@ -89,13 +106,17 @@ def test_imported_model_computes_the_logits_of_hugging_face_and_goes_back_unchan
 
 
 @pytest.mark.parametrize("family", OURS)
-def test_hugging_face_computes_the_logits_of_our_exported_model(family: str, tmp_path: Path) -> None:
+def test_hugging_face_computes_the_logits_of_our_exported_model(
+    family: str, tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM
 
     model, ids_BT = make_model(dataclasses.replace(MODEL, **OURS[family])), random_ids()
     export_model(model.config, model.state_dict(), tmp_path)
     with torch.no_grad():
-        assert (AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids_BT).logits - model(ids_BT)).abs().max() < 1e-5
+        assert (
+            AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids_BT).logits - model(ids_BT)
+        ).abs().max() < 1e-5
 
 
 def test_a_model_in_parts_is_the_model_in_one_file(tmp_path: Path) -> None:
@@ -124,22 +145,33 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
     [
         ({"model_type": "bert"}, r"model_type \(bert\) .*llama, qwen2"),
         ({"hidden_act": "gelu"}, r"hidden_act \(gelu\) must be silu"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_type \(yarn\) must be default or llama3"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+            r"rope_type \(yarn\) must be default or llama3",
+        ),
         ({"num_hidden_layers": 3}, r"model.layers.2.* is missing"),
         ({"num_hidden_layers": 1}, r"model.layers.1.* is not part"),
         ({"intermediate_size": 47}, r"mlp.* is .*, in the configured model "),
         ({"hidden_size": None}, "config.json has no hidden_size"),
         ({"vocab_size": "51"}, r"config.json: vocab_size \('51'\) must be a whole number"),
-        ({"num_attention_heads": 0}, r"num_attention_heads \(0\) must be a whole number of at least 1"),
+        (
+            {"num_attention_heads": 0},
+            r"num_attention_heads \(0\) must be a whole number of at least 1",
+        ),
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps .* must be a positive number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings .* must be true or false"),
         ({"rope_parameters": 5}, "rope_parameters .* must be a mapping"),
-        ({"rope_scaling": {"type": "dynamic"}}, r"rope_parameters \(default\) and rope_scaling \(dynamic\) must not differ"),
+        (
+            {"rope_scaling": {"type": "dynamic"}},
+            r"rope_parameters \(default\) and rope_scaling \(dynamic\) must not differ",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor .* must be 1.0"),
         ({"quantization_config": {"bits": 4}}, "before it was"),
     ],
 )
-def test_what_is_not_computed_here_is_refused_in_one_line(change: dict[str, Any], line: str, tmp_path: Path) -> None:
+def test_what_is_not_computed_here_is_refused_in_one_line(
+    change: dict[str, Any], line: str, tmp_path: Path
+) -> None:
     export_small(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text("utf-8")) | change
     (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
@@ -149,7 +181,11 @@ def test_what_is_not_computed_here_is_refused_in_one_line(change: dict[str, Any]
 
 
 def export_small(folder: Path, **values: Any) -> None:
-    model = make_model(dataclasses.replace(MODEL, tied_embeddings=False) if not values else dataclasses.replace(MODEL, **values))
+    model = make_model(
+        dataclasses.replace(MODEL, tied_embeddings=False)
+        if not values
+        else dataclasses.replace(MODEL, **values)
+    )
     export_model(model.config, model.state_dict(), folder)
 
 
@@ -157,14 +193,21 @@ def write_parts(folder: Path, index: str | None = None, twice: bool = False) -> 
     """The weights of a folder in two numbered parts."""
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    names, files = sorted(weights), ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    names, files = (
+        sorted(weights),
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
+    )
     for k, file in enumerate(files):
-        save_file({name: weights[name] for name in (names[k::2] + names[: int(twice)])}, folder / file)
+        save_file(
+            {name: weights[name] for name in (names[k::2] + names[: int(twice)])}, folder / file
+        )
     found = {"weight_map": {name: files[k % 2] for k, name in enumerate(names)}}
     (folder / "model.safetensors.index.json").write_text(index or json.dumps(found), "utf-8")
 
 
-def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+def change_weights(
+    folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+) -> None:
     weights = load_file(folder / "model.safetensors")
     save_file(weights | change(weights), folder / "model.safetensors")
 
@@ -174,29 +217,46 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: os.truncate(folder / "model.safetensors", 5000),
         "model.safetensors is cut off",
     ),
-    "a pointer": (lambda folder: (folder / "model.safetensors").write_text("version 1", "utf-8"), "cut off or no safetensors"),
+    "a pointer": (
+        lambda folder: (folder / "model.safetensors").write_text("version 1", "utf-8"),
+        "cut off or no safetensors",
+    ),
     "index of text": (lambda folder: write_parts(folder, "{"), "index.json is not JSON"),
     "index of a list": (lambda folder: write_parts(folder, "[]"), "index.json has no weight_map"),
-    "index of nothing": (lambda folder: write_parts(folder, '{"weight_map": {}}'), "index.json has no weight_map"),
-    "index of numbers": (lambda folder: write_parts(folder, '{"weight_map": {"a": 1}}'), "index.json has no weight_map"),
+    "index of nothing": (
+        lambda folder: write_parts(folder, '{"weight_map": {}}'),
+        "index.json has no weight_map",
+    ),
+    "index of numbers": (
+        lambda folder: write_parts(folder, '{"weight_map": {"a": 1}}'),
+        "index.json has no weight_map",
+    ),
     "a tensor twice": (
         lambda folder: write_parts(folder, twice=True),
         "lm_head.weight is in model-00002-of-00002",
     ),
     "whole numbers": (
-        lambda folder: change_weights(folder, lambda weights: {"model.norm.weight": weights["model.norm.weight"].to(torch.int8)}),
+        lambda folder: change_weights(
+            folder,
+            lambda weights: {"model.norm.weight": weights["model.norm.weight"].to(torch.int8)},
+        ),
         "model.norm.weight holds int8, which needs scales",
     ),
     "a list for a config": (
         lambda folder: (folder / "config.json").write_text("[]", "utf-8"),
         "json: a list is not a mapping",
     ),
-    "bytes for a config": (lambda folder: (folder / "config.json").write_bytes(b"\xff"), "config.json is not JSON"),
+    "bytes for a config": (
+        lambda folder: (folder / "config.json").write_bytes(b"\xff"),
+        "config.json is not JSON",
+    ),
 }
 
 
 @pytest.mark.parametrize(("damage", "line"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], object], line: str, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused_in_one_line(
+    damage: Callable[[Path], object], line: str, tmp_path: Path
+) -> None:
     export_small(tmp_path)
     damage(tmp_path)
     with pytest.raises(ConfigError, match=line) as found:
@@ -204,12 +264,21 @@ def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], object
     assert "\n" not in str(found.value) and str(tmp_path) in str(found.value)
 
 
-def test_saved_buffers_are_no_weights_and_a_saved_copy_of_a_tied_head_must_be_one(tmp_path: Path) -> None:
+def test_saved_buffers_are_no_weights_and_a_saved_copy_of_a_tied_head_must_be_one(
+    tmp_path: Path,
+) -> None:
     export_small(tmp_path, tied_embeddings=True)
     before = load_model(tmp_path).state_dict()
-    change_weights(tmp_path, lambda _: {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
-    change_weights(tmp_path, lambda weights: {"lm_head.weight": weights["model.embed_tokens.weight"].clone()})
-    assert all(torch.equal(value, before[name]) for name, value in load_model(tmp_path).state_dict().items())
+    change_weights(
+        tmp_path, lambda _: {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    )
+    change_weights(
+        tmp_path, lambda weights: {"lm_head.weight": weights["model.embed_tokens.weight"].clone()}
+    )
+    assert all(
+        torch.equal(value, before[name])
+        for name, value in load_model(tmp_path).state_dict().items()
+    )
     change_weights(tmp_path, lambda weights: {"lm_head.weight": weights["lm_head.weight"] + 1})
     with pytest.raises(ConfigError, match=r"lm_head.weight differs from the embedding"):
         load_model(tmp_path)
@@ -232,7 +301,9 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
         GPT2_TYPE | {"num_kv_heads": 4, "qk_norm": True},
     ],
 )
-def test_a_mixture_that_no_family_computes_is_refused_before_training(values: dict[str, Any]) -> None:
+def test_a_mixture_that_no_family_computes_is_refused_before_training(
+    values: dict[str, Any],
+) -> None:
     with pytest.raises(ConfigError, match=r"start from model=|drop the odd one"):
         dataclasses.replace(MODEL, **values)
 

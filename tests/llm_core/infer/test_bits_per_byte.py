@@ -16,7 +16,9 @@ DOCUMENTS = [np.array(random_ids(n, seed=n)) for n in (5, 1, 40, 17, 23)]
 START = 0
 
 
-def naive_bits(model: torch.nn.Module, tokens: np.ndarray, window: int, context: int) -> list[float]:
+def naive_bits(
+    model: torch.nn.Module, tokens: np.ndarray, window: int, context: int
+) -> list[float]:
     """One forward pass per token over exactly the context that the window policy promises it."""
     sequence, bits = [START, *tokens.tolist()], []
     begin, end = 0, min(window, len(tokens))
@@ -32,7 +34,9 @@ def naive_bits(model: torch.nn.Module, tokens: np.ndarray, window: int, context:
 @pytest.mark.parametrize(("window", "context"), [(64, 32), (16, 8), (7, 6), (10, 0)])
 def test_bits_are_those_of_one_pass_per_token(window: int, context: int) -> None:
     model = make_model()
-    for got, tokens in zip(score_documents(model, DOCUMENTS, START, window, context, 50), DOCUMENTS, strict=True):
+    for got, tokens in zip(
+        score_documents(model, DOCUMENTS, START, window, context, 50), DOCUMENTS, strict=True
+    ):
         assert got == pytest.approx(naive_bits(model, tokens, window, context), abs=1e-9)
 
 
@@ -40,22 +44,30 @@ def test_neighbours_and_batch_size_do_not_change_the_bits() -> None:
     model = make_model()
     together = score_documents(model, DOCUMENTS, START, 16, 8, 1000)
     for batch_tokens in (1, 33):
-        for one, other in zip(together, score_documents(model, DOCUMENTS, START, 16, 8, batch_tokens), strict=True):
+        for one, other in zip(
+            together, score_documents(model, DOCUMENTS, START, 16, 8, batch_tokens), strict=True
+        ):
             assert one == pytest.approx(other, abs=1e-10)
     for bits, tokens in zip(together, DOCUMENTS, strict=True):
-        assert bits == pytest.approx(score_documents(model, [tokens], START, 16, 8, 1000)[0], abs=1e-10)
+        assert bits == pytest.approx(
+            score_documents(model, [tokens], START, 16, 8, 1000)[0], abs=1e-10
+        )
 
 
 def test_uniform_model_needs_log2_of_the_vocabulary_per_token_in_double_precision() -> None:
     model = make_model(dtype=torch.float32, tied=False)
     with torch.no_grad():
         model.head.weight.zero_()
-    for bits, tokens in zip(score_documents(model, DOCUMENTS, START, 16, 8, 50), DOCUMENTS, strict=True):
+    for bits, tokens in zip(
+        score_documents(model, DOCUMENTS, START, 16, 8, 50), DOCUMENTS, strict=True
+    ):
         assert bits == pytest.approx(np.full(len(tokens), math.log2(61)), abs=1e-14)
 
 
 @given(st.lists(st.integers(0, 60), max_size=6), st.integers(1, 20), st.data())
-def test_every_token_is_scored_once_with_the_promised_context(sizes: list[int], window: int, data: st.DataObject) -> None:
+def test_every_token_is_scored_once_with_the_promised_context(
+    sizes: list[int], window: int, data: st.DataObject
+) -> None:
     context = data.draw(st.integers(0, window - 1))
     seen = [np.zeros(size, int) for size in sizes]
     for w in plan_windows(sizes, window, context):

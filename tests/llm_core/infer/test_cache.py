@@ -33,11 +33,15 @@ def test_several_tokens_after_a_prefix_match_full_forward() -> None:
         cache = static_cache(model, [ids], 0)
         pieces = []
         for begin, end in ((0, 4), (4, 7), (7, 11)):
-            pieces.append(model(torch.tensor([ids[begin:end]]), cache.positions(end - begin), cache)[0])
+            pieces.append(
+                model(torch.tensor([ids[begin:end]]), cache.positions(end - begin), cache)[0]
+            )
     assert (torch.cat(pieces) - full_TV).abs().max() <= 1e-10
 
 
-@pytest.mark.parametrize("pattern", [Pattern(window=4), Pattern(window=4, num_global=1), Pattern(block=4)])
+@pytest.mark.parametrize(
+    "pattern", [Pattern(window=4), Pattern(window=4, num_global=1), Pattern(block=4)]
+)
 def test_a_cached_pass_of_a_model_with_a_pattern_is_refused(pattern: Pattern) -> None:
     model, ids = make_model(), random_ids(12, seed=0)
     model.pattern = pattern
@@ -47,7 +51,11 @@ def test_a_cached_pass_of_a_model_with_a_pattern_is_refused(pattern: Pattern) ->
         lambda: model(torch.tensor([ids]), cache=static_cache(model, [ids], 0)),
     ):
         with pytest.raises(
-            ConfigError, match=r"every token attends all before it, but model.pattern is Pattern\(.*without a cache"
+            ConfigError,
+            match=(
+                r"every token attends all before it, but model.pattern is Pattern\(.*without a"
+                r" cache"
+            ),
         ):
             cached_pass()
 
@@ -84,7 +92,9 @@ def test_decoding_past_capacity_raises() -> None:
 
 
 def test_mask_is_bottom_right_causal_and_hides_padding() -> None:
-    cache = StaticCache(num_layers=1, batch=2, kv_heads=1, capacity=5, head_dim=2, pad_tokens=[0, 2])
+    cache = StaticCache(
+        num_layers=1, batch=2, kv_heads=1, capacity=5, head_dim=2, pad_tokens=[0, 2]
+    )
     piece = torch.zeros(2, 1, 3, 2)
     cache.update(0, piece, piece)
     assert cache.positions(2).tolist() == [[3, 4], [1, 2]]
@@ -95,5 +105,7 @@ def test_mask_is_bottom_right_causal_and_hides_padding() -> None:
 
 
 def test_num_bytes_counts_keys_and_values_of_the_whole_capacity() -> None:
-    cache = StaticCache(num_layers=3, batch=2, kv_heads=4, capacity=10, head_dim=8, dtype=torch.bfloat16)
+    cache = StaticCache(
+        num_layers=3, batch=2, kv_heads=4, capacity=10, head_dim=8, dtype=torch.bfloat16
+    )
     assert cache.num_bytes == 2 * 3 * 2 * 4 * 10 * 8 * 2

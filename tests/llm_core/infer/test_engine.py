@@ -24,7 +24,9 @@ def test_ragged_batch_has_the_logits_of_each_prompt_alone(num_kv_heads: int) -> 
             assert (batched[row] - single[0]).abs().max() <= 1e-10
 
 
-@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=3)])
+@pytest.mark.parametrize(
+    "params", [GREEDY, SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=3)]
+)
 def test_ragged_batch_generates_what_each_prompt_generates_alone(params: SamplingParams) -> None:
     model = make_model()
     together = generate(model, PROMPTS, [params] * len(PROMPTS), 10, eos_id=0)
@@ -46,10 +48,19 @@ def test_generation_ends_before_end_of_text_and_tells_tokens_as_they_come() -> N
     assert all(len(answer) == 8 for answer in free)
     eos = free[0][3]
     told: list[tuple[int, int]] = []
-    ended = generate(model, PROMPTS, GREEDY, 8, eos, on_token=lambda request, token: told.append((request, token)))
+    ended = generate(
+        model,
+        PROMPTS,
+        GREEDY,
+        8,
+        eos,
+        on_token=lambda request, token: told.append((request, token)),
+    )
     for answer, whole in zip(ended, free, strict=True):
         assert answer == (whole[: whole.index(eos)] if eos in whole else whole)
-    assert [[token for r, token in told if r == request] for request in range(len(PROMPTS))] == ended
+    assert [
+        [token for r, token in told if r == request] for request in range(len(PROMPTS))
+    ] == ended
 
 
 def test_equal_prompts_with_one_seed_get_streams_of_their_own() -> None:

@@ -30,7 +30,9 @@ class Broken(StaticCache):
     def positions(self, num_queries: int) -> Tensor:
         positions_BT = super().positions(num_queries)
         if self.defect == "positions of padding":
-            return torch.arange(self.length, self.length + num_queries)[None].expand_as(positions_BT)
+            return torch.arange(self.length, self.length + num_queries)[None].expand_as(
+                positions_BT
+            )
         return positions_BT + (1 if self.defect == "position after a prefix" and self.length else 0)
 
     def mask(self, num_queries: int) -> Tensor | None:
@@ -88,7 +90,9 @@ class Leaking(StaticCache):
 
 
 def make_broken(defect: str) -> MakeCache:
-    def make(model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> StaticCache:
+    def make(
+        model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> StaticCache:
         cache = static_cache(model, prompts, max_new_tokens)
         cache.__class__ = type(f"Broken {defect}", (Broken,), {"defect": defect})
         return cache
@@ -97,7 +101,9 @@ def make_broken(defect: str) -> MakeCache:
 
 
 def make_of(kind: type[StaticCache]) -> MakeCache:
-    def make(model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> StaticCache:
+    def make(
+        model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> StaticCache:
         cache = static_cache(model, prompts, max_new_tokens)
         cache.__class__ = kind
         return cache
@@ -106,14 +112,18 @@ def make_of(kind: type[StaticCache]) -> MakeCache:
 
 
 def make_with_room(more: int) -> MakeCache:
-    return lambda model, prompts, max_new_tokens: static_cache(model, prompts, max_new_tokens + more)
+    return lambda model, prompts, max_new_tokens: static_cache(
+        model, prompts, max_new_tokens + more
+    )
 
 
 def make_reused(forgets: str) -> MakeCache:
     """One piece of memory for all requests of a batch, of which something is not set back."""
     kept: dict[int, StaticCache] = {}
 
-    def make(model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> StaticCache:
+    def make(
+        model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> StaticCache:
         new = static_cache(model, prompts, max_new_tokens)
         old = kept.setdefault(len(prompts), new)
         if old is new or old.capacity < new.capacity:
@@ -130,7 +140,10 @@ def make_reused(forgets: str) -> MakeCache:
 
 
 def check(make_cache: MakeCache, shapes: Sequence[Shape] = SHAPES) -> dict[str, Check]:
-    return {found.name: found for found in check_cache(make_model(), shapes, NUM_TOKENS, seed=0, make_cache=make_cache)}
+    return {
+        found.name: found
+        for found in check_cache(make_model(), shapes, NUM_TOKENS, seed=0, make_cache=make_cache)
+    }
 
 
 def failed(checks: dict[str, Check]) -> set[str]:
@@ -142,7 +155,16 @@ def test_right_cache_is_within_tolerance(num_kv_heads: int) -> None:
     checks = check_cache(make_model(num_kv_heads), SHAPES, NUM_TOKENS, seed=0)
     assert all(found.passed for found in checks) and max(found.max_abs_diff for found in checks) > 0
     assert [found.name for found in checks] == [
-        *("pieces", "ragged_rows", "cell_6x(20+4)", "cell_6x(6+4)", "cell_1x(40+4)", "cell_1x(6+4)", "splits", "capacity")
+        *(
+            "pieces",
+            "ragged_rows",
+            "cell_6x(20+4)",
+            "cell_6x(6+4)",
+            "cell_1x(40+4)",
+            "cell_1x(6+4)",
+            "splits",
+            "capacity",
+        )
     ]
 
 
@@ -175,16 +197,25 @@ def test_positions_that_count_padding_are_found_where_positions_are_learned() ->
     """Rotary ones tell distances only, and those are right."""
     model = make_model(num_kv_heads=4)
     biases = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
-    config = dataclasses.replace(model.config, norm="layer", ffn="gelu", positions="learned", **biases)
+    config = dataclasses.replace(
+        model.config, norm="layer", ffn="gelu", positions="learned", **biases
+    )
     learned = Transformer(config).double().eval()
     init_weights(learned, seed=0)
-    for make_cache, expected in ((static_cache, set()), (make_broken("positions of padding"), {"ragged_rows"})):
-        checks = check_cache(learned, [*SHAPES, Shape(1, 60, 4)], NUM_TOKENS, seed=0, make_cache=make_cache)
+    for make_cache, expected in (
+        (static_cache, set()),
+        (make_broken("positions of padding"), {"ragged_rows"}),
+    ):
+        checks = check_cache(
+            learned, [*SHAPES, Shape(1, 60, 4)], NUM_TOKENS, seed=0, make_cache=make_cache
+        )
         assert failed({found.name: found for found in checks}) == expected
 
 
 @pytest.mark.parametrize("defect", ["row 4", "key far back"])
-def test_broken_cache_is_found_in_parts_that_fit_into_memory(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_cache_is_found_in_parts_that_fit_into_memory(
+    defect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(equivalence, "MAX_SCORES", 700)
     monkeypatch.setattr(equivalence, "MAX_LOGITS", 200)
     assert failed(check(make_broken(defect))) >= DEFECTS[defect]
@@ -197,7 +228,8 @@ def test_what_is_left_of_an_earlier_request_is_found(forgets: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make_cache", "where"), [(make_of(Lossy), "capacity"), (make_of(Leaking), "capacity"), (make_with_room(1), "capacity")]
+    ("make_cache", "where"),
+    [(make_of(Lossy), "capacity"), (make_of(Leaking), "capacity"), (make_with_room(1), "capacity")],
 )
 def test_a_cache_that_takes_more_than_it_holds_is_found(make_cache: MakeCache, where: str) -> None:
     assert failed(check(make_cache)) == {where}
@@ -205,7 +237,10 @@ def test_a_cache_that_takes_more_than_it_holds_is_found(make_cache: MakeCache, w
 
 def test_a_cache_that_is_too_small_fails_every_check() -> None:
     checks = check(make_with_room(-1))
-    assert all(found.max_abs_diff == math.inf and found.finding == "room miscounted" for found in checks.values())
+    assert all(
+        found.max_abs_diff == math.inf and found.finding == "room miscounted"
+        for found in checks.values()
+    )
 
 
 def test_small_grids_and_short_models_are_checked_too() -> None:

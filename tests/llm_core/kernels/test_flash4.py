@@ -1,6 +1,7 @@
 """FlashAttention-4 is called as its package takes it, and refused in one line where it cannot run.
 
-Its kernels run on GPUs only (`test_attend`); here the package's two functions are played by the formula.
+Its kernels run on GPUs only (`test_attend`); here the package's two functions are played by the
+formula.
 """
 
 from __future__ import annotations
@@ -36,20 +37,32 @@ def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, return_lse: bool) -> tuple[Any, ...]:
     assert causal and return_lse
-    return formula(q, k, v).contiguous(), q.new_zeros(q.shape[0], q.shape[2], q.shape[1]).float(), None, None, None
+    return (
+        formula(q, k, v).contiguous(),
+        q.new_zeros(q.shape[0], q.shape[2], q.shape[1]).float(),
+        None,
+        None,
+        None,
+    )
 
 
-def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad: Tensor, lse: Tensor, **options: Any) -> None:
+def backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad: Tensor, lse: Tensor, **options: Any
+) -> None:
     del out, lse
     assert options["causal"] and not options["deterministic"]
     group, tokens = q.shape[2] // k.shape[2], q.shape[1]
     queries, grads = (x.transpose(1, 2) for x in (q, grad))
     keys, values = (x.transpose(1, 2).repeat_interleave(group, dim=1) for x in (k, v))
-    scores = (queries @ keys.mT / q.shape[-1] ** 0.5).masked_fill(torch.ones(tokens, tokens).triu(1).bool(), -torch.inf)
+    scores = (queries @ keys.mT / q.shape[-1] ** 0.5).masked_fill(
+        torch.ones(tokens, tokens).triu(1).bool(), -torch.inf
+    )
     shares = scores.softmax(-1)
     d_shares = grads @ values.mT
     d_scores = shares * (d_shares - (d_shares * shares).sum(-1, keepdim=True)) / q.shape[-1] ** 0.5
-    shared = [x.unflatten(1, (-1, group)).sum(2) for x in (d_scores.mT @ queries, shares.mT @ grads)]
+    shared = [
+        x.unflatten(1, (-1, group)).sum(2) for x in (d_scores.mT @ queries, shares.mT @ grads)
+    ]
     for name, value in zip(("dq", "dk", "dv"), (d_scores @ keys, *shared), strict=True):
         options[name].copy_(value.transpose(1, 2))
 
@@ -69,7 +82,10 @@ def test_heads_and_tokens_change_places_on_the_way_in_and_back(package: ModuleTy
     del package
     found = []
     for backend in ("fa4", "reference"):
-        leaves = [numbers(2, heads, 7, 8, seed=n).to(CPU).requires_grad_() for n, heads in enumerate((4, 2, 2))]
+        leaves = [
+            numbers(2, heads, 7, 8, seed=n).to(CPU).requires_grad_()
+            for n, heads in enumerate((4, 2, 2))
+        ]
         mixed = attend(*leaves, CAUSAL, backend)  # type: ignore[arg-type]
         mixed.backward(numbers(2, 4, 7, 8, seed=9).to(CPU))
         found.append([mixed.detach(), *(leaf.grad for leaf in leaves)])
@@ -92,9 +108,15 @@ def test_a_compiled_block_trains_as_one_that_is_not(package: ModuleType, qk_norm
         torch.testing.assert_close(compiled.grad, plain.grad)
 
 
-def test_selective_recomputing_keeps_its_result(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selective_recomputing_keeps_its_result(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = []
-    monkeypatch.setattr(package, "_flash_attn_fwd", lambda *x, **options: (runs.append(1), forward(*x, **options))[1])
+    monkeypatch.setattr(
+        package,
+        "_flash_attn_fwd",
+        lambda *x, **options: (runs.append(1), forward(*x, **options))[1],
+    )
     model = Transformer(MODEL)
     apply_recompute(model, MemoryConfig(recompute="selective"))
     for block in model.blocks:
@@ -103,25 +125,37 @@ def test_selective_recomputing_keeps_its_result(package: ModuleType, monkeypatch
     assert len(runs) == MODEL.num_layers
 
 
-def test_heads_get_keys_of_their_own_only_where_that_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_get_keys_of_their_own_only_where_that_was_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     cuda = torch.device("cuda")
     assert flash4.adds_up_keys_slowly(cuda, (16, 8, 128))
-    assert not any(flash4.adds_up_keys_slowly(cuda, heads) for heads in ((8, 8, 128), (32, 8, 128), (14, 2, 64)))
+    assert not any(
+        flash4.adds_up_keys_slowly(cuda, heads)
+        for heads in ((8, 8, 128), (32, 8, 128), (14, 2, 64))
+    )
     assert not flash4.adds_up_keys_slowly(CPU, (16, 8, 128))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (10, 0))
     assert not flash4.adds_up_keys_slowly(cuda, (16, 8, 128))
 
 
-def test_a_package_that_is_missing_or_fails_is_refused_in_one_line(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_or_fails_is_refused_in_one_line(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flash4.check(CPU)
 
     def broken(*_tensors: Tensor, **_options: Any) -> None:
         raise AssertionError("Unsupported compute capability.\nmore lines")
 
     monkeypatch.setattr(package, "_flash_attn_bwd", broken)
-    with pytest.raises(ConfigError, match=r"fa4.*\(Unsupported compute capability.\); pip install 'textmill\[fa4\]', or use"):
+    with pytest.raises(
+        ConfigError,
+        match=r"fa4.*\(Unsupported compute capability.\); pip install 'textmill\[fa4\]', or use",
+    ):
         flash4.check(CPU)
     monkeypatch.setitem(sys.modules, "flash_attn.cute.interface", None)
-    with pytest.raises(ConfigError, match="needs a GPU of Hopper or later and the package flash-attn-4"):
+    with pytest.raises(
+        ConfigError, match="needs a GPU of Hopper or later and the package flash-attn-4"
+    ):
         flash4.check(CPU)

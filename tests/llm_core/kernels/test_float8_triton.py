@@ -23,7 +23,11 @@ def kernels() -> Any:
 
 @settings(deadline=None, max_examples=20)
 @given(
-    st.integers(1, 300), st.integers(1, 300), st.sampled_from([float8.VALUES, float8.GRADIENTS]), st.booleans(), st.integers(0, 9)
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.sampled_from([float8.VALUES, float8.GRADIENTS]),
+    st.booleans(),
+    st.integers(0, 9),
 )
 def test_the_kernel_gives_the_numbers_of_torch_and_their_transpose(
     kernels: Any, rows: int, columns: int, dtype: torch.dtype, is_whole: bool, seed: int
@@ -35,20 +39,31 @@ def test_the_kernel_gives_the_numbers_of_torch_and_their_transpose(
     expected = float8.quantize(x, dtype)[0].float()
     assert x8.dtype == turned.dtype == dtype
     assert torch.equal(turned.float(), x8.float().T)
-    # The interpreter rounds halves up, and forgets to carry where a fraction becomes the next power of two.
-    sure = torch.full_like(expected, True, dtype=torch.bool) if ON_GPU else expected.frexp().mantissa.abs() != 0.5
+    # The interpreter rounds halves up, and forgets to carry where a fraction becomes the next power
+    # of two.
+    sure = (
+        torch.full_like(expected, True, dtype=torch.bool)
+        if ON_GPU
+        else expected.frexp().mantissa.abs() != 0.5
+    )
     # The interpreter also rounds the smallest numbers otherwise.
     unit = 0 if ON_GPU else torch.finfo(dtype).eps
-    torch.testing.assert_close(x8.float()[sure], expected[sure], rtol=unit, atol=unit * torch.finfo(dtype).smallest_normal)
+    torch.testing.assert_close(
+        x8.float()[sure], expected[sure], rtol=unit, atol=unit * torch.finfo(dtype).smallest_normal
+    )
 
 
 def test_halves_between_two_numbers_go_where_torch_puts_them(kernels: Any) -> None:
     if not ON_GPU:
         pytest.skip("the interpreter rounds halves up")
-    # 0.80859375 is three quarters of the largest: 336, between 320 and 352. Times 1 / scale it is a little off.
+    # 0.80859375 is three quarters of the largest: 336, between 320 and 352. Times 1 / scale it is a
+    # little off.
     for largest, half in ((1.078125, 0.80859375), (1.1875, 0.890625), (1.296875, 0.97265625)):
         x = torch.tensor([[largest, half]], device=DEVICE, dtype=torch.bfloat16)
-        assert torch.equal(kernels.quantize(x, float8.VALUES)[0].float(), float8.quantize(x, float8.VALUES)[0].float())
+        assert torch.equal(
+            kernels.quantize(x, float8.VALUES)[0].float(),
+            float8.quantize(x, float8.VALUES)[0].float(),
+        )
 
 
 @pytest.mark.parametrize("shape", [(512, 384), (48, 2048), *([(16384, 2048)] if ON_GPU else [])])
@@ -78,8 +93,12 @@ def test_a_layer_with_the_kernel_gives_the_products_of_one_without(kernels: Any)
 
 def test_what_is_no_number_stays_none(kernels: Any) -> None:
     for bad in (float("nan"), float("inf")):
-        x8, turned, scale = kernels.quantize(torch.tensor([[1.0, bad]], device=DEVICE), float8.VALUES)
-        assert not bool(torch.isfinite(x8.float() * scale).all()) and not bool(torch.isfinite(turned.float() * scale).all())
+        x8, turned, scale = kernels.quantize(
+            torch.tensor([[1.0, bad]], device=DEVICE), float8.VALUES
+        )
+        assert not bool(torch.isfinite(x8.float() * scale).all()) and not bool(
+            torch.isfinite(turned.float() * scale).all()
+        )
 
 
 def test_the_transpose_of_a_tensor_is_taken_as_any_other(kernels: Any) -> None:

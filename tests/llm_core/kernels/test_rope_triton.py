@@ -1,4 +1,5 @@
-"""The kernel that takes turned queries and keys out of the fused product computes torch's split and rotation, for any heads."""
+"""The kernel that takes turned queries and keys out of the fused product computes torch's split and
+rotation, for any heads."""
 
 from __future__ import annotations
 
@@ -28,10 +29,13 @@ def kernels() -> Any:
 
 
 def plain(qkv_BTGHD: Tensor, tables: Tables, own_keys: bool = False) -> tuple[Tensor, ...]:
-    """What the module does without kernels, and each key and value as often as there are queries for it."""
+    """What the module does without kernels, and each key and value as often as there are queries
+    for it."""
     group, width = qkv_BTGHD.shape[3] - 2, qkv_BTGHD.shape[4]
     heads = group * qkv_BTGHD.shape[2]
-    config = dataclasses.replace(MODEL, num_heads=heads, num_kv_heads=heads // group, own_head_dim=width)
+    config = dataclasses.replace(
+        MODEL, num_heads=heads, num_kv_heads=heads // group, own_head_dim=width
+    )
     q, k, v = Attention(config, 0)._split(qkv_BTGHD, tables)
     return q, *(x.repeat_interleave(group, dim=1) if own_keys else x for x in (k, v))
 
@@ -40,19 +44,38 @@ def found(split: Any, qkv_BTGHD: Tensor, tables: Tables, seed: int) -> list[Tens
     """Queries, keys, values, and the gradient of the product."""
     leaf = qkv_BTGHD.detach().requires_grad_()
     results = split(leaf, tables)
-    grads = [numbers(*result.shape, seed=seed + n).bfloat16().to(result.dtype) for n, result in enumerate(results)]
+    grads = [
+        numbers(*result.shape, seed=seed + n).bfloat16().to(result.dtype)
+        for n, result in enumerate(results)
+    ]
     torch.autograd.backward(results, grads)
     assert leaf.grad is not None
     return [*(result.detach() for result in results), leaf.grad]
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(1, 3), st.integers(0, 6), st.integers(1, 5), st.integers(1, 9), st.integers(1, 20), st.data())
+@given(
+    st.integers(1, 3),
+    st.integers(0, 6),
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(1, 20),
+    st.data(),
+)
 def test_kernels_give_the_values_and_gradients_of_the_operations(
     kernels: Any, batch: int, tokens: int, kv_heads: int, group: int, half: int, data: st.DataObject
 ) -> None:
-    own_positions, own_keys, seed = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.integers(0, 99))
-    positions = torch.randint(0, 50, (batch if own_positions else 1, tokens), generator=torch.Generator().manual_seed(seed))
+    own_positions, own_keys, seed = (
+        data.draw(st.booleans()),
+        data.draw(st.booleans()),
+        data.draw(st.integers(0, 99)),
+    )
+    positions = torch.randint(
+        0,
+        50,
+        (batch if own_positions else 1, tokens),
+        generator=torch.Generator().manual_seed(seed),
+    )
     qkv = numbers(batch, tokens, kv_heads, group + 2, 2 * half, seed=seed)
     tables = rope_tables(positions.to(DEVICE), 2 * half, 1e4, torch.float32)
     split = kernels.split_heads_with_own_keys if own_keys else kernels.split_heads
@@ -82,4 +105,6 @@ def test_in_bfloat16_heads_are_turned_in_float32_and_rounded_once(kernels: Any) 
     for value, expected in zip(values, found(plain, qkv.float(), tables, 1), strict=True):
         assert value.dtype == torch.bfloat16
         # Half a unit; the interpreter cuts off where a GPU rounds.
-        torch.testing.assert_close(value.float(), expected, rtol=2**-8 if ON_GPU else 2**-7, atol=1e-6)
+        torch.testing.assert_close(
+            value.float(), expected, rtol=2**-8 if ON_GPU else 2**-7, atol=1e-6
+        )

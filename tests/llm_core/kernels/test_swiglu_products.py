@@ -1,4 +1,5 @@
-"""Feed-forwards whose products compute their gates give what torch gives, and are refused in one line where they cannot run.
+"""Feed-forwards whose products compute their gates give what torch gives, and are refused in one
+line where they cannot run.
 
 The package's products run on GPUs only; without one its two functions are played by the formula.
 """
@@ -38,19 +39,38 @@ from tests.support.engine.triton_kernels import DEVICE, ON_GPU, numbers
 WIDE = dataclasses.replace(MODEL, dim=64, ffn_dim=192)
 
 
-def gemm_act(x: Tensor, weight: Tensor, *, activation: str, preact_out: Tensor, postact_out: Tensor, tuned: bool) -> None:
+def gemm_act(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    activation: str,
+    preact_out: Tensor,
+    postact_out: Tensor,
+    tuned: bool,
+) -> None:
     assert activation == "swiglu" and not tuned
     preact_out.copy_(x @ weight)
     postact_out.copy_(F.silu(preact_out[:, 0::2]) * preact_out[:, 1::2])
 
 
 def gemm_dact(
-    grad: Tensor, weight: Tensor, gate_up: Tensor, *, activation: str, dx_out: Tensor, postact_out: Tensor, tuned: bool
+    grad: Tensor,
+    weight: Tensor,
+    gate_up: Tensor,
+    *,
+    activation: str,
+    dx_out: Tensor,
+    postact_out: Tensor,
+    tuned: bool,
 ) -> None:
     assert activation == "swiglu" and not tuned
     gate, up = gate_up[:, 0::2], gate_up[:, 1::2]
     d, share = grad @ weight, gate.sigmoid()
-    dx_out.copy_(torch.stack([d * up * share * (1 + gate * (1 - share)), d * gate * share], dim=-1).flatten(1))
+    dx_out.copy_(
+        torch.stack([d * up * share * (1 + gate * (1 - share)), d * gate * share], dim=-1).flatten(
+            1
+        )
+    )
     postact_out.copy_(gate * share * up)
 
 
@@ -83,7 +103,10 @@ def results(layer: SwiGLU, x: Tensor, dtype: str) -> list[Tensor]:
     with autocast(DEVICE, dtype):
         y = layer(leaf)
     (y.float() * numbers(*y.shape, seed=5)).sum().backward()
-    return [y.detach(), *(tensor.grad for tensor in (leaf, layer.gate_up.weight, layer.down.weight))]  # type: ignore[list-item]
+    return [
+        y.detach(),
+        *(tensor.grad for tensor in (leaf, layer.gate_up.weight, layer.down.weight)),
+    ]  # type: ignore[list-item]
 
 
 def compare(config: ModelConfig, x: Tensor, dtype: str = "bf16", compiled: bool = False) -> None:
@@ -92,20 +115,30 @@ def compare(config: ModelConfig, x: Tensor, dtype: str = "bf16", compiled: bool 
         own.compile(fullgraph=True, dynamic=False, backend="inductor" if ON_GPU else "aot_eager")
     for found, expected in zip(results(own, x, dtype), results(plain, x, dtype), strict=True):
         assert found.dtype == expected.dtype and found.shape == expected.shape
-        far = (found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30)
+        far = (found.double() - expected.double()).norm() / expected.double().norm().clamp(
+            min=1e-30
+        )
         assert far < {"bf16": 1.2e-2, "fp16": 1.5e-3, "fp32": 1e-5}[dtype]
 
 
-@pytest.mark.skipif(ON_GPU, reason="the package multiplies 16-bit numbers, a player of its part any")
+@pytest.mark.skipif(
+    ON_GPU, reason="the package multiplies 16-bit numbers, a player of its part any"
+)
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 3), st.integers(1, 9), st.sampled_from([8, 24, 96, 192, 200, 1024 + 8]))
 def test_values_and_gradients_are_those_of_torch(rows: int, tokens: int, ffn_dim: int) -> None:
-    compare(dataclasses.replace(MODEL, dim=16, ffn_dim=ffn_dim), numbers(rows, tokens, 16, seed=tokens), "fp32")
+    compare(
+        dataclasses.replace(MODEL, dim=16, ffn_dim=ffn_dim),
+        numbers(rows, tokens, 16, seed=tokens),
+        "fp32",
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("ffn_dim", [192, 200, 1032])
-@pytest.mark.parametrize(("tokens", "dtype"), [(1, "bf16"), (7, "bf16"), (300, "bf16"), (300, "fp16")])
+@pytest.mark.parametrize(
+    ("tokens", "dtype"), [(1, "bf16"), (7, "bf16"), (300, "bf16"), (300, "fp16")]
+)
 def test_in_16_bits_they_are_within_rounding(ffn_dim: int, tokens: int, dtype: str) -> None:
     compare(dataclasses.replace(WIDE, ffn_dim=ffn_dim), numbers(2, tokens, 64), dtype)
 
@@ -153,7 +186,9 @@ def test_recomputing_gives_the_same_gradients_and_multiplies_gate_and_up_once_if
 def test_a_layout_trains_and_validates_with_them_as_without(compiled: bool) -> None:
     if not ON_GPU:
         pytest.skip("kernels of our own are for GPUs")
-    ids = torch.randint(0, MODEL.vocab_size, (2, 41), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    ids = torch.randint(
+        0, MODEL.vocab_size, (2, 41), generator=torch.Generator().manual_seed(0)
+    ).to(DEVICE)
     found = []
     for kernels in ("triton", "quack"):
         train = dataclasses.replace(TRAIN, kernels=kernels, dtype="bf16", compile=compiled)
@@ -165,20 +200,33 @@ def test_a_layout_trains_and_validates_with_them_as_without(compiled: bool) -> N
         loss.backward()
         assert losses_BT is not None
         torch.testing.assert_close(losses_BT.sum(), loss.detach(), rtol=1e-3, atol=0)
-        found.append((loss.detach(), torch.cat([weight.grad.flatten() for weight in layout.bare.parameters()])))
+        found.append(
+            (
+                loss.detach(),
+                torch.cat([weight.grad.flatten() for weight in layout.bare.parameters()]),
+            )
+        )
     assert abs(found[0][0] / found[1][0] - 1) < 1e-3
     assert (found[0][1] - found[1][1]).norm() / found[0][1].norm() < 2e-2
 
 
-def test_the_package_is_refused_in_one_line_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_is_refused_in_one_line_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "quack.gemm_interface", None)
     swiglu_products._products.cache_clear()
-    with pytest.raises(ConfigError, match=r"^train.kernels \(quack\) need .*quack-kernels.*; pip install 'textmill\[quack\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^train.kernels \(quack\) need .*quack-kernels.*; pip install 'textmill\[quack\]'",
+    ):
         swiglu_products.check(torch.device("cpu"), 16, 32, torch.bfloat16)
 
 
 def test_a_cpu_is_refused_before_the_package_is_asked() -> None:
-    with pytest.raises(ConfigError, match=r"train.kernels \(quack\) are for CUDA devices, this one is cpu; use torch"):
+    with pytest.raises(
+        ConfigError,
+        match=r"train.kernels \(quack\) are for CUDA devices, this one is cpu; use torch",
+    ):
         check_kernels("quack", torch.device("cpu"), MODEL, "bf16")
 
 
@@ -193,7 +241,9 @@ def test_a_cpu_is_refused_before_the_package_is_asked() -> None:
         ({"ffn_dim": 36}, "need multiples of 8, model.ffn_dim is 36; set train.kernels=triton"),
     ],
 )
-def test_what_the_package_does_not_multiply_is_refused_in_one_line(change: dict[str, Any], line: str) -> None:
+def test_what_the_package_does_not_multiply_is_refused_in_one_line(
+    change: dict[str, Any], line: str
+) -> None:
     parts: list[Any] = [
         MODEL,
         dataclasses.replace(TRAIN, kernels="quack", dtype="bf16"),

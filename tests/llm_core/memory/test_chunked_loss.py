@@ -23,8 +23,11 @@ def whole(head: nn.Module, hidden_BTD: Tensor, targets_BT: Tensor) -> tuple[Tens
     return losses_BT.sum(), losses_BT.detach()
 
 
-def inputs(rows: int = 3, tokens: int = 7, dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, Tensor, Tensor]:
-    """(head, hidden_BTD, targets_BT) of which the first row counts for nothing, and more here and there."""
+def inputs(
+    rows: int = 3, tokens: int = 7, dtype: torch.dtype = torch.float64
+) -> tuple[nn.Linear, Tensor, Tensor]:
+    """(head, hidden_BTD, targets_BT) of which the first row counts for nothing, and more here and
+    there."""
     torch.manual_seed(rows * tokens)
     head = nn.Linear(DIM, VOCAB, bias=False, dtype=dtype)
     targets_BT = torch.randint(0, VOCAB, (rows, tokens))
@@ -33,10 +36,16 @@ def inputs(rows: int = 3, tokens: int = 7, dtype: torch.dtype = torch.float64) -
     return head, torch.randn(rows, tokens, DIM, dtype=dtype, requires_grad=True), targets_BT
 
 
-def gradients(loss: object, head: nn.Module, hidden: Tensor, targets: Tensor, factor: float = 0.25) -> list[Tensor]:
+def gradients(
+    loss: object, head: nn.Module, hidden: Tensor, targets: Tensor, factor: float = 0.25
+) -> list[Tensor]:
     """[total, losses, gradient of hidden, gradients of weights …]"""
     total, losses = loss(head, hidden, targets)  # type: ignore[operator]
-    return [total.detach(), losses, *torch.autograd.grad(total * factor, (hidden, *head.parameters()))]
+    return [
+        total.detach(),
+        losses,
+        *torch.autograd.grad(total * factor, (hidden, *head.parameters())),
+    ]
 
 
 def worst(expected: list[Tensor], found: list[Tensor]) -> float:
@@ -46,7 +55,9 @@ def worst(expected: list[Tensor], found: list[Tensor]) -> float:
 
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
-def test_chunked_loss_and_gradients_are_those_of_whole_logits(rows: int, tokens: int, chunk: int) -> None:
+def test_chunked_loss_and_gradients_are_those_of_whole_logits(
+    rows: int, tokens: int, chunk: int
+) -> None:
     values = inputs(rows, tokens)
     assert worst(gradients(whole, *values), gradients(ChunkedHeadLoss(chunk), *values)) < TOLERANCE
 
@@ -56,7 +67,12 @@ def test_losses_without_gradients_are_those_of_whole_logits(bias: bool) -> None:
     _, hidden, targets = inputs()
     head = nn.Linear(DIM, VOCAB, bias, dtype=torch.float64)
     with torch.no_grad():
-        assert worst(list(whole(head, hidden, targets)), list(ChunkedHeadLoss(4)(head, hidden, targets))) < TOLERANCE
+        assert (
+            worst(
+                list(whole(head, hidden, targets)), list(ChunkedHeadLoss(4)(head, hidden, targets))
+            )
+            < TOLERANCE
+        )
 
 
 @pytest.mark.parametrize("chunk", [1, 6, 10])
@@ -132,5 +148,9 @@ def test_a_cross_entropy_that_is_given_takes_the_place_of_ours() -> None:
         return losses.sum(), losses.detach()
 
     assert (
-        worst(gradients(plain, head, hidden, targets), gradients(ChunkedHeadLoss(4, softer), head, hidden, targets)) < TOLERANCE
+        worst(
+            gradients(plain, head, hidden, targets),
+            gradients(ChunkedHeadLoss(4, softer), head, hidden, targets),
+        )
+        < TOLERANCE
     )

@@ -35,7 +35,9 @@ GPT2 = dataclasses.replace(
 )
 
 
-def make_model(config: ModelConfig, memory: dict[str, Any] | None = None, backend: str = "sdpa") -> Transformer:
+def make_model(
+    config: ModelConfig, memory: dict[str, Any] | None = None, backend: str = "sdpa"
+) -> Transformer:
     model = Transformer(config)
     init_weights(model, seed=1)
     for block in model.blocks:
@@ -48,7 +50,11 @@ def make_model(config: ModelConfig, memory: dict[str, Any] | None = None, backen
 def batch(documents: bool = False) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(3)
     found = {"ids_BT": torch.randint(0, VOCAB_SIZE, (2, 16), generator=generator)}
-    return found | ({"documents_BK": (torch.rand(2, 16, generator=generator) < 0.2).cumsum(1)} if documents else {})
+    return found | (
+        {"documents_BK": (torch.rand(2, 16, generator=generator) < 0.2).cumsum(1)}
+        if documents
+        else {}
+    )
 
 
 def gradients(model: Transformer, **rows: Tensor) -> list[Tensor]:
@@ -59,7 +65,9 @@ def gradients(model: Transformer, **rows: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("memory", KINDS, ids=str)
 @pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_recomputed_gradients_are_plain_ones_bit_for_bit(config: ModelConfig, memory: dict[str, Any], dtype: torch.dtype) -> None:
+def test_recomputed_gradients_are_plain_ones_bit_for_bit(
+    config: ModelConfig, memory: dict[str, Any], dtype: torch.dtype
+) -> None:
     for documents in (False, True):
         expected = gradients(make_model(config).to(dtype), **batch(documents))
         found = gradients(make_model(config, memory).to(dtype), **batch(documents))
@@ -92,11 +100,17 @@ def test_what_is_kept_for_backward_falls_from_none_to_selective_to_full(backend:
             kept[kind] = live.now
             loss.backward()
         peaks[kind] = live.peak
-    assert kept["none"] > kept["selective"] > kept["full"] and kept["none"] > kept["every"] > kept["full"]
+    assert (
+        kept["none"] > kept["selective"] > kept["full"]
+        and kept["none"] > kept["every"] > kept["full"]
+    )
     assert peaks["none"] > peaks["selective"] > peaks["full"]
 
 
-@pytest.mark.parametrize(("memory", "runs"), [(KINDS[1], [2, 1, 2, 1]), (KINDS[2], [2, 1, 1, 2]), (KINDS[3], [2, 2, 2, 2])])
+@pytest.mark.parametrize(
+    ("memory", "runs"),
+    [(KINDS[1], [2, 1, 2, 1]), (KINDS[2], [2, 1, 1, 2]), (KINDS[3], [2, 2, 2, 2])],
+)
 def test_only_the_chosen_blocks_run_again(memory: dict[str, Any], runs: list[int]) -> None:
     model = make_model(LLAMA, memory)
     counts = [0] * 4
@@ -110,7 +124,9 @@ def test_only_the_chosen_blocks_run_again(memory: dict[str, Any], runs: list[int
     assert counts == runs
 
 
-@pytest.mark.parametrize(("memory", "num_steps"), [*((kind, 6) for kind in KINDS[:-1]), (KINDS[-1], 50)], ids=str)
+@pytest.mark.parametrize(
+    ("memory", "num_steps"), [*((kind, 6) for kind in KINDS[:-1]), (KINDS[-1], 50)], ids=str
+)
 def test_steps_leave_nothing_behind(memory: dict[str, Any], num_steps: int) -> None:
     model = make_model(LLAMA, memory)
     with LiveBytes(model.parameters()) as live:

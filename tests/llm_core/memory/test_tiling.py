@@ -1,4 +1,5 @@
-"""A feed-forward in tiles gives the answer of the whole one, and nothing of its whole inner width ever exists."""
+"""A feed-forward in tiles gives the answer of the whole one, and nothing of its whole inner width
+ever exists."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def make_model(config: ModelConfig, memory: dict[str, Any]) -> Transformer:
 
 
 def worst(expected: list[Tensor], found: list[Tensor]) -> float:
-    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(expected, found, strict=True))
+    return max(
+        float((a - b).abs().max() / a.abs().max().clamp(min=1e-30))
+        for a, b in zip(expected, found, strict=True)
+    )
 
 
 CONFIGS = {"llama": LLAMA, "biases": BIASED, "qwen": QWEN_LIKE, "gpt2": GPT2}
@@ -45,10 +49,14 @@ CASES += [(name, kind, 3) for name in ("biases", "gpt2") for kind in ("selective
 
 
 @pytest.mark.parametrize(("name", "recompute", "tiles"), CASES)
-def test_tiles_give_the_gradients_of_the_whole_feed_forward(name: str, recompute: str, tiles: int) -> None:
+def test_tiles_give_the_gradients_of_the_whole_feed_forward(
+    name: str, recompute: str, tiles: int
+) -> None:
     config = CONFIGS[name]
     expected = gradients(make_model(config, {}).double(), **batch())
-    found = gradients(make_model(config, {"ffn_tiles": tiles, "recompute": recompute}).double(), **batch())
+    found = gradients(
+        make_model(config, {"ffn_tiles": tiles, "recompute": recompute}).double(), **batch()
+    )
     assert worst(expected, found) < 1e-12
 
 
@@ -64,7 +72,9 @@ def test_no_activation_has_the_whole_inner_width() -> None:
         # Gate and up of all tokens, or the gradient of the widest weight.
         inner = 4 * 64 * 2 * 256 // tiles
         others = max(4 * 64 * max(config.vocab_size, 2 * config.dim), 2 * 256 * config.dim)
-        assert live.largest == (inner if inner > others else live.largest) and live.largest <= max(inner, others)
+        assert live.largest == (inner if inner > others else live.largest) and live.largest <= max(
+            inner, others
+        )
     assert peaks[1] > 1.5 * peaks[4] and peaks[4] > peaks[16]
 
 

@@ -1,4 +1,5 @@
-"""Products in 8 bits: each is that of the rounded operands, and a model trained with them follows the one without."""
+"""Products in 8 bits: each is that of the rounded operands, and a model trained with them follows
+the one without."""
 
 from __future__ import annotations
 
@@ -26,18 +27,30 @@ CPU = Ranks(0, 1, torch.device("cpu"))
 
 
 def train_config(**values: object) -> TrainConfig:
-    plain = TrainConfig(num_steps=1, global_batch_sequences=8, micro_batch_sequences=4, seq_len=16, dtype="bf16")
+    plain = TrainConfig(
+        num_steps=1, global_batch_sequences=8, micro_batch_sequences=4, seq_len=16, dtype="bf16"
+    )
     return dataclasses.replace(plain, **values)  # type: ignore[arg-type]
 
 
 @settings(max_examples=30)
-@given(st.sampled_from([float8.VALUES, float8.GRADIENTS]), st.floats(-30, 30), st.integers(0, 2**32 - 1))
-def test_rounding_keeps_the_fraction_that_the_format_has_at_any_scale(dtype: torch.dtype, log2: float, seed: int) -> None:
+@given(
+    st.sampled_from([float8.VALUES, float8.GRADIENTS]),
+    st.floats(-30, 30),
+    st.integers(0, 2**32 - 1),
+)
+def test_rounding_keeps_the_fraction_that_the_format_has_at_any_scale(
+    dtype: torch.dtype, log2: float, seed: int
+) -> None:
     x = torch.randn(64, generator=torch.Generator().manual_seed(seed)) * 2.0**log2
     x8, _, scale = float8.quantize(x, dtype)
     error = (x8.float() * scale - x).abs()
-    # Half a unit of the fraction, or half the smallest number of the format for what lies below its normal ones.
-    allowed = x.abs() * torch.finfo(dtype).eps / 2 + scale * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    # Half a unit of the fraction, or half the smallest number of the format for what lies below its
+    # normal ones.
+    allowed = (
+        x.abs() * torch.finfo(dtype).eps / 2
+        + scale * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    )
     assert bool((error <= allowed * 1.001).all())
     assert float(x8.float().abs().max()) == torch.finfo(dtype).max
 
@@ -53,7 +66,11 @@ def test_zeros_stay_zeros_and_what_is_no_number_stays_none() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_layer_and_its_gradients_are_products_of_the_rounded_operands(bias: bool) -> None:
     torch.manual_seed(0)
-    layer, x, dy = nn.Linear(32, 48, bias), torch.randn(3, 16, 32, requires_grad=True), torch.randn(3, 16, 48)
+    layer, x, dy = (
+        nn.Linear(32, 48, bias),
+        torch.randn(3, 16, 32, requires_grad=True),
+        torch.randn(3, 16, 48),
+    )
     layer.__class__ = float8.Float8Linear
     y = layer(x)
     y.backward(dy.bfloat16())
@@ -108,7 +125,9 @@ def test_what_8_bits_cannot_do_is_refused_in_one_line(
         RunConfig(
             model,
             OptimConfig(lr=1e-3),
-            train_config(float8=True, micro_batch_sequences=values.pop("micro_batch_sequences", 1), **values),
+            train_config(
+                float8=True, micro_batch_sequences=values.pop("micro_batch_sequences", 1), **values
+            ),
             ParallelConfig(device="cpu", **parallel),  # type: ignore[arg-type]
             tmp_path,  # type: ignore[arg-type]
             tmp_path,  # type: ignore[arg-type]

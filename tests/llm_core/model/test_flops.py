@@ -13,9 +13,23 @@ from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 
 LLAMA = ModelConfig(
-    vocab_size=51, dim=32, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=48, max_seq_len=64, tied_embeddings=False
+    vocab_size=51,
+    dim=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    ffn_dim=48,
+    max_seq_len=64,
+    tied_embeddings=False,
 )
-GPT2 = {"norm": "layer", "ffn": "gelu", "positions": "learned", "qkv_bias": True, "out_bias": True, "ffn_bias": True}
+GPT2 = {
+    "norm": "layer",
+    "ffn": "gelu",
+    "positions": "learned",
+    "qkv_bias": True,
+    "out_bias": True,
+    "ffn_bias": True,
+}
 FAMILIES = {
     "llama": LLAMA,
     "tied": dataclasses.replace(LLAMA, tied_embeddings=True),
@@ -33,7 +47,9 @@ def test_training_flops_are_those_that_torch_counts(name: str, rows: int, tokens
     model = Transformer(config)
     init_weights(model, 0)
     for block in model.blocks:
-        block.attention.backend = "reference"  # two plain products, which every torch counts; kernels it may not know
+        block.attention.backend = (
+            "reference"  # two plain products, which every torch counts; kernels it may not know
+        )
     ids_BT = torch.randint(config.vocab_size, (rows, tokens))
     with FlopCounterMode(display=False) as counter:
         model(ids_BT).sum().backward()

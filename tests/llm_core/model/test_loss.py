@@ -1,4 +1,5 @@
-"""The loss of next tokens is torch's cross-entropy, and its gradient takes the place of what it was made from."""
+"""The loss of next tokens is torch's cross-entropy, and its gradient takes the place of what it was
+made from."""
 
 from __future__ import annotations
 
@@ -13,17 +14,23 @@ from llm_core.model.loss import IGNORED, token_losses
 from tests.support.engine.live_bytes import LiveBytes
 
 
-def inputs(rows: int, tokens: int, vocab: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+def inputs(
+    rows: int, tokens: int, vocab: int, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor, Tensor]:
     """(logits_BTV, targets_BT of which some do not count, gradient_BT of the losses)."""
     generator = torch.Generator().manual_seed(rows * tokens * vocab)
-    logits_BTV = torch.randn(rows, tokens, vocab, generator=generator, dtype=dtype, requires_grad=True)
+    logits_BTV = torch.randn(
+        rows, tokens, vocab, generator=generator, dtype=dtype, requires_grad=True
+    )
     targets_BT = torch.randint(vocab, (rows, tokens), generator=generator)
     targets_BT[torch.rand(rows, tokens, generator=generator) < 0.3] = IGNORED
     return logits_BTV, targets_BT, torch.rand(rows, tokens, generator=generator, dtype=dtype)
 
 
 def plain(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    losses_N = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORED, reduction="none")
+    losses_N = F.cross_entropy(
+        logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORED, reduction="none"
+    )
     return losses_N.view_as(targets_BT)
 
 
@@ -33,7 +40,9 @@ def test_losses_and_gradients_are_those_of_torch(rows: int, tokens: int, vocab: 
     logits_BTV, targets_BT, gradient_BT = inputs(rows, tokens, vocab)
     expected, found = plain(logits_BTV, targets_BT), token_losses(logits_BTV, targets_BT)
     assert torch.equal(expected, found)
-    wanted, got = (torch.autograd.grad(losses, logits_BTV, gradient_BT)[0] for losses in (expected, found))
+    wanted, got = (
+        torch.autograd.grad(losses, logits_BTV, gradient_BT)[0] for losses in (expected, found)
+    )
     assert (wanted - got).abs().max() < 1e-15
 
 

@@ -14,7 +14,9 @@ from tests.support.engine.live_bytes import LiveBytes
 
 @given(st.lists(st.integers(1, 6), max_size=4), st.integers(1, 40), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_values_are_those_of_torch_to_the_bit_and_gradients_within_rounding(shape: list[int], dim: int, turned: bool) -> None:
+def test_values_are_those_of_torch_to_the_bit_and_gradients_within_rounding(
+    shape: list[int], dim: int, turned: bool
+) -> None:
     torch.manual_seed(dim)
     norm = RMSNorm(dim, 1e-5).double()
     torch.nn.init.normal_(norm.weight)
@@ -23,7 +25,10 @@ def test_values_are_those_of_torch_to_the_bit_and_gradients_within_rounding(shap
     gradient = torch.randn(x.shape, dtype=torch.float64)
     expected, found = F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps), norm(x)
     assert torch.equal(expected, found)
-    pairs = zip(*(torch.autograd.grad(out, (x, norm.weight), gradient) for out in (expected, found)), strict=True)
+    pairs = zip(
+        *(torch.autograd.grad(out, (x, norm.weight), gradient) for out in (expected, found)),
+        strict=True,
+    )
     for wanted, got in pairs:
         assert (wanted - got).abs().max() <= 1e-13 * max(1, wanted.abs().max())
 

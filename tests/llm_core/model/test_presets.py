@@ -38,6 +38,12 @@ def test_counted_parameters_of_a_preset_are_those_of_the_built_model(name: str) 
     with torch.device("meta"):
         model = Transformer(config)
     assert sum(p.numel() for p in model.parameters()) == config.num_parameters()
-    not_multiplied = ("positions.weight",) if config.tied_embeddings else ("positions.weight", "embedding.weight")
-    matrices = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and n not in not_multiplied)
+    not_multiplied = (
+        ("positions.weight",)
+        if config.tied_embeddings
+        else ("positions.weight", "embedding.weight")
+    )
+    matrices = sum(
+        p.numel() for n, p in model.named_parameters() if p.ndim == 2 and n not in not_multiplied
+    )
     assert matrices == config.matmul_parameters()

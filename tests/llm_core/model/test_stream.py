@@ -1,4 +1,5 @@
-"""The residual stream has one dtype from the embedding to the last norm, whoever casts the weights."""
+"""The residual stream has one dtype from the embedding to the last norm, whoever casts the
+weights."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ from tests.support.engine.small_runs import MODEL, TRAIN
 CPU = torch.device("cpu")
 GPT2: dict[str, Any] = {"norm": "layer", "ffn": "gelu", "positions": "learned", "num_kv_heads": 4}
 GPT2 |= dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
-FAMILIES: dict[str, dict[str, Any]] = {"llama": {}, "qwen3": {"qk_norm": True, "own_head_dim": 6}, "gpt2": GPT2}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {"qk_norm": True, "own_head_dim": 6},
+    "gpt2": GPT2,
+}
 
 
 def family(name: str) -> ModelConfig:
@@ -53,13 +58,20 @@ def test_weights_that_fsdp_casts_give_the_losses_that_autocast_gives_to_the_bit(
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize(("dtype", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float32)])
-def test_every_block_hands_on_the_dtype_of_the_stream(name: str, dtype: Any, expected: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float32)],
+)
+def test_every_block_hands_on_the_dtype_of_the_stream(
+    name: str, dtype: Any, expected: torch.dtype
+) -> None:
     train = dataclasses.replace(TRAIN, dtype=dtype)
     model = build_layout(family(name), ParallelConfig(device="cpu"), train, Ranks(0, 1, CPU)).bare
     seen: list[torch.dtype] = []
     for block in model.blocks:
-        block.register_forward_hook(lambda _block, inputs, out: seen.extend((inputs[0].dtype, out.dtype)))
+        block.register_forward_hook(
+            lambda _block, inputs, out: seen.extend((inputs[0].dtype, out.dtype))
+        )
     with autocast(CPU, dtype):
         hidden_BTD = model.hidden(ids())
     assert {*seen, hidden_BTD.dtype} == {expected}
@@ -87,7 +99,9 @@ def test_a_block_as_the_compiler_cuts_it_keeps_nothing_wide_in_float32(name: str
         return make_boxed_func(graph.forward)
 
     with autocast(CPU, "bf16"):
-        aot_module(block, see, see, min_cut_rematerialization_partition)(x_BTD, None).float().sum().backward()
+        aot_module(block, see, see, min_cut_rematerialization_partition)(
+            x_BTD, None
+        ).float().sum().backward()
     wide = [node.meta["val"].dtype for node in kept if node.meta["val"].numel() >= x_BTD.numel()]
     assert len(wide) > 5 and set(wide) == {torch.bfloat16}
 
@@ -95,12 +109,17 @@ def test_a_block_as_the_compiler_cuts_it_keeps_nothing_wide_in_float32(name: str
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("norm", [RMSNorm, LayerNorm])
-def test_norms_give_back_the_dtype_they_are_given_under_autocast_too(norm: Any, dtype: torch.dtype, device: str) -> None:
+def test_norms_give_back_the_dtype_they_are_given_under_autocast_too(
+    norm: Any, dtype: torch.dtype, device: str
+) -> None:
     layer = norm(8, 1e-5).to(device)
     x_BTD = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     with torch.autocast(device, torch.bfloat16):
         found = layer(x_BTD)
     assert found.dtype == dtype
     torch.testing.assert_close(
-        found.float(), layer(x_BTD.float()), rtol=torch.finfo(dtype).eps, atol=1e-2 * torch.finfo(dtype).eps
+        found.float(),
+        layer(x_BTD.float()),
+        rtol=torch.finfo(dtype).eps,
+        atol=1e-2 * torch.finfo(dtype).eps,
     )

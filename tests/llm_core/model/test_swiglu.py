@@ -1,4 +1,5 @@
-"""The kernels of silu(gate) * up compute torch's formula and its gradient, for any blocks and layout in memory.
+"""The kernels of silu(gate) * up compute torch's formula and its gradient, for any blocks and
+layout in memory.
 
 On a GPU as they are; on a CPU by Triton's interpreter, where the package is installed.
 """
@@ -44,20 +45,26 @@ def found(kernels: Any, gate_up: Tensor, grad: Tensor, block: int) -> tuple[Tens
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 9), st.integers(1, 4), st.integers(1, 70), st.floats(0.1, 30), st.integers(0, 99))
+@given(
+    st.integers(0, 9), st.integers(1, 4), st.integers(1, 70), st.floats(0.1, 30), st.integers(0, 99)
+)
 def test_kernels_give_the_values_and_gradients_of_the_formula(
     kernels: Any, tokens: int, blocks: int, block: int, scale: float, seed: int
 ) -> None:
     gate_up = numbers(tokens, 2 * blocks * block, seed=seed, scale=scale)
     grad = numbers(tokens, blocks * block, seed=seed + 1)
-    for value, expected in zip(found(kernels, gate_up, grad, block), exact(gate_up, grad, block), strict=True):
+    for value, expected in zip(
+        found(kernels, gate_up, grad, block), exact(gate_up, grad, block), strict=True
+    ):
         torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-6 * max(1.0, scale))
 
 
 @pytest.mark.parametrize(("blocks", "block"), [(1, 1500), (2, 1024), (16, 352)])
 def test_blocks_wider_than_a_program_are_whole(kernels: Any, blocks: int, block: int) -> None:
     gate_up, grad = numbers(3, 2 * blocks * block), numbers(3, blocks * block, seed=1)
-    for value, expected in zip(found(kernels, gate_up, grad, block), exact(gate_up, grad, block), strict=True):
+    for value, expected in zip(
+        found(kernels, gate_up, grad, block), exact(gate_up, grad, block), strict=True
+    ):
         torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-6)
 
 
@@ -73,10 +80,14 @@ def test_strides_of_inputs_and_gradients_do_not_matter(kernels: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_in_16_bits_each_number_is_rounded_once(kernels: Any, dtype: torch.dtype) -> None:
     gate_up, grad = numbers(7, 2 * 40).to(dtype), numbers(7, 40, seed=1).to(dtype)
-    for value, expected in zip(found(kernels, gate_up, grad, 20), exact(gate_up, grad, 20), strict=True):
+    for value, expected in zip(
+        found(kernels, gate_up, grad, 20), exact(gate_up, grad, 20), strict=True
+    ):
         # The interpreter cuts bfloat16 off where a GPU rounds: a whole unit instead of half of one.
         units = 1.01 if dtype == torch.bfloat16 and not ON_GPU else 0.505
-        torch.testing.assert_close(value.double(), expected, rtol=units * torch.finfo(dtype).eps, atol=1e-6)
+        torch.testing.assert_close(
+            value.double(), expected, rtol=units * torch.finfo(dtype).eps, atol=1e-6
+        )
 
 
 def test_a_compiled_layer_keeps_the_kernels_in_one_graph(kernels: Any) -> None:

@@ -1,4 +1,5 @@
-"""The model is causal, knows distances and not places, and starts from weights that a seed and names decide."""
+"""The model is causal, knows distances and not places, and starts from weights that a seed and
+names decide."""
 
 import ast
 import dataclasses
@@ -21,7 +22,9 @@ from llm_core.model.transformer import Transformer
 from tests.support.engine.small_runs import MODEL
 
 
-def make_model(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> Transformer:
+def make_model(
+    config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Transformer:
     model = Transformer(config).to(dtype)
     init_weights(model, seed)
     with torch.no_grad():
@@ -31,25 +34,40 @@ def make_model(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.fl
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(1, 3), st.sampled_from([(4, 4), (4, 2), (6, 1)]), st.integers(1, 40), st.integers(2, 70), st.booleans())
+@given(
+    st.integers(1, 3),
+    st.sampled_from([(4, 4), (4, 2), (6, 1)]),
+    st.integers(1, 40),
+    st.integers(2, 70),
+    st.booleans(),
+)
 def test_counted_parameters_are_those_of_the_model(
     num_layers: int, heads: tuple[int, int], ffn_dim: int, vocab_size: int, tied: bool
 ) -> None:
     config = ModelConfig(vocab_size, 24, num_layers, *heads, ffn_dim, 32, tied_embeddings=tied)
     model = Transformer(config)
     assert sum(p.numel() for p in model.parameters()) == config.num_parameters()
-    matrices = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and (tied or n != "embedding.weight"))
+    matrices = sum(
+        p.numel()
+        for n, p in model.named_parameters()
+        if p.ndim == 2 and (tied or n != "embedding.weight")
+    )
     assert matrices == config.matmul_parameters()
 
 
 def test_model_code_never_imports_torch_distributed() -> None:
-    # Import-linter knows external packages as wholes only, so this wall has a test instead of a contract.
+    # Import-linter knows external packages as wholes only, so this wall has a test instead of a
+    # contract.
     files = sorted(Path(transformer.__file__).parent.glob("*.py"))
     assert len(files) > 5
     for file in files:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [f"{names[0]}.{a.name}" if names else a.name for a in getattr(node, "names", []) if isinstance(a, ast.alias)]
+            names += [
+                f"{names[0]}.{a.name}" if names else a.name
+                for a in getattr(node, "names", [])
+                if isinstance(a, ast.alias)
+            ]
             assert not any(name.startswith("torch.distributed") for name in names), file
 
 
@@ -78,7 +96,9 @@ class Made(TorchDispatchMode):
         super().__init__()
         self.elements, self.names = elements, list[str]()
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = operation(*args, **(kwargs or {}))
         if isinstance(out, Tensor) and out.numel() == self.elements and not operation.is_view:
             self.names.append(operation.name())
@@ -89,7 +109,9 @@ class Made(TorchDispatchMode):
 def test_the_gradient_of_queries_keys_and_values_is_written_once(change: dict[str, Any]) -> None:
     attention = make_model(dataclasses.replace(MODEL, **change)).blocks[0].attention
     x_BTD = torch.randn(3, 11, MODEL.dim, requires_grad=True)
-    out_BTD = attention(x_BTD, rope_tables(torch.arange(11)[None], MODEL.head_dim, MODEL.rope_theta, x_BTD.dtype))
+    out_BTD = attention(
+        x_BTD, rope_tables(torch.arange(11)[None], MODEL.head_dim, MODEL.rope_theta, x_BTD.dtype)
+    )
     with Made(3 * 11 * len(attention.qkv.weight)) as made:
         torch.autograd.grad(out_BTD.sum(), attention.qkv.weight)
     assert made.names == ["aten::cat"]
@@ -107,7 +129,9 @@ def test_initial_weights_depend_on_seed_and_name_alone() -> None:
     assert not torch.equal(small.blocks[0].ffn.down.weight, small.blocks[1].ffn.down.weight)
 
 
-@pytest.mark.parametrize("change", [{"num_heads": 5}, {"num_kv_heads": 3}, {"dim": 0}, {"dim": 36, "num_heads": 12}])
+@pytest.mark.parametrize(
+    "change", [{"num_heads": 5}, {"num_kv_heads": 3}, {"dim": 0}, {"dim": 36, "num_heads": 12}]
+)
 def test_impossible_shapes_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         dataclasses.replace(MODEL, **change)

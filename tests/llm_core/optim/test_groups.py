@@ -24,9 +24,16 @@ def config(*rules: GroupRule) -> OptimConfig:
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(["^embedding", "norm", "ffn", "weight", r"blocks\.0\.", "qkv"]), max_size=4))
+@given(
+    st.lists(
+        st.sampled_from(["^embedding", "norm", "ffn", "weight", r"blocks\.0\.", "qkv"]), max_size=4
+    )
+)
 def test_the_first_rule_that_fits_holds_and_every_weight_is_treated(patterns: list[str]) -> None:
-    rules = [GroupRule(pattern, weight_decay=0.5 + i, lr_factor=2.0 + i) for i, pattern in enumerate(patterns)]
+    rules = [
+        GroupRule(pattern, weight_decay=0.5 + i, lr_factor=2.0 + i)
+        for i, pattern in enumerate(patterns)
+    ]
     try:
         found = treatments(SHAPES, config(*rules))
     except ConfigError:  # some rule comes too late for all its weights
@@ -35,31 +42,40 @@ def test_the_first_rule_that_fits_holds_and_every_weight_is_treated(patterns: li
     for name, shape in SHAPES.items():
         first = next((rule for rule in rules if re.search(rule.match, name)), None)
         expected = (
-            Treatment(0.1 if len(shape) == 2 else 0.0) if first is None else Treatment(first.weight_decay or 0, first.lr_factor)
+            Treatment(0.1 if len(shape) == 2 else 0.0)
+            if first is None
+            else Treatment(first.weight_decay or 0, first.lr_factor)
         )
         assert found[name] == expected
 
 
 def test_a_rule_may_leave_the_decay_as_it_is() -> None:
     found = treatments(SHAPES, config(GroupRule("blocks", lr_factor=0.5)))
-    assert found["blocks.0.ffn.down.weight"] == Treatment(0.1, 0.5) and found["blocks.0.attention_norm.weight"] == Treatment(
-        0.0, 0.5
-    )
+    assert found["blocks.0.ffn.down.weight"] == Treatment(0.1, 0.5) and found[
+        "blocks.0.attention_norm.weight"
+    ] == Treatment(0.0, 0.5)
 
 
 def test_a_rule_without_weights_is_refused_with_near_names() -> None:
-    with pytest.raises(ConfigError, match=r"groups\[0\].match .*embeding.weight.* matches no weight; did you mean embedding"):
+    with pytest.raises(
+        ConfigError,
+        match=r"groups\[0\].match .*embeding.weight.* matches no weight; did you mean embedding",
+    ):
         treatments(SHAPES, config(GroupRule("embeding.weight")))
 
 
 def test_known_names_count_blocks_once() -> None:
-    shapes = {f"blocks.{layer}.ffn.down.weight": (2, 2) for layer in range(999)} | {"norm.weight": (2,)}
+    shapes = {f"blocks.{layer}.ffn.down.weight": (2, 2) for layer in range(999)} | {
+        "norm.weight": (2,)
+    }
     with pytest.raises(ConfigError, match=r"known: blocks\.N\.ffn\.down\.weight, norm\.weight$"):
         treatments(shapes, config(GroupRule("^9")))
 
 
 def test_a_rule_that_comes_too_late_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"groups\[1\].match .ffn. matches only weights of earlier rules"):
+    with pytest.raises(
+        ConfigError, match=r"groups\[1\].match .ffn. matches only weights of earlier rules"
+    ):
         treatments(SHAPES, config(GroupRule("blocks"), GroupRule("ffn")))
 
 

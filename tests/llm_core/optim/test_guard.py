@@ -8,8 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.optim.config import GuardConfig
-from llm_core.optim.guard import NOT_FINITE, OVERFLOW, SPIKE, UPDATED, Guard, StepReport, TrainingDiverged
-from tests.support.engine.small_optimizers import KINDS, ONE, copies, make_optimizer, same, set_gradients
+from llm_core.optim.guard import (
+    NOT_FINITE,
+    OVERFLOW,
+    SPIKE,
+    UPDATED,
+    Guard,
+    StepReport,
+    TrainingDiverged,
+)
+from tests.support.engine.small_optimizers import (
+    KINDS,
+    ONE,
+    copies,
+    make_optimizer,
+    same,
+    set_gradients,
+)
 
 CPU = torch.device("cpu")
 
@@ -19,11 +34,16 @@ def scalar(value: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("kind", "state_dtype"), [(k, d) for k in KINDS for d in ("fp32", "bf16") if (k, d) != ("adafactor", "bf16")]
+    ("kind", "state_dtype"),
+    [(k, d) for k in KINDS for d in ("fp32", "bf16") if (k, d) != ("adafactor", "bf16")],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_a_skipped_step_leaves_weights_state_and_counts_bitwise_unchanged(kind: str, state_dtype: str, first: bool) -> None:
-    weights, optimizer, config = make_optimizer(kind, torch.float32, state_dtype=state_dtype, clip_norm=0.3)
+def test_a_skipped_step_leaves_weights_state_and_counts_bitwise_unchanged(
+    kind: str, state_dtype: str, first: bool
+) -> None:
+    weights, optimizer, config = make_optimizer(
+        kind, torch.float32, state_dtype=state_dtype, clip_norm=0.3
+    )
     set_gradients(weights, 0)
     if not first:
         optimizer.step(config.lr, ONE, ONE)
@@ -36,7 +56,10 @@ def test_a_skipped_step_leaves_weights_state_and_counts_bitwise_unchanged(kind: 
         assert not report.updated
     after = copies(optimizer.state_views())
     assert same(copies(weights), before)
-    assert same({k: v for k, v in after.items() if k not in ignored}, {k: v for k, v in state.items() if k not in ignored})
+    assert same(
+        {k: v for k, v in after.items() if k not in ignored},
+        {k: v for k, v in state.items() if k not in ignored},
+    )
     assert int(after["guard.skips_in_a_row"]) == 2
 
 
@@ -51,18 +74,34 @@ def test_after_a_skipped_step_the_run_goes_on_as_if_it_had_not_been(kind: str) -
                 optimizer.step(config.lr, ONE * math.nan, ONE)
             set_gradients(weights, seed)
             optimizer.step(config.lr, ONE, ONE)
-        found.append(copies(weights) | {k: v.clone() for k, v in optimizer.state_views().items() if k.startswith("optimizer")})
+        found.append(
+            copies(weights)
+            | {
+                k: v.clone()
+                for k, v in optimizer.state_views().items()
+                if k.startswith("optimizer")
+            }
+        )
     assert same(*found) and float(found[0]["optimizer.num_updates"]) == 3
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.floats(-2, 2), min_size=4, max_size=12), st.sampled_from([math.nan, math.inf, -math.inf]))
+@given(
+    st.lists(st.floats(-2, 2), min_size=4, max_size=12),
+    st.sampled_from([math.nan, math.inf, -math.inf]),
+)
 def test_numbers_that_are_none_do_not_poison_the_window(values: list[float], bad: float) -> None:
     config = GuardConfig(spike_std=3.0, spike_window_steps=4)
     one, other = Guard(config, CPU), Guard(config, CPU)
     for value in values:
-        assert int(other.judge(scalar(bad), scalar(1.0))) == NOT_FINITE == int(other.judge(scalar(1.0), scalar(bad)))
-        assert int(one.judge(scalar(value), scalar(1.0))) == int(other.judge(scalar(value), scalar(1.0)))
+        assert (
+            int(other.judge(scalar(bad), scalar(1.0)))
+            == NOT_FINITE
+            == int(other.judge(scalar(1.0), scalar(bad)))
+        )
+        assert int(one.judge(scalar(value), scalar(1.0))) == int(
+            other.judge(scalar(value), scalar(1.0))
+        )
     assert torch.equal(one.state["accepted"], other.state["accepted"])
 
 
@@ -77,7 +116,9 @@ def test_a_spike_of_loss_or_norm_is_skipped_once_the_window_is_full() -> None:
     assert int(guard.judge(scalar(3.0), scalar(9.0))) == SPIKE
     assert torch.equal(guard.state["accepted"], before)
     assert int(guard.judge(scalar(3.0), scalar(1.0))) == UPDATED
-    assert torch.allclose(guard.state["accepted"][0], torch.tensor([*usual[1:], 3.0], dtype=torch.float64))
+    assert torch.allclose(
+        guard.state["accepted"][0], torch.tensor([*usual[1:], 3.0], dtype=torch.float64)
+    )
 
 
 def test_skips_are_counted_in_a_row_and_in_the_window() -> None:
@@ -96,7 +137,9 @@ def test_overflow_is_no_fault_of_the_run_while_the_scale_can_fall() -> None:
     assert int(guard.judge(scalar(1.0), scalar(math.inf), yes)) == OVERFLOW
     assert int(guard.state["skips_in_a_row"]) == 0
     assert (
-        int(guard.judge(scalar(1.0), scalar(math.inf), no)) == NOT_FINITE == int(guard.judge(scalar(math.nan), scalar(1.0), yes))
+        int(guard.judge(scalar(1.0), scalar(math.inf), no))
+        == NOT_FINITE
+        == int(guard.judge(scalar(math.nan), scalar(1.0), yes))
     )
     assert int(guard.state["skips_in_a_row"]) == 2
 
@@ -116,7 +159,12 @@ def test_rows_of_metrics_hold_finite_numbers_only() -> None:
 def test_too_many_skips_in_a_row_end_the_run_with_the_way_out() -> None:
     _, _, config = make_optimizer("adamw")
     StepReport(math.nan, math.nan, NOT_FINITE, 4, 4, 1.0).check(9, 0.1, config, fp16=False)
-    with pytest.raises(TrainingDiverged, match=r"step 9: loss nan.*skipped as number 5 in a row .*lower optim.lr"):
+    with pytest.raises(
+        TrainingDiverged, match=r"step 9: loss nan.*skipped as number 5 in a row .*lower optim.lr"
+    ):
         StepReport(math.nan, math.nan, NOT_FINITE, 5, 5, 1.0).check(9, 0.1, config, fp16=False)
-    with pytest.raises(TrainingDiverged, match=r"fp16 gradients overflow at the least loss scale .1.; use train.dtype=bf16"):
+    with pytest.raises(
+        TrainingDiverged,
+        match=r"fp16 gradients overflow at the least loss scale .1.; use train.dtype=bf16",
+    ):
         StepReport(2.0, math.inf, NOT_FINITE, 5, 5, 1.0).check(9, 0.1, config, fp16=True)

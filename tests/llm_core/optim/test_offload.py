@@ -1,4 +1,5 @@
-"""Training with the optimizer's state elsewhere is training, to the bit, and leaves nothing there."""
+"""Training with the optimizer's state elsewhere is training, to the bit, and leaves nothing
+there."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "PAGE", GRAIN)
 
 
-def make(kind: str, where: str, folder: Path, **values: Any) -> tuple[dict[str, Tensor], Optimizer, OptimConfig]:
+def make(
+    kind: str, where: str, folder: Path, **values: Any
+) -> tuple[dict[str, Tensor], Optimizer, OptimConfig]:
     values |= {"state_in": where, "state_folder": folder if where == "disk" else None}
     return make_optimizer(kind, torch.float32, **values)
 
@@ -61,10 +64,14 @@ def pager_of(optimizer: Optimizer) -> Pager:
 
 @pytest.mark.parametrize("state_dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["adamw", "lion"])
-def test_updates_and_skips_are_those_of_state_beside_the_weights_to_the_bit(kind: str, state_dtype: str, tmp_path: Path) -> None:
+def test_updates_and_skips_are_those_of_state_beside_the_weights_to_the_bit(
+    kind: str, state_dtype: str, tmp_path: Path
+) -> None:
     found = []
     for where in PLACES:
-        weights, optimizer, config = make(kind, where, tmp_path, state_dtype=state_dtype, clip_norm=0.3)
+        weights, optimizer, config = make(
+            kind, where, tmp_path, state_dtype=state_dtype, clip_norm=0.3
+        )
         for seed, loss in enumerate((1.0, math.nan, 1.0, 1.0)):
             set_gradients(weights, seed, loss)
             optimizer.step(config.lr, ONE * loss, ONE * 2)
@@ -72,7 +79,9 @@ def test_updates_and_skips_are_those_of_state_beside_the_weights_to_the_bit(kind
         if where != "device":
             assert len(pager_of(optimizer).pages) > 5
     by_place = [found[begin : begin + 4] for begin in range(0, 12, 4)]
-    assert all(same(one, other) for step in zip(*by_place, strict=True) for one, other in pairwise(step))
+    assert all(
+        same(one, other) for step in zip(*by_place, strict=True) for one, other in pairwise(step)
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,22 +95,35 @@ def test_pages_hold_each_element_once_and_no_more_than_they_may(tmp_path: Path) 
             for index, piece in enumerate(pieces):
                 runs = [run.data.flatten() for members in pages for i, run in members if i == index]
                 assert torch.equal(torch.cat(runs), piece.data.flatten())
-                assert [run.untyped_storage().data_ptr() for run in runs] == [piece.data.untyped_storage().data_ptr()] * len(runs)
+                assert [run.untyped_storage().data_ptr() for run in runs] == [
+                    piece.data.untyped_storage().data_ptr()
+                ] * len(runs)
     assert len(cut(pieces, 1 << 23)) == 1
 
 
-def test_an_update_on_disk_holds_three_pages_and_no_more_of_its_own_than_one_in_memory(tmp_path: Path) -> None:
+def test_an_update_on_disk_holds_three_pages_and_no_more_of_its_own_than_one_in_memory(
+    tmp_path: Path,
+) -> None:
     peaks = {}
     for where in ("device", "disk"):
         weights, optimizer, config = make("adamw", where, tmp_path, state_dtype="bf16")
         set_gradients(weights, 0)
-        kept = [*optimizer.state_views().values(), *weights.values(), *(w.grad for w in weights.values() if w.grad is not None)]
+        kept = [
+            *optimizer.state_views().values(),
+            *weights.values(),
+            *(w.grad for w in weights.values() if w.grad is not None),
+        ]
         with LiveBytes(kept) as live:
             optimizer.step(config.lr, ONE, ONE)
         peaks[where] = live.peak
     pager = pager_of(optimizer)
-    # Norms take a whole 4096 bytes each here, so the state of this model is not much more than three pages.
-    assert pager.device_bytes <= 3 * max(page.num_bytes for page in pager.pages) < len(pager.backing.bytes_N) / 2
+    # Norms take a whole 4096 bytes each here, so the state of this model is not much more than
+    # three pages.
+    assert (
+        pager.device_bytes
+        <= 3 * max(page.num_bytes for page in pager.pages)
+        < len(pager.backing.bytes_N) / 2
+    )
     assert peaks["disk"] <= peaks["device"] + pager.device_bytes
 
 
@@ -122,10 +144,16 @@ class Trained:
         return copies(collect_state(self.layout, self.optimizer))
 
 
-@pytest.mark.parametrize(("saver", "loader", "in_background"), [("device", "disk", True), ("disk", "host", False)])
-def test_a_checkpoint_does_not_tell_where_state_was(saver: str, loader: str, in_background: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("saver", "loader", "in_background"), [("device", "disk", True), ("disk", "host", False)]
+)
+def test_a_checkpoint_does_not_tell_where_state_was(
+    saver: str, loader: str, in_background: bool, tmp_path: Path
+) -> None:
     one, other = Trained(saver, tmp_path / "scratch"), Trained(loader, tmp_path / "scratch")
-    with Checkpoints(tmp_path / "saved", Ranks(0, 1, torch.device("cpu")), in_background=in_background) as checkpoints:
+    with Checkpoints(
+        tmp_path / "saved", Ranks(0, 1, torch.device("cpu")), in_background=in_background
+    ) as checkpoints:
         for seed in range(2):
             one.step(seed)
             other.step(5 + seed)
@@ -170,23 +198,40 @@ def test_a_run_goes_back_with_its_state_on_disk_as_with_state_beside_the_weights
     tmp_path: Path, poison: Callable[..., None]
 ) -> None:
     config = make_config(
-        tmp_path, kind="lion", guard=GuardConfig(rollback_skips=2, rollback_window_steps=6, rollback_every_steps=3)
+        tmp_path,
+        kind="lion",
+        guard=GuardConfig(rollback_skips=2, rollback_window_steps=6, rollback_every_steps=3),
     )
     poison(config, {4: float("nan"), 5: float("nan")})
     whole = in_folder(config, tmp_path / "whole")
     assert any(row["event"] == "rollback" for row in events(whole))
-    paged = dataclasses.replace(config, optim=dataclasses.replace(config.optim, state_in="disk", state_folder=tmp_path / "disk"))
+    paged = dataclasses.replace(
+        config,
+        optim=dataclasses.replace(config.optim, state_in="disk", state_folder=tmp_path / "disk"),
+    )
     assert result_bytes(in_folder(paged, tmp_path / "paged")) == result_bytes(whole)
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_nothing_on_the_disk_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_nothing_on_the_disk_and_resumes_to_the_same_bytes(
+    tmp_path: Path,
+) -> None:
     config = make_config(tmp_path, {"num_steps": 40, "checkpoint_every": 3})
     whole = in_folder(config, tmp_path / "whole")
     scratch, work = tmp_path / "scratch", tmp_path / "work"
-    paged = dataclasses.replace(config, optim=dataclasses.replace(config.optim, state_in="disk", state_folder=scratch))
+    paged = dataclasses.replace(
+        config, optim=dataclasses.replace(config.optim, state_in="disk", state_folder=scratch)
+    )
     file = write_config(tmp_path / "config.json", paged)
-    command = [sys.executable, "-m", "llm_core.training.train", "--config", str(file), "--workdir", str(work)]
+    command = [
+        sys.executable,
+        "-m",
+        "llm_core.training.train",
+        "--config",
+        str(file),
+        "--workdir",
+        str(work),
+    ]
     trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     while trainer.poll() is None and len(read_rows(work / "metrics.jsonl")) < 10:
         time.sleep(0.002)
@@ -199,9 +244,18 @@ def test_a_killed_run_leaves_nothing_on_the_disk_and_resumes_to_the_same_bytes(t
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "muon", "state_in": "host"}, r"state_in \(host\) serves adamw and lion, muon needs whole .* state_in=device"),
-        ({"kind": "adafactor", "state_in": "disk"}, r"state_in \(disk\) serves adamw and lion, adafactor keeps next to nothing"),
-        ({"state_in": "host", "state_folder": Path("disk")}, r"state_folder \(disk\) belongs to state_in=disk, not host"),
+        (
+            {"kind": "muon", "state_in": "host"},
+            r"state_in \(host\) serves adamw and lion, muon needs whole .* state_in=device",
+        ),
+        (
+            {"kind": "adafactor", "state_in": "disk"},
+            r"state_in \(disk\) serves adamw and lion, adafactor keeps next to nothing",
+        ),
+        (
+            {"state_in": "host", "state_folder": Path("disk")},
+            r"state_folder \(disk\) belongs to state_in=disk, not host",
+        ),
     ],
 )
 def test_what_cannot_lie_elsewhere_is_refused(values: dict[str, Any], message: str) -> None:

@@ -1,4 +1,5 @@
-"""On a GPU too, where state and weights lie changes no answer, nor what a stopped run goes on to."""
+"""On a GPU too, where state and weights lie changes no answer, nor what a stopped run goes on
+to."""
 
 from __future__ import annotations
 
@@ -22,16 +23,29 @@ PLACES: dict[str, tuple[dict[str, Any], MemoryConfig, str]] = {
     "host": ({"state_in": "host"}, MemoryConfig(), "none"),
     "disk": ({"state_in": "disk"}, MemoryConfig(), "none"),
     "weights in host": ({}, MemoryConfig(weights_in="host"), "fsdp"),
-    "weights in host, state on disk": ({"state_in": "disk"}, MemoryConfig(weights_in="host"), "fsdp"),
+    "weights in host, state on disk": (
+        {"state_in": "disk"},
+        MemoryConfig(weights_in="host"),
+        "fsdp",
+    ),
 }
 
 
 def losses(folder: Path, place: str, inputs: Path) -> list[float]:
     """Of each step and of validations, after 20 steps with state at `place`."""
     optim, memory, kind = PLACES[place]
-    config = run_config(inputs, train={"num_steps": 20, "checkpoint_every": 6}, parallel={"device": "cuda", "kind": kind})
+    config = run_config(
+        inputs,
+        train={"num_steps": 20, "checkpoint_every": 6},
+        parallel={"device": "cuda", "kind": kind},
+    )
     folder.mkdir(exist_ok=True)
-    run(dataclasses.replace(config, optim=dataclasses.replace(config.optim, **optim), memory=memory), folder)
+    run(
+        dataclasses.replace(
+            config, optim=dataclasses.replace(config.optim, **optim), memory=memory
+        ),
+        folder,
+    )
     rows = read_rows(folder / "metrics.jsonl")  # events among them have no loss
     return [row[name] for row in rows for name in ("train_loss", "val_loss") if name in row]
 
@@ -50,4 +64,6 @@ def test_losses_are_those_of_state_on_the_device_and_a_stopped_run_goes_on_to_th
         patch.setattr(StopFlag, "__call__", lambda self: asked.append(1) or len(asked) > 10)
         losses(tmp_path / "stopped", place, tmp_path / "inputs")
     assert read_status(tmp_path / "stopped" / "status.json")["outcome"] == "preempted"
-    assert losses(tmp_path / "stopped", place, tmp_path / "inputs") == pytest.approx(whole, rel=1e-6)
+    assert losses(tmp_path / "stopped", place, tmp_path / "inputs") == pytest.approx(
+        whole, rel=1e-6
+    )

@@ -1,4 +1,5 @@
-"""Whole runs of each optimizer: they learn, and what is stopped or skipped ends in the same bytes."""
+"""Whole runs of each optimizer: they learn, and what is stopped or skipped ends in the same
+bytes."""
 
 import dataclasses
 import json
@@ -21,12 +22,16 @@ RATES = {"adamw": 3e-3, "lion": 1e-3, "adafactor": 3e-2, "muon": 3e-3}
 
 
 def make_config(folder: Path, train: dict[str, Any] | None = None, **optim: Any) -> RunConfig:
-    config = run_config(folder, train={"num_steps": 8, "checkpoint_every": 4, "validate_every": 0} | (train or {}))
+    config = run_config(
+        folder, train={"num_steps": 8, "checkpoint_every": 4, "validate_every": 0} | (train or {})
+    )
     return dataclasses.replace(config, optim=dataclasses.replace(OPTIM, **optim))
 
 
 def losses(workdir: Path) -> list[float]:
-    return [row["train_loss"] for row in read_rows(workdir / "metrics.jsonl") if "train_loss" in row]
+    return [
+        row["train_loss"] for row in read_rows(workdir / "metrics.jsonl") if "train_loss" in row
+    ]
 
 
 def events(workdir: Path) -> list[dict[str, Any]]:
@@ -39,16 +44,26 @@ def in_folder(config: RunConfig, folder: Path) -> Path:
     return folder
 
 
-OTHERS = [pytest.param(kind, "fp32", "fp32", marks=pytest.mark.slow) for kind in KINDS if kind != "muon"]
+OTHERS = [
+    pytest.param(kind, "fp32", "fp32", marks=pytest.mark.slow) for kind in KINDS if kind != "muon"
+]
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "state_dtype"), [("muon", "fp32", "fp32"), ("adamw", "fp16", "bf16"), ("lion", "bf16", "bf16"), *OTHERS]
+    ("kind", "dtype", "state_dtype"),
+    [("muon", "fp32", "fp32"), ("adamw", "fp16", "bf16"), ("lion", "bf16", "bf16"), *OTHERS],
 )
 def test_it_learns_and_a_stopped_run_ends_with_the_bytes_of_one_that_was_not(
     kind: str, dtype: str, state_dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = make_config(tmp_path, {"dtype": dtype}, kind=kind, lr=RATES[kind], state_dtype=state_dtype, schedule="wsd")
+    config = make_config(
+        tmp_path,
+        {"dtype": dtype},
+        kind=kind,
+        lr=RATES[kind],
+        state_dtype=state_dtype,
+        schedule="wsd",
+    )
     whole = in_folder(config, tmp_path / "whole")
     assert losses(whole)[-1] < losses(whole)[0] - 0.1 and not events(whole)
     with monkeypatch.context() as patch:
@@ -59,7 +74,9 @@ def test_it_learns_and_a_stopped_run_ends_with_the_bytes_of_one_that_was_not(
     assert result_bytes(stopped) == result_bytes(whole)
 
 
-def test_a_poisoned_batch_is_skipped_and_said_so(tmp_path: Path, poison: Callable[..., None]) -> None:
+def test_a_poisoned_batch_is_skipped_and_said_so(
+    tmp_path: Path, poison: Callable[..., None]
+) -> None:
     config = make_config(tmp_path)
     poison(config, {3: float("nan"), 5: float("inf")})
     workdir = in_folder(config, tmp_path / "run")
@@ -89,18 +106,30 @@ def test_a_spike_is_skipped_where_asked_for_and_resumed_runs_judge_alike(
 
 def test_fp16_backs_off_until_gradients_fit_and_learns(tmp_path: Path) -> None:
     scale = LossScaleConfig(initial=2.0**30, hysteresis=1)
-    config = make_config(tmp_path, {"dtype": "fp16", "num_steps": 20, "checkpoint_every": 20}, loss_scale=scale)
+    config = make_config(
+        tmp_path, {"dtype": "fp16", "num_steps": 20, "checkpoint_every": 20}, loss_scale=scale
+    )
     workdir = in_folder(config, tmp_path / "run")
     found = events(workdir)
-    assert found and {row["reason"] for row in found} == {"loss_scale_overflow"} and len(found) > config.optim.guard.max_skips
+    assert (
+        found
+        and {row["reason"] for row in found} == {"loss_scale_overflow"}
+        and len(found) > config.optim.guard.max_skips
+    )
     assert losses(workdir)[-1] < losses(workdir)[0] - 0.1
 
 
 def test_fp16_that_overflows_at_the_least_scale_ends_with_one_clear_error(tmp_path: Path) -> None:
     scale = LossScaleConfig(initial=2.0**30, floor=2.0**29, hysteresis=1)
-    config = make_config(tmp_path, {"dtype": "fp16"}, loss_scale=scale, guard=GuardConfig(max_skips=3))
+    config = make_config(
+        tmp_path, {"dtype": "fp16"}, loss_scale=scale, guard=GuardConfig(max_skips=3)
+    )
     with pytest.raises(
-        TrainingDiverged, match=r"step 4: .*skipped as number 3 in a row.*overflow at the least loss scale .*use train.dtype=bf16"
+        TrainingDiverged,
+        match=(
+            r"step 4: .*skipped as number 3 in a row.*overflow at the least loss scale .*use"
+            r" train.dtype=bf16"
+        ),
     ):
         in_folder(config, tmp_path / "run")
 
@@ -142,8 +171,13 @@ def test_too_many_skips_send_the_run_back_past_the_batches_however_it_is_run(
         assert result_bytes(stopped) == result_bytes(whole)
 
 
-def test_a_run_goes_back_so_many_times_and_no_more(tmp_path: Path, poison: Callable[..., None]) -> None:
+def test_a_run_goes_back_so_many_times_and_no_more(
+    tmp_path: Path, poison: Callable[..., None]
+) -> None:
     config = make_config(tmp_path, guard=dataclasses.replace(GOES_BACK, max_rollbacks=1))
     poison(config, {index: float("nan") for index in (1, 2, 3, 4)})
-    with pytest.raises(TrainingDiverged, match=r"step \d: 2 skipped steps within 6, and the run has gone back 1 times"):
+    with pytest.raises(
+        TrainingDiverged,
+        match=r"step \d: 2 skipped steps within 6, and the run has gone back 1 times",
+    ):
         in_folder(config, tmp_path / "run")

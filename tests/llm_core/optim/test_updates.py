@@ -1,4 +1,5 @@
-"""Each optimizer computes what was published: against torch.optim, or the formulas in plain float64."""
+"""Each optimizer computes what was published: against torch.optim, or the formulas in plain
+float64."""
 
 import pytest
 import torch
@@ -23,7 +24,9 @@ def steps(kind: str, **values: object) -> tuple[dict[str, Tensor], dict[str, Ten
     return before, copies(weights)
 
 
-def reference(before: dict[str, Tensor], make: object, names: list[str] | None = None, **groups: list[str]) -> dict[str, Tensor]:
+def reference(
+    before: dict[str, Tensor], make: object, names: list[str] | None = None, **groups: list[str]
+) -> dict[str, Tensor]:
     """Weights after the same steps of an optimizer of torch."""
     weights = {name: torch.nn.Parameter(value.clone()) for name, value in before.items()}
     optimizer = make(weights)  # type: ignore[operator]
@@ -54,7 +57,13 @@ def test_clipping_divides_the_gradient_by_its_norm_over_the_limit() -> None:
             set_gradients(weights, seed, factor)
             optimizer.step(config.lr, ONE, ONE * norm)
         found.append(copies(weights))
-    assert max(float((a - b).abs().max()) for a, b in zip(found[0].values(), found[1].values(), strict=True)) < 1e-8
+    assert (
+        max(
+            float((a - b).abs().max())
+            for a, b in zip(found[0].values(), found[1].values(), strict=True)
+        )
+        < 1e-8
+    )
 
 
 def test_bf16_moments_change_adamw_no_more_than_their_rounding() -> None:
@@ -79,7 +88,13 @@ def test_adamw_with_moments_of_its_own_kernel_and_without_agree() -> None:
                 method.update = method._update_rounded  # type: ignore[method-assign]
             optimizer.step(config.lr, ONE, ONE * 3)
         found.append(copies(weights))
-    assert max(float((a - b).abs().max()) for a, b in zip(found[0].values(), found[1].values(), strict=True)) < 1e-12
+    assert (
+        max(
+            float((a - b).abs().max())
+            for a, b in zip(found[0].values(), found[1].values(), strict=True)
+        )
+        < 1e-12
+    )
 
 
 def test_lion_follows_the_published_algorithm() -> None:
@@ -97,8 +112,11 @@ def test_lion_follows_the_published_algorithm() -> None:
     assert max(float((after[name] - weights[name]).abs().max()) for name in after) < 1e-13
 
 
-def adafactor_formula(weights: dict[str, Tensor], lr: float, numbers: AdafactorConfig, decay: float) -> None:
-    """Algorithms 4 and 5 of the paper in its own notation, with the decay of AdamW; in place, over NUM_STEPS."""
+def adafactor_formula(
+    weights: dict[str, Tensor], lr: float, numbers: AdafactorConfig, decay: float
+) -> None:
+    """Algorithms 4 and 5 of the paper in its own notation, with the decay of AdamW; in place, over
+    NUM_STEPS."""
     rows: dict[str, Tensor] = {}
     columns: dict[str, Tensor] = {}
     vectors: dict[str, Tensor] = {}
@@ -110,7 +128,10 @@ def adafactor_formula(weights: dict[str, Tensor], lr: float, numbers: AdafactorC
             square = x.grad**2 + numbers.eps_square
             size = max(numbers.min_rms, float(x.square().mean().sqrt()))
             if x.ndim == 2:
-                ones_c, ones_r = torch.ones(x.shape[1], dtype=x.dtype), torch.ones(x.shape[0], dtype=x.dtype)
+                ones_c, ones_r = (
+                    torch.ones(x.shape[1], dtype=x.dtype),
+                    torch.ones(x.shape[0], dtype=x.dtype),
+                )
                 rows[name] = beta * rows.get(name, 0) + (1 - beta) * (square @ ones_c)
                 columns[name] = beta * columns.get(name, 0) + (1 - beta) * (ones_r @ square)
                 moment = torch.outer(rows[name], columns[name]) / (ones_r @ rows[name])
@@ -145,10 +166,19 @@ def test_muon_is_that_of_torch_for_the_matrices_of_blocks_and_adamw_for_the_rest
     parts: dict[str, list[torch.nn.Parameter]] = {}
     for name, value in before.items():
         if name.startswith("blocks.") and value.ndim == 2:
-            split = split_qkv(MODEL, value) if "qkv" in name else split_gate_up(MODEL, value) if "gate_up" in name else [value]
+            split = (
+                split_qkv(MODEL, value)
+                if "qkv" in name
+                else split_gate_up(MODEL, value)
+                if "gate_up" in name
+                else [value]
+            )
             parts[name] = [torch.nn.Parameter(part.clone()) for part in split]
     muon = torch.optim.Muon(
-        [part for found in parts.values() for part in found], lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+        [part for found in parts.values() for part in found],
+        lr=1e-2,
+        weight_decay=0.1,
+        adjust_lr_fn="match_rms_adamw",
     )
     rest = {name: weight for name, weight in weights.items() if name not in parts}
     adamw = torch.optim.AdamW(decaying(rest), lr=1e-2, betas=(0.9, 0.95), fused=True)  # type: ignore[arg-type]
@@ -157,7 +187,13 @@ def test_muon_is_that_of_torch_for_the_matrices_of_blocks_and_adamw_for_the_rest
         for name, found in parts.items():
             grad = weights[name].grad
             assert grad is not None
-            grads = split_qkv(MODEL, grad) if "qkv" in name else split_gate_up(MODEL, grad) if "gate_up" in name else [grad]
+            grads = (
+                split_qkv(MODEL, grad)
+                if "qkv" in name
+                else split_gate_up(MODEL, grad)
+                if "gate_up" in name
+                else [grad]
+            )
             for part, piece in zip(found, grads, strict=True):
                 part.grad = piece.contiguous()
         muon.step()
@@ -171,7 +207,9 @@ def test_muon_is_that_of_torch_for_the_matrices_of_blocks_and_adamw_for_the_rest
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 20), (2, 24, 8), (1, 8, 8)])
-def test_orthogonal_matrices_keep_singular_vectors_and_lose_singular_values(shape: tuple[int, int, int]) -> None:
+def test_orthogonal_matrices_keep_singular_vectors_and_lose_singular_values(
+    shape: tuple[int, int, int],
+) -> None:
     matrices = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found = orthogonalise(matrices, 5, in_bfloat16=False)
     u, s, vh = torch.linalg.svd(matrices, full_matrices=False)
@@ -183,9 +221,14 @@ def test_orthogonal_matrices_keep_singular_vectors_and_lose_singular_values(shap
 
 
 def test_rows_may_stand_in_any_order_for_muon() -> None:
-    matrices = torch.randn(2, 12, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    matrices = torch.randn(
+        2, 12, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
     order = torch.randperm(12, generator=torch.Generator().manual_seed(3))
-    one, other = orthogonalise(matrices, 5, False)[:, order], orthogonalise(matrices[:, order], 5, False)
+    one, other = (
+        orthogonalise(matrices, 5, False)[:, order],
+        orthogonalise(matrices[:, order], 5, False),
+    )
     assert float((one - other).abs().max()) < 1e-12
 
 
@@ -196,6 +239,8 @@ def test_a_rule_changes_rate_and_decay_of_its_weights_alone(kind: str) -> None:
     _, ruled = steps(kind, groups=rules)
     for name in before:
         if "ffn.down" in name:
-            assert torch.equal(ruled[name], before[name]) and not torch.equal(plain[name], before[name])
+            assert torch.equal(ruled[name], before[name]) and not torch.equal(
+                plain[name], before[name]
+            )
         else:
             assert torch.equal(ruled[name], plain[name])

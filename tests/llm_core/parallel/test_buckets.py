@@ -1,4 +1,5 @@
-"""Sums over processes go in few messages, once in a step. One process stands for four, whose exchanges are written down."""
+"""Sums over processes go in few messages, once in a step. One process stands for four, whose
+exchanges are written down."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ class Sums:
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 12))
-def test_buckets_keep_the_order_and_hold_as_many_as_there_is_room_for(sizes: list[int], most: int) -> None:
+def test_buckets_keep_the_order_and_hold_as_many_as_there_is_room_for(
+    sizes: list[int], most: int
+) -> None:
     found = list(split_buckets([torch.empty(size) for size in sizes], most))
     lengths = [[tensor.numel() for tensor in bucket] for bucket in found]
     assert [size for bucket in lengths for size in bucket] == sizes
@@ -57,9 +60,17 @@ def test_buckets_keep_the_order_and_hold_as_many_as_there_is_room_for(sizes: lis
     assert all(sum(one) + other[0] > most for one, other in itertools.pairwise(lengths))
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.booleans()), min_size=1), st.integers(1, 20))
-def test_every_tensor_gets_its_sum_whatever_bucket_it_is_in(shapes: list[tuple[int, int, bool]], most: int) -> None:
-    tensors = [torch.randn(rows, columns).t() if turned else torch.randn(rows, columns) for rows, columns, turned in shapes]
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.booleans()), min_size=1),
+    st.integers(1, 20),
+)
+def test_every_tensor_gets_its_sum_whatever_bucket_it_is_in(
+    shapes: list[tuple[int, int, bool]], most: int
+) -> None:
+    tensors = [
+        torch.randn(rows, columns).t() if turned else torch.randn(rows, columns)
+        for rows, columns, turned in shapes
+    ]
     doubled, sums = [2 * tensor for tensor in tensors], Sums()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buckets, "SUM_BUCKET", most)
@@ -69,10 +80,14 @@ def test_every_tensor_gets_its_sum_whatever_bucket_it_is_in(shapes: list[tuple[i
     assert sums.sizes == [sum(t.numel() for t in bucket) for bucket in split_buckets(tensors, most)]
 
 
-def sums_of_a_step(parallel: ParallelConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sums, Layout]:
+def sums_of_a_step(
+    parallel: ParallelConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Sums, Layout]:
     """Exchanges of sums in the gradients of four micro batches, and the layout."""
     model = dataclasses.replace(MODEL, num_layers=4, tied_embeddings=False)
-    config = dataclasses.replace(run_config(folder, train={"micro_batch_sequences": 1}), model=model, parallel=parallel)
+    config = dataclasses.replace(
+        run_config(folder, train={"micro_batch_sequences": 1}), model=model, parallel=parallel
+    )
     ranks = Ranks(0, 4, CPU, *make_meshes(parallel, CPU))
     layout = build_layout(model, parallel, config.train, ranks)
     if layout.pipeline is not None:
@@ -99,18 +114,27 @@ class Schedule:
 def test_a_pipeline_sums_gradients_of_all_that_hold_the_same_layers_in_one_exchange(
     four_processes: None, cp: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sums, layout = sums_of_a_step(ParallelConfig("ddp", 4, device="cpu", pp=2, cp=cp), tmp_path, monkeypatch)
+    sums, layout = sums_of_a_step(
+        ParallelConfig("ddp", 4, device="cpu", pp=2, cp=cp), tmp_path, monkeypatch
+    )
     assert layout.mesh is not None and sums.groups == [layout.mesh.get_group("dp_shard")]
     assert sums.sizes == [sum(p.numel() for p in layout.bare.parameters())]
 
 
-def test_a_pipeline_without_replicas_sums_nothing(four_processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sums_of_a_step(ParallelConfig("ddp", 4, device="cpu", pp=4), tmp_path, monkeypatch)[0].sizes == []
+def test_a_pipeline_without_replicas_sums_nothing(
+    four_processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        sums_of_a_step(ParallelConfig("ddp", 4, device="cpu", pp=4), tmp_path, monkeypatch)[0].sizes
+        == []
+    )
 
 
 def test_groups_of_processes_that_share_weights_meet_once_in_a_step(
     four_processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sums, layout = sums_of_a_step(ParallelConfig("hsdp", 4, device="cpu", dp_shard=2), tmp_path, monkeypatch)
+    sums, layout = sums_of_a_step(
+        ParallelConfig("hsdp", 4, device="cpu", dp_shard=2), tmp_path, monkeypatch
+    )
     assert layout.mesh is not None
     assert sums.groups == [layout.mesh.get_group("dp_replicate")] * (len(layout.bare.blocks) + 1)

@@ -1,5 +1,6 @@
-"""Compiled blocks with tensor-parallel or 8-bit layers share their graphs, as the compiler gives up at the ninth; and no exchange
-of processes is in any, where some compilers lose the gradients that go back through it."""
+"""Compiled blocks with tensor-parallel or 8-bit layers share their graphs, as the compiler gives up
+at the ninth; and no exchange of processes is in any, where some compilers lose the gradients that
+go back through it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ class Graphs(CompileCounter):
     def __call__(self, module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
         for part in module.modules():
             if isinstance(part, torch.fx.GraphModule):
-                self.called |= {str(node.target) for node in part.graph.nodes if node.op.startswith("call")}
+                self.called |= {
+                    str(node.target) for node in part.graph.nodes if node.op.startswith("call")
+                }
         return super().__call__(module, inputs)
 
 
@@ -64,9 +67,14 @@ def tensor_ranks(group: dist.ProcessGroup, num_layers: int, sequence: bool) -> T
 
 
 @pytest.mark.parametrize("sequence", [True, False])
-def test_blocks_of_tensor_ranks_share_their_graphs(sequence: bool, one_of_two: dist.ProcessGroup) -> None:
+def test_blocks_of_tensor_ranks_share_their_graphs(
+    sequence: bool, one_of_two: dist.ProcessGroup
+) -> None:
     few, many = (
-        graphs_of_blocks(tensor_ranks(one_of_two, layers, sequence), 8 if sequence else 16).frame_count for layers in (2, 10)
+        graphs_of_blocks(
+            tensor_ranks(one_of_two, layers, sequence), 8 if sequence else 16
+        ).frame_count
+        for layers in (2, 10)
     )
     assert 1 < few == many
 
@@ -79,8 +87,14 @@ def test_no_exchange_is_in_a_compiled_graph(kind: str, one_of_two: dist.ProcessG
         model = Transformer(MODEL)
         Context(one_of_two, kind).apply(model)  # type: ignore[arg-type]
     rope_tokens = 16 if kind == "tensor" else 8
-    called = graphs_of_blocks(model, rope_tokens).called if kind in ("sequence", "tensor") else sliced_graphs(model).called
-    assert called and not [name for name in called if "c10d" in name or "autograd_function_apply" in name]
+    called = (
+        graphs_of_blocks(model, rope_tokens).called
+        if kind in ("sequence", "tensor")
+        else sliced_graphs(model).called
+    )
+    assert called and not [
+        name for name in called if "c10d" in name or "autograd_function_apply" in name
+    ]
 
 
 def sliced_graphs(model: Transformer) -> Graphs:

@@ -1,4 +1,5 @@
-"""A piece in main memory is part of a whole tensor like any, also where processes meet through GPUs."""
+"""A piece in main memory is part of a whole tensor like any, also where processes meet through
+GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from llm_core.parallel.ranks import open_ranks
 from llm_core.training.config import ParallelConfig
 
 
-def test_a_piece_in_main_memory_stays_there_as_part_of_a_tensor_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_in_main_memory_stays_there_as_part_of_a_tensor_of_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     piece = torch.arange(12.0).view(4, 3)
     with open_ranks(ParallelConfig(kind="fsdp", device="cpu")) as ranks:
         assert ranks.weights is not None
@@ -22,5 +25,13 @@ def test_a_piece_in_main_memory_stays_there_as_part_of_a_tensor_of_gpus(monkeypa
         monkeypatch.setattr(DeviceMesh, "device_type", property(lambda mesh: "cuda"))
         found = place.view(piece)
         assert isinstance(expected, DTensor) and isinstance(found, DTensor)
-        assert found._spec == expected._spec == dtensor_of(piece, found.device_mesh, [Shard(0)], piece.shape)._spec
-        assert found.to_local().data_ptr() == piece.data_ptr() and found.shape == piece.shape and not found.requires_grad
+        assert (
+            found._spec
+            == expected._spec
+            == dtensor_of(piece, found.device_mesh, [Shard(0)], piece.shape)._spec
+        )
+        assert (
+            found.to_local().data_ptr() == piece.data_ptr()
+            and found.shape == piece.shape
+            and not found.requires_grad
+        )

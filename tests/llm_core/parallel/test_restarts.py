@@ -1,4 +1,5 @@
-"""All processes of a start agree on a part of the launcher's store in which nothing of an earlier start stands."""
+"""All processes of a start agree on a part of the launcher's store in which nothing of an earlier
+start stands."""
 
 from __future__ import annotations
 
@@ -17,13 +18,16 @@ MINUTE = timedelta(minutes=1)
 
 
 def start(port: int, delays_ms: list[int], number: int) -> None:
-    """As many processes as delays join and leave something; each must find what all others of its start left, nothing older."""
+    """As many processes as delays join and leave something; each must find what all others of its
+    start left, nothing older."""
     world, found = len(delays_ms), {}
 
     def join(rank: int) -> None:
         time.sleep(delays_ms[rank] / 1000)
         # Each with a connection of its own: one that waits for an answer lets nobody else ask.
-        own = store_of_this_start(dist.TCPStore("127.0.0.1", port, is_master=False), rank, world, MINUTE)
+        own = store_of_this_start(
+            dist.TCPStore("127.0.0.1", port, is_master=False), rank, world, MINUTE
+        )
         assert not own.check([f"address-{rank}"])
         own.set(f"address-{rank}", f"{rank} of start {number}")
         found[rank] = [own.get(f"address-{other}").decode() for other in range(world)]
@@ -33,12 +37,16 @@ def start(port: int, delays_ms: list[int], number: int) -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert found == {rank: [f"{other} of start {number}" for other in range(world)] for rank in range(world)}
+    assert found == {
+        rank: [f"{other} of start {number}" for other in range(world)] for rank in range(world)
+    }
 
 
 @settings(deadline=None, max_examples=10)
 @given(st.lists(st.lists(st.integers(0, 60), min_size=3, max_size=3), min_size=2, max_size=3))
-def test_processes_that_come_in_any_order_find_those_of_their_own_start(starts: list[list[int]]) -> None:
+def test_processes_that_come_in_any_order_find_those_of_their_own_start(
+    starts: list[list[int]],
+) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for number, delays_ms in enumerate(starts):
         start(store.port, delays_ms, number)

@@ -1,4 +1,5 @@
-"""Norms of tens of millions of numbers keep the digits of float32, whatever the numbers and wherever a layout cuts them."""
+"""Norms of tens of millions of numbers keep the digits of float32, whatever the numbers and
+wherever a layout cuts them."""
 
 from __future__ import annotations
 
@@ -26,12 +27,18 @@ def exact(tensor: Tensor) -> float:
 
 def numbers(kind: str, count: int) -> Tensor:
     normal = torch.randn(count, generator=torch.Generator().manual_seed(0))
-    return {"normal": normal, "alike": torch.full((count,), 3.3e-5), "heavy": normal.exp().square()}[kind]
+    return {
+        "normal": normal,
+        "alike": torch.full((count,), 3.3e-5),
+        "heavy": normal.exp().square(),
+    }[kind]
 
 
 @pytest.mark.parametrize("kind", ["normal", "alike", "heavy"])
 def test_the_gradient_norm_of_millions_of_numbers_is_that_of_float64(kind: str) -> None:
-    model = Transformer(dataclasses.replace(MODEL, vocab_size=MANY // MODEL.dim, tied_embeddings=True))
+    model = Transformer(
+        dataclasses.replace(MODEL, vocab_size=MANY // MODEL.dim, tied_embeddings=True)
+    )
     grad = numbers(kind, MANY).view_as(model.embedding.weight)
     model.embedding.weight.grad = grad
     norm = gradient_norm(Layout(model))
@@ -45,7 +52,10 @@ def test_pieces_of_a_tensor_have_its_square_sum() -> None:
     assert float(square_sum([whole])) == pytest.approx(float(square_sum(pieces)), rel=1e-6)
 
 
-@given(st.lists(st.integers(0, 3 * RUN), min_size=1, max_size=4), st.sampled_from([torch.float32, torch.float64]))
+@given(
+    st.lists(st.integers(0, 3 * RUN), min_size=1, max_size=4),
+    st.sampled_from([torch.float32, torch.float64]),
+)
 def test_every_element_counts_once_for_any_sizes(sizes: list[int], dtype: torch.dtype) -> None:
     tensors = [torch.arange(size, dtype=dtype) for size in sizes]
     found = square_sum(tensors)
@@ -62,9 +72,13 @@ def test_one_broken_element_breaks_the_sum(broken: float) -> None:
 
 def test_a_strided_tensor_has_the_square_sum_of_its_elements() -> None:
     tensor = numbers("normal", 6 * RUN).view(6, RUN)
-    assert float(square_sum([tensor[:, ::3]])) == pytest.approx(exact(tensor[:, ::3].contiguous()), rel=1e-6)
+    assert float(square_sum([tensor[:, ::3]])) == pytest.approx(
+        exact(tensor[:, ::3].contiguous()), rel=1e-6
+    )
 
 
 def test_a_matrix_of_millions_begins_muon_with_norm_one() -> None:
     matrix = numbers("alike", MANY).view(1, 17 * 2**10, -1)
-    assert float(square_sum([orthogonalise(matrix, 0, in_bfloat16=False)])) == pytest.approx(1, rel=1e-5)
+    assert float(square_sum([orthogonalise(matrix, 0, in_bfloat16=False)])) == pytest.approx(
+        1, rel=1e-5
+    )

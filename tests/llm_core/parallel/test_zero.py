@@ -37,7 +37,9 @@ def test_each_row_belongs_to_one_process_in_the_order_of_ranks(num_rows: int, si
 
 def test_shared_optimizer_updates_the_model_as_adamw_does(group_of_one: None) -> None:
     found = []
-    mesh = init_device_mesh("cpu", (1, 1, 1, 1), mesh_dim_names=("pp", "dp_replicate", "dp_shard", "tp"))
+    mesh = init_device_mesh(
+        "cpu", (1, 1, 1, 1), mesh_dim_names=("pp", "dp_replicate", "dp_shard", "tp")
+    )
     for shares in (False, True):
         model = Transformer(MODEL)
         init_weights(model, seed=0)
@@ -49,5 +51,11 @@ def test_shared_optimizer_updates_the_model_as_adamw_does(group_of_one: None) ->
             optimizer.zero_grad()
             assert all(p.grad is None for p in model.parameters())
         state = optimizer.state_views()
-        found.append(copies(weights) | {k: v.full_tensor() if isinstance(v, DTensor) else v.clone() for k, v in state.items()})
+        found.append(
+            copies(weights)
+            | {
+                k: v.full_tensor() if isinstance(v, DTensor) else v.clone()
+                for k, v in state.items()
+            }
+        )
     assert same(*found)

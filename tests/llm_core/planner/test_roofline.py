@@ -9,12 +9,22 @@ from torch.nn import functional as F
 
 from llm_core.infer.engine import decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
-from llm_core.planner.roofline import Peaks, Work, cached_step, full_pass, kv_bytes_per_token, limits
+from llm_core.planner.roofline import (
+    Peaks,
+    Work,
+    cached_step,
+    full_pass,
+    kv_bytes_per_token,
+    limits,
+)
 from tests.support.engine.small_model import make_model, random_ids
 
 
-def counted_flops(model: Transformer, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> int:
-    """FLOPs of all products that really run: every linear layer, and scores and mixing of attention as full squares."""
+def counted_flops(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]
+) -> int:
+    """FLOPs of all products that really run: every linear layer, and scores and mixing of attention
+    as full squares."""
     counts = []
     original = F.scaled_dot_product_attention
 
@@ -26,7 +36,11 @@ def counted_flops(model: Transformer, monkeypatch: pytest.MonkeyPatch, work: Cal
         counts.append(2 * output.numel() * module.in_features)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
-    hooks = [module.register_forward_hook(linear) for module in model.modules() if isinstance(module, nn.Linear)]
+    hooks = [
+        module.register_forward_hook(linear)
+        for module in model.modules()
+        if isinstance(module, nn.Linear)
+    ]
     with torch.no_grad():
         work()
     for hook in hooks:
@@ -39,10 +53,15 @@ def test_flops_of_a_decode_step_are_those_that_run(monkeypatch: pytest.MonkeyPat
     prompts = [random_ids(9, seed=s) for s in (0, 1)]
     cache = static_cache(model, prompts, 2)
     prefill(model, prompts, cache)
-    assert counted_flops(model, monkeypatch, lambda: decode(model, [3, 4], cache)) == cached_step(model.config, 2, 10, 4).flops
+    assert (
+        counted_flops(model, monkeypatch, lambda: decode(model, [3, 4], cache))
+        == cached_step(model.config, 2, 10, 4).flops
+    )
 
 
-def test_flops_of_a_full_pass_count_the_causal_half_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flops_of_a_full_pass_count_the_causal_half_of_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, tokens = make_model(num_kv_heads=2, dtype=torch.float32), 16
     ids = torch.tensor([random_ids(tokens, seed=2)])
     counted = counted_flops(model, monkeypatch, lambda: model.logits(model.hidden(ids)[:, -1]))

@@ -1,4 +1,5 @@
-"""The table adds up: every moment of a step belongs to one kind, and what runs beside others is told apart."""
+"""The table adds up: every moment of a step belongs to one kind, and what runs beside others is
+told apart."""
 
 import gzip
 import json
@@ -13,7 +14,9 @@ from llm_core.profiling.kinds import KINDS, kind_of_kernel, kind_of_operator
 from llm_core.profiling.table import Span, exposed, own_times, read_trace, tabulate
 
 
-def event(category: str, name: str, begin: float, end: float, thread: int = 1, **arguments: Any) -> dict[str, Any]:
+def event(
+    category: str, name: str, begin: float, end: float, thread: int = 1, **arguments: Any
+) -> dict[str, Any]:
     shown = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread}
     return shown | {"ts": begin, "dur": end - begin, "args": arguments}
 
@@ -40,13 +43,28 @@ GPU = [
 ]
 
 
-def test_on_a_gpu_communication_counts_where_nothing_is_computed_and_the_optimizer_by_where_it_was_launched() -> None:
+def test_on_a_gpu_communication_counts_where_nothing_is_computed_and_the_optimizer_by_where_it_was_launched() -> (  # noqa: E501
+    None
+):
     table = tabulate(GPU)
     assert (table.device, table.num_steps, table.step_ms) == ("cuda", 2, 1.05)
     # In microseconds of both steps: halves of them in milliseconds of one.
-    exposed_us = {"matmul": 400, "attention": 600, "optimizer": 300, "copies": 50, "communication": 400 + 100, "idle": 250}
+    exposed_us = {
+        "matmul": 400,
+        "attention": 600,
+        "optimizer": 300,
+        "copies": 50,
+        "communication": 400 + 100,
+        "idle": 250,
+    }
     assert by_kind(table, "exposed_ms") == {kind: time / 2000 for kind, time in exposed_us.items()}
-    busy_us = {"communication": 700, "matmul": 400, "attention": 600, "optimizer": 300, "copies": 50}
+    busy_us = {
+        "communication": 700,
+        "matmul": 400,
+        "attention": 600,
+        "optimizer": 300,
+        "copies": 50,
+    }
     assert by_kind(table, "busy_ms") == {kind: time / 2000 for kind, time in busy_us.items()}
     assert sum(row["share"] for row in table.rows) == pytest.approx(1)
     assert "| communication | 0.250 | 23.8% | 0.350 | 1.0 |" in table.markdown()
@@ -66,15 +84,21 @@ def test_on_a_cpu_operators_count_with_what_they_did_not_leave_to_others() -> No
         ]
     )
     exposed_us = {"matmul": 35, "copies": 5, "optimizer": 20, "communication": 25, "idle": 15}
-    assert table.device == "cpu" and by_kind(table, "exposed_ms") == {kind: time / 1000 for kind, time in exposed_us.items()}
+    assert table.device == "cpu" and by_kind(table, "exposed_ms") == {
+        kind: time / 1000 for kind, time in exposed_us.items()
+    }
     assert by_kind(table, "calls") == {"matmul": 2, "copies": 1, "optimizer": 1, "communication": 1}
 
 
-spans = st.lists(st.tuples(st.integers(-20, 120), st.integers(0, 60), st.sampled_from(KINDS[:-1])), max_size=12)
+spans = st.lists(
+    st.tuples(st.integers(-20, 120), st.integers(0, 60), st.sampled_from(KINDS[:-1])), max_size=12
+)
 
 
 @given(spans)
-def test_exposed_times_add_up_and_are_those_of_each_moment(found: list[tuple[int, int, str]]) -> None:
+def test_exposed_times_add_up_and_are_those_of_each_moment(
+    found: list[tuple[int, int, str]],
+) -> None:
     given_spans = [Span(begin, begin + length, kind, "") for begin, length, kind in found]
     expected = dict.fromkeys(KINDS, 0.0)
     for moment in range(100):
@@ -97,23 +121,37 @@ def test_own_times_of_nested_operators_add_up_to_the_outermost(tree: list[Any]) 
     whole = place(tree, 0.0)
     times = own_times(events)
     assert sum(end - begin for begin, end, _, _ in times) == whole
-    assert sorted(name for _, _, name, is_first in times if is_first) == sorted(e["name"] for e in events)
+    assert sorted(name for _, _, name, is_first in times if is_first) == sorted(
+        e["name"] for e in events
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "matmul"),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x4_tn>", "matmul"),
+        (
+            "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x4_tn>",
+            "matmul",
+        ),
         ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>", "attention"),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3", "attention"),
         ("triton_tem_fused_flex_attention_1", "attention"),
         ("triton_red_fused__to_copy_mean_mul_pow_rsqrt_2", "elementwise"),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", "elementwise"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>",
+            "elementwise",
+        ),
         ("split_backward", "elementwise"),
         ("quantize_square", "elementwise"),
-        ("kernel_cutlass_kernel_flash_attncuteflash_bwd_sm90FlashAttentionBackwardSm90_object", "attention"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        (
+            "kernel_cutlass_kernel_flash_attncuteflash_bwd_sm90FlashAttentionBackwardSm90_object",
+            "attention",
+        ),
+        (
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "communication",
+        ),
         ("something_nobody_knows", "other"),
     ],
 )
@@ -130,7 +168,14 @@ def test_operators_are_known_by_their_names() -> None:
         "c10d::allreduce_",
         "aten::copy_",
     ]
-    assert list(map(kind_of_operator, found)) == ["matmul", "matmul", "attention", "elementwise", "communication", "copies"]
+    assert list(map(kind_of_operator, found)) == [
+        "matmul",
+        "matmul",
+        "attention",
+        "elementwise",
+        "communication",
+        "copies",
+    ]
 
 
 def test_a_file_that_is_no_trace_and_a_trace_without_steps_are_refused(tmp_path: Path) -> None:

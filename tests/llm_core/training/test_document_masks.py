@@ -19,7 +19,13 @@ from llm_core.training.metric_log import read_rows, training_rows
 from llm_core.training.validate import read_validation_set
 from tasks.runtime.code import ROOT
 from tests.llm_core.model.test_transformer import make_model
-from tests.support.engine.small_runs import MODEL, VOCAB_SIZE, run_config, write_config, write_token_shards
+from tests.support.engine.small_runs import (
+    MODEL,
+    VOCAB_SIZE,
+    run_config,
+    write_config,
+    write_token_shards,
+)
 
 DOCUMENT_TOKENS = 9
 
@@ -30,7 +36,9 @@ def model() -> Transformer:
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "one_per_row"])
-def test_each_document_of_a_packed_batch_has_the_logits_it_has_alone(packing: str, model: Transformer, tmp_path: Path) -> None:
+def test_each_document_of_a_packed_batch_has_the_logits_it_has_alone(
+    packing: str, model: Transformer, tmp_path: Path
+) -> None:
     shards = open_shards(write_token_shards(tmp_path, 12, DOCUMENT_TOKENS), "train")
     loader = Loader(shards, 32, 3, seed=1, data=DataConfig(packing=packing, mask_documents=True))  # type: ignore[arg-type]
     ids_BT, targets_BT, documents_BT = loader.training_batch(0)[:3]
@@ -40,7 +48,9 @@ def test_each_document_of_a_packed_batch_has_the_logits_it_has_alone(packing: st
     for row in range(len(ids_BT)):
         for document in documents_BT[row].unique().tolist():
             places = documents_BT[row] == document
-            torch.testing.assert_close(packed[row, places], model(ids_BT[row][places][None])[0], rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                packed[row, places], model(ids_BT[row][places][None])[0], rtol=0, atol=1e-12
+            )
             pieces += 1
     assert pieces > len(ids_BT)
     assert packing == "one_per_row" or (packed - model(ids_BT)).abs().max() > 1e-3
@@ -60,23 +70,47 @@ def test_a_run_over_a_pipeline_and_slices_ends_as_a_run_of_one_process(tmp_path:
     data = DataConfig(packing="best_fit", mask_documents=True)
     alone = run_config(tmp_path, train={"data": data, "micro_batch_sequences": 1})
     over = dataclasses.replace(
-        alone, parallel=dataclasses.replace(alone.parallel, kind="fsdp", num_processes=4, pp=2, cp=2, cp_balanced=True)
+        alone,
+        parallel=dataclasses.replace(
+            alone.parallel, kind="fsdp", num_processes=4, pp=2, cp=2, cp_balanced=True
+        ),
     )
     for name, config in (("alone", alone), ("over", over)):
         launcher = ["-m"]
         if config.parallel.num_processes > 1:
-            launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.parallel.num_processes}", "-m"]
+            launcher = [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc-per-node={config.parallel.num_processes}",
+                "-m",
+            ]
         (tmp_path / name).mkdir()
-        files = ["--config", str(write_config(tmp_path / f"{name}.json", config)), "--workdir", str(tmp_path / name)]
+        files = [
+            "--config",
+            str(write_config(tmp_path / f"{name}.json", config)),
+            "--workdir",
+            str(tmp_path / name),
+        ]
         done = subprocess.run(
-            [sys.executable, *launcher, "llm_core.training.train", *files], cwd=ROOT, capture_output=True, check=False
+            [sys.executable, *launcher, "llm_core.training.train", *files],
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr.decode()[-3000:]
-    one, other = (training_rows(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("alone", "over"))
+    one, other = (
+        training_rows(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("alone", "over")
+    )
     assert [row["step"] for row in one] == [row["step"] for row in other]
     for a, b in zip(one, other, strict=True):
         assert all(abs(a[key] - b[key]) <= 2e-5 * abs(a[key]) for key in a), (a, b)
-    weights, others = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("alone", "over"))
+    weights, others = (
+        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("alone", "over")
+    )
     assert weights.keys() == others.keys()
-    assert max(float((weights[k] - others[k]).abs().max() / weights[k].abs().max()) for k in weights) < 1e-2
+    assert (
+        max(float((weights[k] - others[k]).abs().max() / weights[k].abs().max()) for k in weights)
+        < 1e-2
+    )
     assert json.loads((tmp_path / "over" / "status.json").read_text())["num_processes"] == 4

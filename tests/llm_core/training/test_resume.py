@@ -25,12 +25,21 @@ from llm_core.training.train import main, run, run_in
 from llm_core.training.trainer import TrainingDiverged
 from tasks.runtime.code import ROOT
 from tasks.training.stage import trainer_command, trainer_environment
-from tests.support.engine.small_runs import result_bytes, run_config, signal_when, write_config, write_token_shards
+from tests.support.engine.small_runs import (
+    result_bytes,
+    run_config,
+    signal_when,
+    write_config,
+    write_token_shards,
+)
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    return run_config(tmp_path_factory.mktemp("inputs"), train={"num_steps": 20, "validate_every": 6, "checkpoint_every": 4})
+    return run_config(
+        tmp_path_factory.mktemp("inputs"),
+        train={"num_steps": 20, "validate_every": 6, "checkpoint_every": 4},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +81,22 @@ def test_asked_to_stop_it_saves_and_the_resumed_run_matches_uninterrupted_run(
 
 def happened(workdir: Path) -> list[tuple[str, int]]:
     """Events in the metrics, with the step that each is of."""
-    return [(row["event"], row["step"]) for row in read_rows(workdir / "metrics.jsonl") if "event" in row]
+    return [
+        (row["event"], row["step"])
+        for row in read_rows(workdir / "metrics.jsonl")
+        if "event" in row
+    ]
 
 
 def test_a_process_asked_to_stop_ends_with_the_code_for_try_again(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    arguments = [
+        "--config",
+        str(write_config(tmp_path / "config.json", config)),
+        "--workdir",
+        str(tmp_path / "work"),
+    ]
     with monkeypatch.context() as patch:
         signal_when(5, signal.SIGUSR1, patch)
         with pytest.raises(SystemExit) as ended:
@@ -106,24 +124,49 @@ def full_disk(*_: object, **__: object) -> None:
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no config": (lambda folder: (folder / "config.json").unlink(), "No such file or directory: .*config.json"),
-    "torn config": (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "config.json is not JSON"),
-    "unknown setting": (lambda folder: change_config(folder, train__num_stepz=1), "did you mean num_steps"),
-    "place of a file": (lambda folder: (folder / "work").write_text("", "utf-8"), "File exists: .*work"),
+    "no config": (
+        lambda folder: (folder / "config.json").unlink(),
+        "No such file or directory: .*config.json",
+    ),
+    "torn config": (
+        lambda folder: (folder / "config.json").write_text("{", "utf-8"),
+        "config.json is not JSON",
+    ),
+    "unknown setting": (
+        lambda folder: change_config(folder, train__num_stepz=1),
+        "did you mean num_steps",
+    ),
+    "place of a file": (
+        lambda folder: (folder / "work").write_text("", "utf-8"),
+        "File exists: .*work",
+    ),
     "no launcher": (
         lambda folder: change_config(folder, parallel__kind="ddp", parallel__num_processes=2),
         "the processes started",
     ),
-    "no shards": (lambda folder: change_config(folder, shards=str(folder)), "no shards of split 'train'"),
-    "no table": (lambda folder: change_config(folder, bytes_per_token=str(folder / "config.json")), "not a table of numbers"),
+    "no shards": (
+        lambda folder: change_config(folder, shards=str(folder)),
+        "no shards of split 'train'",
+    ),
+    "no table": (
+        lambda folder: change_config(folder, bytes_per_token=str(folder / "config.json")),
+        "not a table of numbers",
+    ),
     "damaged curve": (damage_metrics, "line 2 of .*metrics.jsonl is damaged .*delete that line"),
-    "diverged": (lambda folder: change_config(folder, optim__lr=1e30, optim__warmup_steps=0), "lower optim.lr"),
+    "diverged": (
+        lambda folder: change_config(folder, optim__lr=1e30, optim__warmup_steps=0),
+        "lower optim.lr",
+    ),
 }
 
 
 @pytest.mark.parametrize(("mistake", "line"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_of_the_user_is_one_line_and_code_two(
-    mistake: Callable[[Path], object], line: str, config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mistake: Callable[[Path], object],
+    line: str,
+    config: RunConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_config(tmp_path / "config.json", config)
     mistake(tmp_path)
@@ -134,47 +177,78 @@ def test_a_mistake_of_the_user_is_one_line_and_code_two(
 
 
 def test_fewer_steps_than_there_are_is_refused_and_a_full_disk_is_named_though_it_holds_no_status(
-    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: RunConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    arguments = [
+        "--config",
+        str(write_config(tmp_path / "config.json", config)),
+        "--workdir",
+        str(tmp_path / "work"),
+    ]
     change_config(tmp_path, train__num_steps=4, optim__schedule="constant")
     main(arguments)
     change_config(tmp_path, train__num_steps=3)
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert "num_steps (3) must not be below the newest checkpoint, step 4" in capsys.readouterr().err
+    assert (
+        "num_steps (3) must not be below the newest checkpoint, step 4" in capsys.readouterr().err
+    )
     change_config(tmp_path, train__num_steps=8)
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="2"):
         patch.setattr(Writer, "write", full_disk)
         patch.setattr(
-            "llm_core.training.status.write_status", lambda path, outcome, *_, **__: outcome == "failed" and full_disk()
+            "llm_core.training.status.write_status",
+            lambda path, outcome, *_, **__: outcome == "failed" and full_disk(),
         )
         main(arguments)
     told = capsys.readouterr().err.splitlines()
-    assert "status.json was not written" in told[0] and "checkpoint of step 8 was not written, rank 0" in told[1]
+    assert (
+        "status.json was not written" in told[0]
+        and "checkpoint of step 8 was not written, rank 0" in told[1]
+    )
     main(arguments)
     assert read_status(tmp_path / "work" / "status.json")["outcome"] == "finished"
 
 
 @pytest.mark.slow
-def test_torchrun_starts_again_what_lost_a_process_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_torchrun_starts_again_what_lost_a_process_and_ends_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
     parallel = {"kind": "ddp", "num_processes": 2, "max_restarts": 1}
-    config = run_config(tmp_path, train={"num_steps": 80, "checkpoint_every": 5, "validate_every": 40}, parallel=parallel)
+    config = run_config(
+        tmp_path,
+        train={"num_steps": 80, "checkpoint_every": 5, "validate_every": 40},
+        parallel=parallel,
+    )
     environment = trainer_environment() | {"OMP_NUM_THREADS": "1"}
     for name in ("whole", "killed"):
         workdir = tmp_path / name
         workdir.mkdir()
         write_config(workdir / "config.json", config)
         with (workdir / "log").open("wb") as log:
-            torchrun = subprocess.Popen(trainer_command(config, workdir), env=environment, stdout=log, stderr=subprocess.STDOUT)
+            torchrun = subprocess.Popen(
+                trainer_command(config, workdir),
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         while name == "killed" and len(list((workdir / "checkpoints").glob("step-*"))) < 2:
             assert torchrun.poll() is None, (workdir / "log").read_text("utf-8")
             time.sleep(0.01)
         if name == "killed":
-            ranks = [pid for pid in descendants([torchrun.pid])[1:] if b"llm_core.training.train" in command_line(pid)]
+            ranks = [
+                pid
+                for pid in descendants([torchrun.pid])[1:]
+                if b"llm_core.training.train" in command_line(pid)
+            ]
             os.kill(ranks[-1], signal.SIGKILL)
         assert torchrun.wait(250) == 0, (workdir / "log").read_text("utf-8")[-3000:]
-    assert b"exitcode: -9" in (tmp_path / "killed" / "log").read_bytes(), "torchrun saw a process die and went on"
+    assert b"exitcode: -9" in (tmp_path / "killed" / "log").read_bytes(), (
+        "torchrun saw a process die and went on"
+    )
     assert result_bytes(tmp_path / "killed") == result_bytes(tmp_path / "whole")
 
 
@@ -182,7 +256,9 @@ def command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_status_says_how_far_the_run_is_while_it_runs(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_how_far_the_run_is_while_it_runs(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write, seen = MetricLog.write, []
 
     def look(self: MetricLog, row: dict[str, object]) -> None:
@@ -194,15 +270,31 @@ def test_status_says_how_far_the_run_is_while_it_runs(config: RunConfig, tmp_pat
     monkeypatch.setattr("llm_core.training.status.BEAT_S", 0.005)
     monkeypatch.setattr(MetricLog, "write", look)
     run_in(tmp_path, config)
-    assert [(status["outcome"], status["step"]) for _, status in seen] == [("running", step) for step, _ in seen]
+    assert [(status["outcome"], status["step"]) for _, status in seen] == [
+        ("running", step) for step, _ in seen
+    ]
     times = [status["at"] for _, status in seen]
-    assert times == sorted(times) and len(set(times)) == len(times) and all(status["pid"] == os.getpid() for _, status in seen)
+    assert (
+        times == sorted(times)
+        and len(set(times)) == len(times)
+        and all(status["pid"] == os.getpid() for _, status in seen)
+    )
 
 
-def test_killed_run_resumes_to_the_same_bytes(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+def test_killed_run_resumes_to_the_same_bytes(
+    config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path
+) -> None:
     file = write_config(tmp_path / "config.json", config)
     workdir = tmp_path / "work"
-    command = [sys.executable, "-m", "llm_core.training.train", "--config", str(file), "--workdir", str(workdir)]
+    command = [
+        sys.executable,
+        "-m",
+        "llm_core.training.train",
+        "--config",
+        str(file),
+        "--workdir",
+        str(workdir),
+    ]
     trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     while trainer.poll() is None and len(read_rows(workdir / "metrics.jsonl")) < 10:
         time.sleep(0.002)
@@ -236,7 +328,11 @@ def test_torn_checkpoint_is_set_aside_for_the_one_before(
     assert kept == {"step-00000016", "step-00000020", f"{newest.name}.damaged"}
     assert f"{newest.name}.damaged" in capsys.readouterr().err
     torn, sound = (int(folder.name.removeprefix("step-")) for folder in (newest, older))
-    assert happened(tmp_path) == [("preempted", torn), ("damaged_checkpoint", torn), ("resumed", sound)]
+    assert happened(tmp_path) == [
+        ("preempted", torn),
+        ("damaged_checkpoint", torn),
+        ("resumed", sound),
+    ]
 
 
 def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
@@ -246,7 +342,12 @@ def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ["--config", str(write_config(tmp_path / "config.json", config)), "--workdir", str(tmp_path / "work")]
+    arguments = [
+        "--config",
+        str(write_config(tmp_path / "config.json", config)),
+        "--workdir",
+        str(tmp_path / "work"),
+    ]
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="75"):
         signal_when(9, signal.SIGTERM, patch)
         main(arguments)
@@ -267,9 +368,13 @@ def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_packed_and_mixed_data_resume_to_the_same_bytes(prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_and_mixed_data_resume_to_the_same_bytes(
+    prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mixture = {"0": {"walk": 1.0, "web": 0.0}, "5": {"walk": 2.0, "web": 1.0}}
-    data = DataConfig(packing="best_fit", mixture=mixture, prefetch_batches=prefetch, verify_shards=True)
+    data = DataConfig(
+        packing="best_fit", mixture=mixture, prefetch_batches=prefetch, verify_shards=True
+    )
     config = run_config(tmp_path, train={"num_steps": 9, "checkpoint_every": 4, "data": data})
     write_token_shards(tmp_path / "shards", sources=("walk", "web"))
     for name in ("whole", "stopped"):
@@ -282,17 +387,27 @@ def test_packed_and_mixed_data_resume_to_the_same_bytes(prefetch: int, tmp_path:
     run(config, tmp_path / "stopped")
     assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
     steps = [row for row in read_rows(tmp_path / "whole" / "metrics.jsonl") if "train_loss" in row]
-    assert [row["by_source"].keys() for row in steps[:5]] == [{"walk"}] * 5, "until the mixture takes the other"
+    assert [row["by_source"].keys() for row in steps[:5]] == [{"walk"}] * 5, (
+        "until the mixture takes the other"
+    )
     assert {"walk", "web"} in [row["by_source"].keys() for row in steps[5:]]
     for row in steps:
         by_source = row["by_source"].values()
-        mean = sum(one["train_loss"] * one["targets"] for one in by_source) / sum(one["targets"] for one in by_source)
+        mean = sum(one["train_loss"] * one["targets"] for one in by_source) / sum(
+            one["targets"] for one in by_source
+        )
         assert mean == pytest.approx(row["train_loss"], rel=1e-6)
     shares = read_status(tmp_path / "whole" / "status.json")["packing"]
-    assert shares["cropped_frac"] == 0 and 0 <= shares["padding_frac"] < 0.2 and shares["cut_documents_frac"] == 1
+    assert (
+        shares["cropped_frac"] == 0
+        and 0 <= shares["padding_frac"] < 0.2
+        and shares["cut_documents_frac"] == 1
+    )
 
 
-def test_finished_run_only_exports_again(config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+def test_finished_run_only_exports_again(
+    config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path
+) -> None:
     run(config, tmp_path)
     (tmp_path / "model" / "model.safetensors").unlink()
     before = (tmp_path / "timing.jsonl").read_bytes()
@@ -301,13 +416,17 @@ def test_finished_run_only_exports_again(config: RunConfig, uninterrupted: dict[
     assert (tmp_path / "timing.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(("num_steps", "lr"), [(12, 1e30), (1, 1e40)])  # the second in the validation after its only step
+@pytest.mark.parametrize(
+    ("num_steps", "lr"), [(12, 1e30), (1, 1e40)]
+)  # the second in the validation after its only step
 def test_a_loss_that_is_no_number_stops_the_run(num_steps: int, lr: float, tmp_path: Path) -> None:
     import dataclasses
 
     config = run_config(tmp_path, train={"num_steps": num_steps})
     (tmp_path / "work").mkdir()
-    wild = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=lr, warmup_steps=0))
+    wild = dataclasses.replace(
+        config, optim=dataclasses.replace(config.optim, lr=lr, warmup_steps=0)
+    )
     with pytest.raises(TrainingDiverged, match=r"step \d+: .*lower optim.lr"):
         run(wild, tmp_path / "work")
     rows = read_rows(tmp_path / "work" / "metrics.jsonl")
@@ -320,6 +439,9 @@ def test_checkpoint_index_with_foreign_objects_is_refused(tmp_path: Path) -> Non
             return os.system, (f"touch {tmp_path / 'ran'}",)
 
     (tmp_path / "index").write_bytes(pickle.dumps(Foreign()))
-    with (tmp_path / "index").open("rb") as stream, pytest.raises(CheckpointError, match=r"holds posix\.system"):
+    with (
+        (tmp_path / "index").open("rb") as stream,
+        pytest.raises(CheckpointError, match=r"holds posix\.system"),
+    ):
         IndexUnpickler(stream).load()
     assert not (tmp_path / "ran").exists()

@@ -22,10 +22,20 @@ def rates(num_steps: int, **values: object) -> list[float]:
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.sampled_from(KINDS), st.sampled_from(SHAPES), st.integers(1, 400), st.integers(0, 500), st.floats(0, 1), st.floats(0, 1)
+    st.sampled_from(KINDS),
+    st.sampled_from(SHAPES),
+    st.integers(1, 400),
+    st.integers(0, 500),
+    st.floats(0, 1),
+    st.floats(0, 1),
 )
 def test_rate_rises_to_the_peak_then_falls_to_its_end(
-    schedule: str, shape: str, num_steps: int, warmup_steps: int, min_lr_frac: float, decay_frac: float
+    schedule: str,
+    shape: str,
+    num_steps: int,
+    warmup_steps: int,
+    min_lr_frac: float,
+    decay_frac: float,
 ) -> None:
     found = rates(
         num_steps,
@@ -43,7 +53,11 @@ def test_rate_rises_to_the_peak_then_falls_to_its_end(
     assert all(a >= b - 1e-15 for a, b in pairwise(after))
     if warmup_steps:
         assert abs(after[0] - 0.01) < 1e-15
-    falls = {"constant": False, "inverse_sqrt": False, "wsd": round(decay_frac * num_steps) > 0}.get(schedule, True)
+    falls = {
+        "constant": False,
+        "inverse_sqrt": False,
+        "wsd": round(decay_frac * num_steps) > 0,
+    }.get(schedule, True)
     end = 0.01 * min_lr_frac if falls else 0.01
     if schedule == "inverse_sqrt":
         end = 0.01 * max(min_lr_frac, math.sqrt(max(1, warmup_steps) / num_steps))
@@ -51,9 +65,18 @@ def test_rate_rises_to_the_peak_then_falls_to_its_end(
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.sampled_from(KINDS), st.sampled_from(["linear", "cosine"]), st.integers(10, 50), st.floats(0, 1), st.floats(0.2, 1))
-def test_rate_has_no_jumps(schedule: str, shape: str, warmup_steps: int, min_lr_frac: float, decay_frac: float) -> None:
-    """The more steps, the less it may change from one to the next. The root falls steeply at first, and is left out."""
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from(["linear", "cosine"]),
+    st.integers(10, 50),
+    st.floats(0, 1),
+    st.floats(0.2, 1),
+)
+def test_rate_has_no_jumps(
+    schedule: str, shape: str, warmup_steps: int, min_lr_frac: float, decay_frac: float
+) -> None:
+    """The more steps, the less it may change from one to the next. The root falls steeply at first,
+    and is left out."""
     changes = []
     for factor in (1, 10):
         found = rates(
@@ -69,12 +92,21 @@ def test_rate_has_no_jumps(schedule: str, shape: str, warmup_steps: int, min_lr_
 
 
 def test_rate_rises_linearly_to_the_peak() -> None:
-    assert [round(rate, 6) for rate in rates(100, warmup_steps=4)[:4]] == [0.0025, 0.005, 0.0075, 0.01]
+    assert [round(rate, 6) for rate in rates(100, warmup_steps=4)[:4]] == [
+        0.0025,
+        0.005,
+        0.0075,
+        0.01,
+    ]
 
 
-@pytest.mark.parametrize(("shape", "middle"), [("linear", 0.5), ("sqrt", 1 - math.sqrt(0.5)), ("cosine", 0.5)])
+@pytest.mark.parametrize(
+    ("shape", "middle"), [("linear", 0.5), ("sqrt", 1 - math.sqrt(0.5)), ("cosine", 0.5)]
+)
 def test_stable_rate_falls_in_the_last_steps_alone(shape: str, middle: float) -> None:
-    found = rates(100, schedule="wsd", warmup_steps=10, decay_frac=0.2, min_lr_frac=0.0, decay_shape=shape)
+    found = rates(
+        100, schedule="wsd", warmup_steps=10, decay_frac=0.2, min_lr_frac=0.0, decay_shape=shape
+    )
     assert found[9:80] == [0.01] * 71 and found[80] < 0.01
     assert abs(found[89] - 0.01 * middle) < 1e-12 and found[-1] == 0.0
 

@@ -1,4 +1,5 @@
-"""Rows of timing say what they say they do, and a process that is slow again and again is reported once."""
+"""Rows of timing say what they say they do, and a process that is slow again and again is reported
+once."""
 
 from __future__ import annotations
 
@@ -41,8 +42,14 @@ def test_a_row_counts_tokens_flops_and_the_wait_for_data(config: RunConfig) -> N
     assert clock.row(7, 1)["data_wait_s"] == 0, "each stretch has its own"
 
 
-def test_devices_share_the_work_and_so_the_peak(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepClock, "_of_all_ranks", lambda self: ([1.0] * 4, [0.0] * 4, [0.0] * 4, [4.0, 4.0, 8.0, 16.0]))
+def test_devices_share_the_work_and_so_the_peak(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        StepClock,
+        "_of_all_ranks",
+        lambda self: ([1.0] * 4, [0.0] * 4, [0.0] * 4, [4.0, 4.0, 8.0, 16.0]),
+    )
     row = StepClock(config, Ranks(0, 4, CPU), peak_flops=1e9).row(1, 1)
     assert row["attended_tokens"] == 8
     flops = config.model.training_flops_per_token(8)
@@ -50,7 +57,9 @@ def test_devices_share_the_work_and_so_the_peak(config: RunConfig, monkeypatch: 
 
 
 @pytest.mark.parametrize("seq_len", [4096, 32768])
-def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(seq_len: int, config: RunConfig) -> None:
+def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(
+    seq_len: int, config: RunConfig
+) -> None:
     config = dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, max_seq_len=seq_len),
@@ -62,33 +71,51 @@ def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(seq_len: in
     clock.see((ids, ids, documents), Pattern())
     row = clock.row(1, 1)
     assert row["attended_tokens"] == 1024
-    of_weights, of_pairs = 6 * config.model.matmul_parameters(), 12 * config.model.num_layers * config.model.attention_dim
-    assert row["mfu_full"] == pytest.approx(row["tokens_per_s"] * (of_weights + of_pairs * 1024) / 1e9)
-    assert row["mfu_causal"] == pytest.approx(row["tokens_per_s"] * (of_weights + of_pairs * 1024 / 2) / 1e9)
+    of_weights, of_pairs = (
+        6 * config.model.matmul_parameters(),
+        12 * config.model.num_layers * config.model.attention_dim,
+    )
+    assert row["mfu_full"] == pytest.approx(
+        row["tokens_per_s"] * (of_weights + of_pairs * 1024) / 1e9
+    )
+    assert row["mfu_causal"] == pytest.approx(
+        row["tokens_per_s"] * (of_weights + of_pairs * 1024 / 2) / 1e9
+    )
     assert clock.row(2, 1)["attended_tokens"] == seq_len, "each stretch has its own"
-    # Padding, of number -1, attends for nothing; a window and a block take their share of each document.
+    # Padding, of number -1, attends for nothing; a window and a block take their share of each
+    # document.
     for pattern, attended in ((Pattern(), 512), (Pattern(window=64), 62), (Pattern(block=64), 32)):
         clock.see((ids, ids, torch.where(documents % 2 == 0, documents, -1)), pattern)
         assert clock.row(3, 1)["attended_tokens"] == attended
 
 
-def test_a_rank_slow_several_times_in_a_row_is_reported_once(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_slow_several_times_in_a_row_is_reported_once(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[tuple[str, int, str]] = []
     clock = StepClock(config, Ranks(0, 3, CPU), report=lambda *event: told.append(event))
     slow, fair = [1.0, 1.4, 1.0], [1.0, 1.2, 1.0]
     for step, paces in enumerate([slow, slow, fair, *[slow] * (SLOW_STRETCHES + 2)]):
-        monkeypatch.setattr(clock, "_of_all_ranks", lambda paces=paces: (paces, [0.0] * 3, [0.0] * 3, [1.0] * 3))
+        monkeypatch.setattr(
+            clock, "_of_all_ranks", lambda paces=paces: (paces, [0.0] * 3, [0.0] * 3, [1.0] * 3)
+        )
         row = clock.row(step, 1)
         assert row["slowest_rank"] == 1 and row["slowest_pace"] == pytest.approx(paces[1])
     assert told == [
-        ("slow_rank", 2 + SLOW_STRETCHES, "rank 1 computes 1.40 times as long as the median, 3 logged stretches in a row")
+        (
+            "slow_rank",
+            2 + SLOW_STRETCHES,
+            "rank 1 computes 1.40 times as long as the median, 3 logged stretches in a row",
+        )
     ]
 
 
 def test_only_the_first_rank_reports(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int, str]] = []
     clock = StepClock(config, Ranks(1, 2, CPU), report=lambda *event: told.append(event))
-    monkeypatch.setattr(clock, "_of_all_ranks", lambda: ([1.0, 3.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0]))
+    monkeypatch.setattr(
+        clock, "_of_all_ranks", lambda: ([1.0, 3.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
+    )
     for step in range(5):
         clock.row(step, 1)
     assert told == []
@@ -100,7 +127,9 @@ def test_peaks_and_paces_are_times_of_real_products() -> None:
     assert 0 < product_time(CPU) < 10
 
 
-def test_the_peak_is_that_of_the_fastest_layout_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_is_that_of_the_fastest_layout_of_a_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     times = iter([3e-3, 2e-3, 5e-3])
     monkeypatch.setattr(roofline, "best_time", lambda *_, **__: next(times))
     assert training_peak(CPU, "bf16") == (2 * 384**3 / 2e-3, "measured")
@@ -119,12 +148,16 @@ STATED = {
 
 
 @pytest.mark.parametrize(("card", "flops"), STATED.items(), ids=STATED)
-def test_the_stated_peak_is_that_of_the_very_card(card: str, flops: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stated_peak_is_that_of_the_very_card(
+    card: str, flops: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: card)
     assert training_peak(torch.device("cuda"), "bf16") == (flops, "stated")
 
 
-def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(config: RunConfig, tmp_path: Path) -> None:
+def test_a_run_leaves_a_row_per_stretch_and_facts_of_its_peak(
+    config: RunConfig, tmp_path: Path
+) -> None:
     from llm_core.training.metric_log import read_rows
     from llm_core.training.status import read_status
     from llm_core.training.train import run
@@ -145,4 +178,6 @@ def test_a_run_with_document_masks_counts_its_documents(config: RunConfig, tmp_p
     data = dataclasses.replace(config.train.data, mask_documents=True)
     train = dataclasses.replace(config.train, num_steps=2, seq_len=64, validate_every=0, data=data)
     run(dataclasses.replace(config, train=train), tmp_path)
-    assert all(30 < row["attended_tokens"] < 60 for row in read_rows(tmp_path / "timing.jsonl")), "documents have 60 tokens"
+    assert all(30 < row["attended_tokens"] < 60 for row in read_rows(tmp_path / "timing.jsonl")), (
+        "documents have 60 tokens"
+    )

@@ -23,22 +23,37 @@ from tests.support.engine.small_runs import MODEL, TRAIN
 
 
 def test_global_batch_must_divide_over_processes_and_micro_batches() -> None:
-    with pytest.raises(ConfigError, match=r"global_batch_sequences \(8\).*micro_batch_sequences x num_processes \(2 x 3\).*=6"):
+    with pytest.raises(
+        ConfigError,
+        match=r"global_batch_sequences \(8\).*micro_batch_sequences x num_processes \(2 x 3\).*=6",
+    ):
         check_run(MODEL, TRAIN, ParallelConfig("ddp", 3))
 
 
 @settings(deadline=None)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 6), st.integers(1, 2), st.sampled_from(["1f1b", "interleaved"]))
-def test_the_micro_batch_that_is_offered_can_run(batch: int, micro: int, dp: int, pp: int, schedule: Any) -> None:
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.integers(1, 2),
+    st.sampled_from(["1f1b", "interleaved"]),
+)
+def test_the_micro_batch_that_is_offered_can_run(
+    batch: int, micro: int, dp: int, pp: int, schedule: Any
+) -> None:
     model = dataclasses.replace(MODEL, num_layers=4)
     parallel = ParallelConfig("ddp", dp * pp, pp=pp, pp_schedule=schedule)
     asked = dataclasses.replace(TRAIN, global_batch_sequences=batch, micro_batch_sequences=micro)
     try:
         check_run(model, asked, parallel)
     except ConfigError as error:
-        offered = re.search(r"; try micro_batch_sequences=(\d+) for the same steps, or try", str(error))
+        offered = re.search(
+            r"; try micro_batch_sequences=(\d+) for the same steps, or try", str(error)
+        )
         if offered:
-            check_run(model, dataclasses.replace(asked, micro_batch_sequences=int(offered[1])), parallel)
+            check_run(
+                model, dataclasses.replace(asked, micro_batch_sequences=int(offered[1])), parallel
+            )
         else:  # not even one sequence at a time
             with pytest.raises(ConfigError):
                 check_run(model, dataclasses.replace(asked, micro_batch_sequences=1), parallel)
@@ -69,24 +84,54 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
     [
         (
             {"num_processes": 3, "pp": 2},
-            r"num_processes .3. must be a multiple of pp x cp x tp .2 x 1 x 1. .no other product .*; num_processes=2 can",
+            (
+                r"num_processes .3. must be a multiple of pp x cp x tp .2 x 1 x 1. .no other"
+                r" product .*; num_processes=2 can"
+            ),
         ),
-        ({"num_processes": 4, "pp": 3}, r"pp x cp x tp .3 x 1 x 1. .nearest that can run: pp 2 x dp 2 x cp 1 x tp 1 or pp 1 x"),
+        (
+            {"num_processes": 4, "pp": 3},
+            r"pp x cp x tp .3 x 1 x 1. .nearest that can run: pp 2 x dp 2 x cp 1 x tp 1 or pp 1 x",
+        ),
         (
             {"num_processes": 4, "cp": 2, "tp": 2, "cp_kind": "ulysses"},
-            r"for ulysses; use all_gather or ring .num_processes 4 = pp 1 x dp 1 x cp 2 x tp 2; nearest that can run: pp 1 x ",
+            (
+                r"for ulysses; use all_gather or ring .num_processes 4 = pp 1 x dp 1 x cp 2 x tp 2;"
+                r" nearest that can run: pp 1 x "
+            ),
         ),
-        ({"num_processes": 4, "tp": 4}, r"model.num_kv_heads .2. must be shared by 4 tensor ranks in equal parts; try tp=2"),
-        ({"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"}, r"num_layers .2. must fill the 4 stages"),
+        (
+            {"num_processes": 4, "tp": 4},
+            r"model.num_kv_heads .2. must be shared by 4 tensor ranks in equal parts; try tp=2",
+        ),
+        (
+            {"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"},
+            r"num_layers .2. must fill the 4 stages",
+        ),
         (
             {"num_processes": 2, "pp": 2, "pp_schedule": "interleaved", "pp_stages_per_rank": 3},
-            r"num_layers .2. must fill the 6 stages .*; use a schedule of one stage per rank as 1f1b and pp_stages_per_rank=0",
+            (
+                r"num_layers .2. must fill the 6 stages .*; use a schedule of one stage per rank as"
+                r" 1f1b and pp_stages_per_rank=0"
+            ),
         ),
-        ({"num_processes": 2, "pp": 2, "pp_stages_per_rank": 3}, r"pp_stages_per_rank .3. must be 1 for schedule 1f1b"),
-        ({"num_processes": 2, "cp": 2, "cp_balanced": True, "cp_kind": "ulysses"}, r"cp_balanced .true. serves all_gather"),
+        (
+            {"num_processes": 2, "pp": 2, "pp_stages_per_rank": 3},
+            r"pp_stages_per_rank .3. must be 1 for schedule 1f1b",
+        ),
+        (
+            {"num_processes": 2, "cp": 2, "cp_balanced": True, "cp_kind": "ulysses"},
+            r"cp_balanced .true. serves all_gather",
+        ),
         ({"num_processes": 3, "cp": 3}, r"train.seq_len .16. must be a multiple of 3 .*seq_len=15"),
-        ({"num_processes": 4, "cp": 4, "cp_kind": "ulysses"}, r"num_kv_heads .2. must be a multiple of the 4"),
-        ({"num_processes": 2, "tp_overlap": "ring"}, r"tp_overlap .ring. needs .*, tp is 1 and .*; set tp_overlap=none"),
+        (
+            {"num_processes": 4, "cp": 4, "cp_kind": "ulysses"},
+            r"num_kv_heads .2. must be a multiple of the 4",
+        ),
+        (
+            {"num_processes": 2, "tp_overlap": "ring"},
+            r"tp_overlap .ring. needs .*, tp is 1 and .*; set tp_overlap=none",
+        ),
         (
             {"num_processes": 2, "tp": 2, "tp_overlap": "ring", "sequence_parallel": False},
             r"tp is 2 and sequence_parallel false; .*sequence_parallel=true",
@@ -95,11 +140,19 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
             {"num_processes": 2, "tp": 2, "tp_overlap": "symmetric", "device": "cpu"},
             r"tp_overlap .symmetric. .*, device is cpu; set tp_overlap=ring",
         ),
-        ({"num_processes": 8, "pp": 2}, r"micro batches in a step of one pipeline .1. must be at least the 2 stages"),
-        ({"num_processes": 6, "pp": 2}, r"micro_batch_sequences x data-parallel degree .2 x 3.; try global_batch_sequences=6"),
+        (
+            {"num_processes": 8, "pp": 2},
+            r"micro batches in a step of one pipeline .1. must be at least the 2 stages",
+        ),
+        (
+            {"num_processes": 6, "pp": 2},
+            r"micro_batch_sequences x data-parallel degree .2 x 3.; try global_batch_sequences=6",
+        ),
     ],
 )
-def test_pipelines_and_slices_that_cannot_run_are_refused(parallel: dict[str, Any], rule: str) -> None:
+def test_pipelines_and_slices_that_cannot_run_are_refused(
+    parallel: dict[str, Any], rule: str
+) -> None:
     with pytest.raises(ConfigError, match=rule):
         check_run(MODEL, TRAIN, ParallelConfig("ddp", **parallel))
 
@@ -109,31 +162,58 @@ def test_pipelines_and_slices_that_cannot_run_are_refused(parallel: dict[str, An
     [
         (
             {"kind": "hsdp", "num_processes": 8},
-            r"dp_shard .0. must divide the 8 .*dp_shard=2 or 4 .*8 = pp 1 x dp 8 x cp 1 x tp 1; nearest .* dp 8 .dp_shard 2. ",
+            (
+                r"dp_shard .0. must divide the 8 .*dp_shard=2 or 4 .*8 = pp 1 x dp 8 x cp 1 x tp 1;"
+                r" nearest .* dp 8 .dp_shard 2. "
+            ),
         ),
         (
             {"kind": "hsdp", "num_processes": 8, "pp": 2, "dp_shard": 4},
-            r"the 4 processes .*try dp_shard=2 .* = pp 2 x dp 4 .dp_shard 4. x cp 1 x tp 1; nearest .* pp 2 x dp 4 .dp_shard 2. ",
+            (
+                r"the 4 processes .*try dp_shard=2 .* = pp 2 x dp 4 .dp_shard 4. x cp 1 x tp 1;"
+                r" nearest .* pp 2 x dp 4 .dp_shard 2. "
+            ),
         ),
-        ({"kind": "hsdp", "num_processes": 2, "dp_shard": 2}, r"into groups of two or more; use fsdp, or more processes"),
-        ({"kind": "zero1", "num_processes": 4, "dp_shard": 2}, r"dp_shard .2. belongs to kind=hsdp, kind is zero1"),
+        (
+            {"kind": "hsdp", "num_processes": 2, "dp_shard": 2},
+            r"into groups of two or more; use fsdp, or more processes",
+        ),
+        (
+            {"kind": "zero1", "num_processes": 4, "dp_shard": 2},
+            r"dp_shard .2. belongs to kind=hsdp, kind is zero1",
+        ),
     ],
 )
-def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(values: dict[str, Any], rule: str) -> None:
+def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(
+    values: dict[str, Any], rule: str
+) -> None:
     with pytest.raises(ConfigError, match=rule):
-        check_run(MODEL, dataclasses.replace(TRAIN, micro_batch_sequences=1), ParallelConfig(**values))
+        check_run(
+            MODEL, dataclasses.replace(TRAIN, micro_batch_sequences=1), ParallelConfig(**values)
+        )
 
 
 @pytest.mark.parametrize(
     ("train", "parallel", "rule"),
     [
         ({"attention": "varlen"}, {}, "train.attention .varlen. takes 16-bit numbers"),
-        ({"attention": "flash", "dtype": "bf16", "data": DataConfig(mask_documents=True)}, {}, "cannot keep documents apart"),
-        ({"attention": "varlen", "dtype": "bf16"}, {"num_processes": 2, "cp": 2}, "attends whole rows only"),
+        (
+            {"attention": "flash", "dtype": "bf16", "data": DataConfig(mask_documents=True)},
+            {},
+            "cannot keep documents apart",
+        ),
+        (
+            {"attention": "varlen", "dtype": "bf16"},
+            {"num_processes": 2, "cp": 2},
+            "attends whole rows only",
+        ),
         (
             {"attention": "flex"},
             {"num_processes": 2, "cp": 2, "cp_kind": "ring"},
-            "flex. does not give the parts .*auto, sdpa or reference, or cp_kind=all_gather or cp_kind=ulysses",
+            (
+                "flex. does not give the parts .*auto, sdpa or reference, or cp_kind=all_gather or"
+                " cp_kind=ulysses"
+            ),
         ),
         (
             {"attention": "flash", "dtype": "bf16"},
@@ -142,13 +222,20 @@ def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(va
         ),
     ],
 )
-def test_kernels_that_cannot_attend_a_run_are_refused(train: dict[str, Any], parallel: dict[str, Any], rule: str) -> None:
+def test_kernels_that_cannot_attend_a_run_are_refused(
+    train: dict[str, Any], parallel: dict[str, Any], rule: str
+) -> None:
     with pytest.raises(ConfigError, match=rule):
         check_run(MODEL, dataclasses.replace(TRAIN, **train), ParallelConfig("ddp", **parallel))
 
 
 @settings(deadline=None)
-@given(st.sampled_from(["naive", "interleaved", "zero_bubble_v"]), st.integers(2, 6), st.integers(1, 12), st.integers(2, 5))
+@given(
+    st.sampled_from(["naive", "interleaved", "zero_bubble_v"]),
+    st.integers(2, 6),
+    st.integers(1, 12),
+    st.integers(2, 5),
+)
 def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(
     schedule: Any, pp: int, num_layers: int, stages: int
 ) -> None:
@@ -177,14 +264,36 @@ def test_config_of_pipelines_and_slices_needs_no_torch() -> None:
     ("model", "tokens", "ranks", "rule"),
     [
         ({"num_kv_heads": 4, "ffn_dim": 44}, 16, 4, None),
-        ({"num_kv_heads": 4, "ffn_dim": 42}, 16, 4, r"ffn_dim .42. .* at most 2 .blocks of gate and up.; try tp=2"),
-        ({"num_kv_heads": 4}, 18, 4, r"tokens of a sequence on one process .18. .*; try tp=2 or sequence_parallel=false"),
-        ({"num_heads": 6, "num_kv_heads": 6, "dim": 48}, 16, 4, r"num_kv_heads .6. must be shared by 4 .*; try tp=2"),
+        (
+            {"num_kv_heads": 4, "ffn_dim": 42},
+            16,
+            4,
+            r"ffn_dim .42. .* at most 2 .blocks of gate and up.; try tp=2",
+        ),
+        (
+            {"num_kv_heads": 4},
+            18,
+            4,
+            r"tokens of a sequence on one process .18. .*; try tp=2 or sequence_parallel=false",
+        ),
+        (
+            {"num_heads": 6, "num_kv_heads": 6, "dim": 48},
+            16,
+            4,
+            r"num_kv_heads .6. must be shared by 4 .*; try tp=2",
+        ),
         ({"num_kv_heads": 4, "ffn_dim": 47}, 16, 4, r"ffn_dim .47. .* at most 1 .*; try tp=1"),
-        ({"num_kv_heads": 4, "vocab_size": 9}, 16, 4, r"vocab_size .9. must leave each of 4 tensor ranks some ids"),
+        (
+            {"num_kv_heads": 4, "vocab_size": 9},
+            16,
+            4,
+            r"vocab_size .9. must leave each of 4 tensor ranks some ids",
+        ),
     ],
 )
-def test_layers_that_cannot_be_shared_are_refused(model: dict[str, Any], tokens: int, ranks: int, rule: str | None) -> None:
+def test_layers_that_cannot_be_shared_are_refused(
+    model: dict[str, Any], tokens: int, ranks: int, rule: str | None
+) -> None:
     with pytest.raises(ConfigError, match=rule) if rule else contextlib.nullcontext():
         check_tensor(dataclasses.replace(MODEL, **model), tokens, ranks, sequence=True)
 
@@ -194,7 +303,12 @@ DEGREES = st.integers(1, 5)
 
 @settings(deadline=None)
 @given(
-    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]), DEGREES, DEGREES, DEGREES, st.sampled_from([0, 2, 4]), st.sampled_from([2, 4, 6])
+    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]),
+    DEGREES,
+    DEGREES,
+    DEGREES,
+    st.sampled_from([0, 2, 4]),
+    st.sampled_from([2, 4, 6]),
 )
 def test_a_refused_layout_shows_its_product_once_and_only_such_as_can_run(
     world: int, pp: int, cp: int, tp: int, dp_shard: int, layers: int
@@ -212,12 +326,16 @@ def test_a_refused_layout_shows_its_product_once_and_only_such_as_can_run(
         divides = world % (pp * cp * tp) == 0
         assert (
             world == 1
-            or len(re.findall(f"num_processes {world} = {product}; ", said)) == len(re.findall(product, said)) == divides
+            or len(re.findall(f"num_processes {world} = {product}; ", said))
+            == len(re.findall(product, said))
+            == divides
         )
         for values in offered:
             pp, dp, dp_shard, cp, tp = (int(value or 0) for value in values)
             assert pp * dp * cp * tp == world
-            check_run(model, train, dataclasses.replace(parallel, pp=pp, cp=cp, tp=tp, dp_shard=dp_shard))
+            check_run(
+                model, train, dataclasses.replace(parallel, pp=pp, cp=cp, tp=tp, dp_shard=dp_shard)
+            )
         if fewer := re.search(r"; num_processes=(\d+) can", str(error)):
             check_run(model, train, dataclasses.replace(parallel, num_processes=int(fewer[1])))
         assert offered or fewer or world == 1 or "as many or fewer can run" in said
@@ -231,9 +349,15 @@ def test_the_nearest_layout_of_one_that_can_run_is_itself() -> None:
 
 @pytest.mark.parametrize("schedule", SPLIT_BACKWARD)
 def test_compiled_blocks_are_refused_where_their_backward_is_taken_apart(schedule: str) -> None:
-    model, train = dataclasses.replace(MODEL, num_layers=4), dataclasses.replace(TRAIN, compile=True, micro_batch_sequences=1)
+    model, train = (
+        dataclasses.replace(MODEL, num_layers=4),
+        dataclasses.replace(TRAIN, compile=True, micro_batch_sequences=1),
+    )
     with pytest.raises(
-        ConfigError, match=rf"train.compile \(true\) .*pp_schedule={schedule} .*; use the schedule 1f1b or interl"
+        ConfigError,
+        match=(
+            rf"train.compile \(true\) .*pp_schedule={schedule} .*; use the schedule 1f1b or interl"
+        ),
     ):
         check_run(model, train, ParallelConfig("ddp", 2, pp=2, pp_schedule=schedule))  # type: ignore[arg-type]
     check_run(model, train, ParallelConfig("ddp", 2, pp=2, pp_schedule="interleaved"))

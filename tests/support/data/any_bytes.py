@@ -1,4 +1,5 @@
-"""Bytes that may be no text, between others: what a kernel finds in them must not depend on what stands beside them."""
+"""Bytes that may be no text, between others: what a kernel finds in them must not depend on what
+stands beside them."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ PIECES = [b"ab ", b"\n\n", b"\xe4\xb8", b"\xad", b"\xf0\x9f", "数据 é -".enco
 BYTES = st.lists(st.binary(max_size=6) | st.sampled_from(PIECES), max_size=12).map(b"".join)
 
 
-def assert_neighbours_do_not_matter(data: bytes, beside: bytes, find: Callable[[np.ndarray, np.ndarray], Any]) -> None:
-    """find: of a buffer and the begins of its three texts, what is found in the one in the middle."""
+def assert_neighbours_do_not_matter(
+    data: bytes, beside: bytes, find: Callable[[np.ndarray, np.ndarray], Any]
+) -> None:
+    """find: of a buffer and the begins of its three texts, what is found in the one in the
+    middle."""
 
     def among(one: bytes, other: bytes) -> Any:
         begins = np.cumsum([0, len(one), len(data), len(other)])

@@ -1,4 +1,5 @@
-"""Is this word an address of a crypto currency? Written again in plain Python: the other opinion in tests of detection."""
+"""Is this word an address of a crypto currency? Written again in plain Python: the other opinion in
+tests of detection."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _BECH32_SUMS = (1, 0x2BC830A3)
 
 
 def is_base58_address(text: bytes) -> bool:
-    """25 bytes: version (0 or 5), 20 bytes of hash, and the first four bytes of their double SHA-256."""
+    """25 bytes: version (0 or 5), 20 bytes of hash, and the first four bytes of their double
+    SHA-256."""
     number = 0
     for c in text:
         digit = _BASE58.find(c)
@@ -38,7 +40,10 @@ def base58(data: bytes) -> bytes:
 def bech32(symbols: list[int], version: int) -> bytes:
     """`bc1` and the symbols with the checksum of a version."""
     total = _bech32_sum([3, 3, 0, 2, 3, *symbols, *[0] * 6]) ^ _BECH32_SUMS[version]
-    return ("bc1" + "".join(_BECH32[s] for s in [*symbols, *(total >> 5 * (5 - k) & 31 for k in range(6))])).encode()
+    return (
+        "bc1"
+        + "".join(_BECH32[s] for s in [*symbols, *(total >> 5 * (5 - k) & 31 for k in range(6))])
+    ).encode()
 
 
 def is_bech32_address(text: bytes) -> bool:
@@ -66,17 +71,22 @@ def _bech32_sum(symbols: list[int]) -> int:
 
 
 def is_ether_address(text: bytes, announced: bool) -> bool:
-    """`0x` and 40 hexadecimal digits whose case is right by EIP-55; of one case only where the text announces an address."""
+    """`0x` and 40 hexadecimal digits whose case is right by EIP-55; of one case only where the text
+    announces an address."""
     digits = text[2:].decode("ascii")
     if digits in (digits.lower(), digits.upper()):
         # 0x000…0 and the like are numbers.
         return announced and len(set(digits)) > 4
     digest = keccak_256(digits.lower().encode()).hex()
-    return all(c.isdigit() or c.isupper() == (int(d, 16) >= 8) for c, d in zip(digits, digest, strict=False))
+    return all(
+        c.isdigit() or c.isupper() == (int(d, 16) >= 8)
+        for c, d in zip(digits, digest, strict=False)
+    )
 
 
 def keccak_256(data: bytes) -> bytes:
-    """Keccak with a rate of 136 bytes and the original padding (Keccak reference 3.0, section 1.2), for short data."""
+    """Keccak with a rate of 136 bytes and the original padding (Keccak reference 3.0, section 1.2),
+    for short data."""
     rate = 136
     padded = bytearray(data + b"\x01" + bytes(-(len(data) + 1) % rate))
     padded[-1] |= 0x80
@@ -96,7 +106,10 @@ def _permute(lanes: list[int]) -> None:
     """Keccak-f[1600] in place; lane (x, y) is at x + 5 y."""
     register = 1
     for _ in range(24):
-        columns = [lanes[x] ^ lanes[x + 5] ^ lanes[x + 10] ^ lanes[x + 15] ^ lanes[x + 20] for x in range(5)]
+        columns = [
+            lanes[x] ^ lanes[x + 5] ^ lanes[x + 10] ^ lanes[x + 15] ^ lanes[x + 20]
+            for x in range(5)
+        ]
         for i in range(25):
             lanes[i] ^= columns[(i + 4) % 5] ^ _rotated(columns[(i + 1) % 5], 1)
         # Rotation and permutation of lanes along one path, the triangular numbers as offsets.

@@ -29,7 +29,8 @@ def document_id(name: str) -> bytes:
 def make_parents(
     root: Path, documents: list[dict], num_parts: int = 1, dropped: Set[str] = frozenset()
 ) -> tuple[Artifact, Artifact]:
-    """An ingest and a quality artifact of documents {name, text, [source, added_at]}, split in `num_parts` files."""
+    """An ingest and a quality artifact of documents {name, text, [source, added_at]}, split in
+    `num_parts` files."""
     (root / "ingest" / "documents").mkdir(parents=True)
     (root / "quality").mkdir()
     size = -(-len(documents) // num_parts)
@@ -57,7 +58,11 @@ def make_parents(
 
 
 def run(
-    root: Path, documents: list[dict], config: DedupConfig | None = None, num_parts: int = 1, **kwargs
+    root: Path,
+    documents: list[dict],
+    config: DedupConfig | None = None,
+    num_parts: int = 1,
+    **kwargs,
 ) -> tuple[Artifact, dict[str, dict]]:
     """The artifact, and the sidecar rows by document name."""
     root.mkdir(parents=True, exist_ok=True)
@@ -65,7 +70,9 @@ def run(
     out = root / "dedup"
     out.mkdir()
     artifact = deduplicate(ingest, quality, out, config or DedupConfig(), **kwargs)
-    rows = [row for file in artifact.files("part-*.parquet") for row in pq.read_table(file).to_pylist()]
+    rows = [
+        row for file in artifact.files("part-*.parquet") for row in pq.read_table(file).to_pylist()
+    ]
     assert [row["id"] for row in rows] == [document_id(d["name"]) for d in documents]
     return artifact, {d["name"]: row for d, row in zip(documents, rows, strict=True)}
 
@@ -77,7 +84,10 @@ def sample_documents() -> list[dict]:
 
 
 def near_pairs(artifact: Artifact) -> dict[tuple[bytes, bytes], dict]:
-    return {(row["a"], row["b"]): row for row in pq.read_table(artifact.file("pairs.parquet")).to_pylist()}
+    return {
+        (row["a"], row["b"]): row
+        for row in pq.read_table(artifact.file("pairs.parquet")).to_pylist()
+    }
 
 
 def shingles(text: str, n: int = 5) -> set[tuple[str, ...]]:

@@ -33,10 +33,32 @@ def write_model(
     chosen = {"dim": 6, "ngrams": 1, "loss": 1, "buckets": 500, "minn": 1, "maxn": 3, **settings}
     dim, buckets = chosen["dim"], chosen["buckets"]
     labels = ["__label__x", "__label__y", "__label__z"]
-    ints = [dim, 5, 5, 1, 5, chosen["ngrams"], chosen["loss"], 3, buckets, chosen["minn"], chosen["maxn"], 100]
+    ints = [
+        dim,
+        5,
+        5,
+        1,
+        5,
+        chosen["ngrams"],
+        chosen["loss"],
+        3,
+        buckets,
+        chosen["minn"],
+        chosen["maxn"],
+        100,
+    ]
     out = [struct.pack("<2i12id", 793712314, 12, *ints, 1e-4)]
     places = rng.choice(buckets, 40, replace=False).tolist() if pruned else []
-    out.append(struct.pack("<3i2q", len(words) + len(labels), len(words), len(labels), 999, len(places) if pruned else -1))
+    out.append(
+        struct.pack(
+            "<3i2q",
+            len(words) + len(labels),
+            len(words),
+            len(labels),
+            999,
+            len(places) if pruned else -1,
+        )
+    )
     for number, word in enumerate([*words, *labels]):
         out.append(word.encode() + struct.pack("<xqb", 100 - 10 * number, number >= len(words)))
     out += [struct.pack("<2i", place, row) for row, place in enumerate(places)]
@@ -50,12 +72,21 @@ def write_model(
 
     def matrix(rows: int, quantised: bool) -> bytes:
         if not quantised:
-            return struct.pack("<2q", rows, dim) + rng.normal(size=(rows, dim)).astype("<f4").tobytes()
+            return (
+                struct.pack("<2q", rows, dim) + rng.normal(size=(rows, dim)).astype("<f4").tobytes()
+            )
         codes = rng.integers(0, 256, rows * -(-dim // 4)).astype("u1").tobytes()
         data = struct.pack("<?2qi", norms, rows, dim, len(codes)) + codes + centroids(dim, 4)
-        return data + (rng.integers(0, 256, rows).astype("u1").tobytes() + centroids(1, 1) if norms else b"")
+        return data + (
+            rng.integers(0, 256, rows).astype("u1").tobytes() + centroids(1, 1) if norms else b""
+        )
 
     rows = len(words) + (len(places) if pruned else buckets)
-    out += [struct.pack("<?", quantised), matrix(rows, quantised), struct.pack("<?", norms), matrix(len(labels), norms)]
+    out += [
+        struct.pack("<?", quantised),
+        matrix(rows, quantised),
+        struct.pack("<?", norms),
+        matrix(len(labels), norms),
+    ]
     file.write_bytes(b"".join(out))
     return file

@@ -1,4 +1,5 @@
-"""What Hugging Face's hub says of one dataset, on loopback: its HTTP API as of huggingface_hub 2.4 and the files behind it."""
+"""What Hugging Face's hub says of one dataset, on loopback: its HTTP API as of huggingface_hub 2.4
+and the files behind it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ REPO = "me/texts"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Dataset `me/texts`: {revision: {path: content}}. Parquet files lie elsewhere, as large files do, behind a redirection."""
+    """Dataset `me/texts`: {revision: {path: content}}. Parquet files lie elsewhere, as large files
+    do, behind a redirection."""
 
     revisions: dict[str, dict[str, bytes]]
     asked: list[str]
@@ -35,10 +37,13 @@ class Hub(BaseHTTPRequestHandler):
             self._tree(path.removeprefix(f"/api/datasets/{REPO}/tree/"))
         elif path.startswith(f"/datasets/{REPO}/resolve/"):
             self._resolve(path.removeprefix(f"/datasets/{REPO}/resolve/"))
-        elif path.startswith(f"/api/datasets/{REPO}") and self._known(path.partition("/revision/")[2] or "main"):
+        elif path.startswith(f"/api/datasets/{REPO}") and self._known(
+            path.partition("/revision/")[2] or "main"
+        ):
             self._answer(200, {"id": REPO, "sha": "0" * 40, "siblings": []})
         elif not path.startswith(f"/api/datasets/{REPO}"):
-            # To one who shows nothing the hub does not tell a dataset that is private from one that is not there.
+            # To one who shows nothing the hub does not tell a dataset that is private from one that
+            # is not there.
             code = 404 if "Authorization" in self.headers else 401
             self._answer(code, {"error": "Invalid username or password."}, "RepoNotFound")
 
@@ -50,7 +55,14 @@ class Hub(BaseHTTPRequestHandler):
         wanted = json.loads(body)["paths"] if body.startswith("{") else parse_qs(body)["paths"]
         revision = path.removeprefix(f"/api/datasets/{REPO}/paths-info/")
         if self._known(revision):
-            self._answer(200, [_entry(p, self.revisions[revision][p]) for p in wanted if p in self.revisions[revision]])
+            self._answer(
+                200,
+                [
+                    _entry(p, self.revisions[revision][p])
+                    for p in wanted
+                    if p in self.revisions[revision]
+                ],
+            )
 
     def _known(self, revision: str) -> bool:
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
@@ -71,9 +83,13 @@ class Hub(BaseHTTPRequestHandler):
         entries = {p: _entry(p, body) for p, body in below.items()}
         for p in below:
             for folder in (p.rsplit("/", n)[0] for n in range(1, p.count("/") + 1)):
-                entries.setdefault(folder, {"type": "directory", "path": folder, "oid": "0" * 40, "size": 0})
+                entries.setdefault(
+                    folder, {"type": "directory", "path": folder, "oid": "0" * 40, "size": 0}
+                )
         if query.get("recursive", ["false"])[0].lower() == "false":
-            entries = {p: e for p, e in entries.items() if "/" not in p.removeprefix(top).strip("/")}
+            entries = {
+                p: e for p, e in entries.items() if "/" not in p.removeprefix(top).strip("/")
+            }
         entries.pop(top, None)
         if not entries:
             self._answer(404, {"error": f"{top} does not exist on {revision}"}, "EntryNotFound")
@@ -81,8 +97,12 @@ class Hub(BaseHTTPRequestHandler):
         begin = int(query.get("cursor", ["0"])[0])
         page = [entries[p] for p in sorted(entries)][begin : begin + self.page_entries]
         recursive = query.get("recursive", ["false"])[0]
-        more = f"http://{self.headers['Host']}{urlsplit(self.path).path}?recursive={recursive}&cursor={begin + len(page)}"
-        self._answer(200, page, headers={"Link": f'<{more}>; rel="next"'} if begin + len(page) < len(entries) else {})
+        more = f"http://{self.headers['Host']}{urlsplit(self.path).path}?recursive={recursive}&cursor={begin + len(page)}"  # noqa: E501
+        self._answer(
+            200,
+            page,
+            headers={"Link": f'<{more}>; rel="next"'} if begin + len(page) < len(entries) else {},
+        )
 
     def _resolve(self, rest: str) -> None:
         revision = next((r for r in self.revisions if rest.startswith(f"{r}/")), rest)
@@ -92,7 +112,11 @@ class Hub(BaseHTTPRequestHandler):
         if path not in self.revisions[revision]:
             self._answer(404, {"error": "Entry not found"}, "EntryNotFound")
         elif path.endswith(".parquet"):
-            self._answer(302, {}, headers={"Location": f"http://{self.headers['Host']}/elsewhere/{revision}/{path}"})
+            self._answer(
+                302,
+                {},
+                headers={"Location": f"http://{self.headers['Host']}/elsewhere/{revision}/{path}"},
+            )
         else:
             self._send(f"/elsewhere/{revision}/{path}")
 
@@ -105,15 +129,23 @@ class Hub(BaseHTTPRequestHandler):
         piece = data[int(begin) : int(end) + 1 if end else None]
         self.send_response(206 if "Range" in self.headers else 200)
         self.send_header("ETag", f'"{_oid(data)}"')
-        self.send_header("Content-Range", f"bytes {begin}-{int(begin) + len(piece) - 1}/{len(data)}")
+        self.send_header(
+            "Content-Range", f"bytes {begin}-{int(begin) + len(piece) - 1}/{len(data)}"
+        )
         self.send_header("Content-Length", str(len(piece)))
         self.end_headers()
         self.wfile.write(piece)
 
-    def _answer(self, status: int, body: Any, code: str | None = None, headers: dict[str, str] | None = None) -> None:
+    def _answer(
+        self, status: int, body: Any, code: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
-        given = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
+        given = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(data)),
+            **(headers or {}),
+        }
         for name, value in {**given, **({"X-Error-Code": code} if code else {})}.items():
             self.send_header(name, value)
         if status >= 400:

@@ -25,7 +25,8 @@ Records = Sequence[Mapping[str, str]]
 RECORDS = [
     {
         "id": f"r{i}",
-        "text": f'text number {i}, with "quotes"\nand a second line\tof größere 数据 ' + "lorem " * (i % 7),
+        "text": f'text number {i}, with "quotes"\nand a second line\tof größere 数据 '
+        + "lorem " * (i % 7),
         "url": f"u{i}",
     }
     for i in range(24)
@@ -64,7 +65,11 @@ def as_parquet(records: Records) -> bytes:
     return out.getvalue()
 
 
-def as_arrow(records: Records, new: Callable[..., pa.ipc.RecordBatchStreamWriter], compression: str | None = None) -> bytes:
+def as_arrow(
+    records: Records,
+    new: Callable[..., pa.ipc.RecordBatchStreamWriter],
+    compression: str | None = None,
+) -> bytes:
     table, out = pa.Table.from_pylist(list(map(dict, records))), io.BytesIO()
     with new(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table, max_chunksize=7)
@@ -73,8 +78,14 @@ def as_arrow(records: Records, new: Callable[..., pa.ipc.RecordBatchStreamWriter
 
 def warc_record(kind: str, body: bytes, **headers: str) -> bytes:
     """A WARC record; header names have _ for -."""
-    lines = ["WARC/1.0", f"WARC-Type: {kind}", *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items())]
-    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body + b"\r\n\r\n"
+    lines = [
+        "WARC/1.0",
+        f"WARC-Type: {kind}",
+        *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items()),
+    ]
+    return (
+        "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body + b"\r\n\r\n"
+    )
 
 
 def http_response(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
@@ -83,9 +94,15 @@ def http_response(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 
 def as_wet(records: Records, compress: Callable[[bytes], bytes] = bytes) -> bytes:
     """A record per member, as crawlers write it."""
-    made = [warc_record("warcinfo", b"software: by hand\r\n", Content_Type="application/warc-fields")]
+    made = [
+        warc_record("warcinfo", b"software: by hand\r\n", Content_Type="application/warc-fields")
+    ]
     for r in records:
-        named = {"WARC_Record_ID": f"<{r['id']}>", "WARC_Target_URI": r["url"], "Content_Type": "text/plain"}
+        named = {
+            "WARC_Record_ID": f"<{r['id']}>",
+            "WARC_Target_URI": r["url"],
+            "Content_Type": "text/plain",
+        }
         made.append(warc_record("conversion", r["text"].encode(), **named))
     return b"".join(map(compress, made))
 
@@ -112,12 +129,24 @@ def every_format(records: Records = RECORDS) -> dict[str, bytes]:
     """{name of a file: its bytes}: the same records each time."""
     jsonl, half = as_jsonl(records), len(records) // 2
     first, second = as_jsonl(records[:half]), as_parquet(records[half:])
-    members = {"folder/a.jsonl": first, "folder/picture.png": b"\x89PNG", "folder/b.parquet": second}
-    packed = {"folder/a.jsonl.gz": COMPRESS[".gz"](first), "folder/b.csv": as_separated(records[half:], ",")}
+    members = {
+        "folder/a.jsonl": first,
+        "folder/picture.png": b"\x89PNG",
+        "folder/b.parquet": second,
+    }
+    packed = {
+        "folder/a.jsonl.gz": COMPRESS[".gz"](first),
+        "folder/b.csv": as_separated(records[half:], ","),
+    }
     files = {f"r.jsonl{suffix}": in_two(compress, jsonl) for suffix, compress in COMPRESS.items()}
-    files |= {f"r.csv{suffix}": compress(as_separated(records, ",")) for suffix, compress in COMPRESS.items()}
+    files |= {
+        f"r.csv{suffix}": compress(as_separated(records, ","))
+        for suffix, compress in COMPRESS.items()
+    }
     files |= {f"r.tar{suffix}": compress(as_tar(members)) for suffix, compress in COMPRESS.items()}
-    files |= {f"r.warc.wet{suffix}": as_wet(records, COMPRESS[suffix]) for suffix in ("", ".gz", ".zst")}
+    files |= {
+        f"r.warc.wet{suffix}": as_wet(records, COMPRESS[suffix]) for suffix in ("", ".gz", ".zst")
+    }
     return files | {
         "r.json": jsonl,
         "r.tgz": COMPRESS[".gz"](as_tar(packed)),
@@ -135,4 +164,6 @@ def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
     # The records have tabs and line ends, for which TSV has no place without quotes.
     layout = QUOTED if path.name == "r.tsv" else layout
     with path.open("rb") as file:
-        return [item for _, items in read_streams(file, path.name, COLUMNS, layout) for item in items]
+        return [
+            item for _, items in read_streams(file, path.name, COLUMNS, layout) for item in items
+        ]

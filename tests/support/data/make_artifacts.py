@@ -29,7 +29,10 @@ def write_jsonl(path: Path, records: Sequence[dict[str, Any]]) -> Path:
 
 def ingest_files(tmp_path: Path, name: str, paths: Sequence[Path | str], **config: Any) -> Artifact:
     """Ingest into `tmp_path/name` as source `made`."""
-    return ingest(empty_dir(tmp_path / name), SourceConfig(name="made", paths=tuple(map(str, paths)), **config))
+    return ingest(
+        empty_dir(tmp_path / name),
+        SourceConfig(name="made", paths=tuple(map(str, paths)), **config),
+    )
 
 
 def read_documents(artifact: Artifact) -> list[dict[str, Any]]:
@@ -39,15 +42,22 @@ def read_documents(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def make_sidecar(
-    ingested: Artifact, stage: str, out_dir: Path, columns: Sequence[tuple[str, pa.DataType, Sequence[Any]]]
+    ingested: Artifact,
+    stage: str,
+    out_dir: Path,
+    columns: Sequence[tuple[str, pa.DataType, Sequence[Any]]],
 ) -> Artifact:
-    """A sidecar with the ids of `ingested` and columns of (name, type, value per document over all parts)."""
+    """A sidecar with the ids of `ingested` and columns of (name, type, value per document over all
+    parts)."""
     out_dir.mkdir(parents=True)
     begin = 0
     for file in ingested.files("documents/part-*.parquet"):
         ids = read_table(file, ["id"])["id"]
         end = begin + len(ids)
-        arrays = [ids, *(pa.chunked_array([pa.array(values[begin:end], kind)]) for _, kind, values in columns)]
+        arrays = [
+            ids,
+            *(pa.chunked_array([pa.array(values[begin:end], kind)]) for _, kind, values in columns),
+        ]
         schema = pa.schema([("id", ID), *((name, kind) for name, kind, _ in columns)])
         write_table(pa.table(arrays, schema=schema), out_dir / file.name)
         begin = end

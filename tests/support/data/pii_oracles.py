@@ -1,4 +1,5 @@
-"""What a structured value is, written again in plain Python: the other opinion in tests of detection."""
+"""What a structured value is, written again in plain Python: the other opinion in tests of
+detection."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tasks.definitions import pii_kinds as kinds
 
 def is_card(text: str) -> bool:
     digits = re.sub("[ -]", "", text)
-    prefixes = "4[0-9]{15}|4[0-9]{18}|5[1-5][0-9]{14}|3[47][0-9]{13}|30[0-5][0-9]{11}|3[68][0-9]{12}|6011[0-9]{12,15}"
+    prefixes = "4[0-9]{15}|4[0-9]{18}|5[1-5][0-9]{14}|3[47][0-9]{13}|30[0-5][0-9]{11}|3[68][0-9]{12}|6011[0-9]{12,15}"  # noqa: E501
     later = "64[4-9][0-9]{13,16}|65[0-9]{14,17}|62[0-9]{14,17}"
     ranged = len(digits) >= 16 and digits.isdigit() and 3528 <= int(digits[:4]) <= 3589
     ranged |= len(digits) == 16 and digits.isdigit() and 2221 <= int(digits[:4]) <= 2720
@@ -38,7 +39,10 @@ def is_iban(text: str) -> bool:
     if len(compact) < 15 or not re.fullmatch("[A-Z]{2}[0-9]{2}[A-Z0-9]+", compact):
         return False
     turned = compact[4:] + compact[:4]
-    return stdnum_iban_length(compact[:2]) == len(compact) and int("".join(str(int(c, 36)) for c in turned)) % 97 == 1
+    return (
+        stdnum_iban_length(compact[:2]) == len(compact)
+        and int("".join(str(int(c, 36)) for c in turned)) % 97 == 1
+    )
 
 
 def stdnum_iban_length(country: str) -> int | None:
@@ -65,14 +69,24 @@ def is_ip6(text: str) -> bool:
     except ValueError:
         return False
     first, second = int(address) >> 112, int(address) >> 96 & 0xFFFF
-    assigned = 0x2000 <= first < 0x4000 or 0xFC00 <= first < 0xFF00 or (first, second) in ((0, 0), (0x64, 0xFF9B))
+    assigned = (
+        0x2000 <= first < 0x4000
+        or 0xFC00 <= first < 0xFF00
+        or (first, second) in ((0, 0), (0x64, 0xFF9B))
+    )
     assigned |= text.startswith("::")
     enough = len(re.findall("[0-9a-fA-F]", text)) >= 5 and any(c.isdigit() for c in text)
-    return enough and assigned and not (address.is_loopback or address.is_unspecified or address.is_multicast)
+    return (
+        enough
+        and assigned
+        and not (address.is_loopback or address.is_unspecified or address.is_multicast)
+    )
 
 
 def is_mac(text: str) -> bool:
-    if not re.fullmatch("(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}", text):
+    if not re.fullmatch(
+        "(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}", text
+    ):
         return False
     numbers = [int(pair, 16) for pair in re.split("[:-]", text)]
     return numbers[0] % 2 == 0 and re.search("[A-Fa-f]", text) is not None
@@ -93,15 +107,21 @@ def is_national(groups: tuple[str, ...], region: str) -> bool:
         return False
     if not phonenumbers.is_valid_number_for_region(number, region):
         return False
-    written = (format_number(number, style) for style in (PhoneNumberFormat.NATIONAL, PhoneNumberFormat.INTERNATIONAL))
+    written = (
+        format_number(number, style)
+        for style in (PhoneNumberFormat.NATIONAL, PhoneNumberFormat.INTERNATIONAL)
+    )
     return any(groups == tuple(re.findall("[0-9]+", form)) for form in written)
 
 
 def is_national_id(kind: int, value: int) -> bool:
-    """What stdnum says of a value of the kernel. It fails on Chinese ids with a province and no county, which are none."""
+    """What stdnum says of a value of the kernel. It fails on Chinese ids with a province and no
+    county, which are none."""
     if kind == kinds.CN_RIC:
         try:
-            return value & 15 < 11 and bool(ric.is_valid(f"{value >> 4:017d}{'0123456789X'[value & 15]}"))
+            return value & 15 < 11 and bool(
+                ric.is_valid(f"{value >> 4:017d}{'0123456789X'[value & 15]}")
+            )
         except KeyError:
             return False
     if kind == kinds.US_SSN:
@@ -112,7 +132,11 @@ def is_national_id(kind: int, value: int) -> bool:
         number = f"{value:015d}"
         # Months above 12 stand for births of unknown month (INSEE).
         month = int(number[3:5])
-        return number[0] in "123478" and (1 <= month <= 12 or 20 <= month <= 42 or month >= 50) and bool(nir.is_valid(number))
+        return (
+            number[0] in "123478"
+            and (1 <= month <= 12 or 20 <= month <= 42 or month >= 50)
+            and bool(nir.is_valid(number))
+        )
     if kind in (kinds.ES_DNI, kinds.ES_NIE):
         digits, letter = f"{value >> 5:08d}", chr(64 + (value & 31))
         if kind == kinds.ES_DNI:

@@ -1,4 +1,5 @@
-"""Made-up artifacts of a whole run: one like a real one, one with hostile names and texts, one with hardly anything."""
+"""Made-up artifacts of a whole run: one like a real one, one with hostile names and texts, one with
+hardly anything."""
 
 from __future__ import annotations
 
@@ -37,15 +38,38 @@ def single(root: Path) -> list[Artifact]:
         "quarantine_examples": [],
     }
     metrics["language"] = {"languages": {"en": {"documents": 1, "bytes": 10}}}
-    metrics["quality"] = {"rules": metrics["quality"]["rules"][:1], "funnel": [], "overlap": [[0]], "dropped_by_language": {}}
-    metrics["dedup"] |= {"clusters": [], "cluster_size_histogram": {}, "candidate_pairs": 0, "verified_pairs": 0}
-    metrics["analysis"] = {"states": {"ingest": {"documents": 1, "words": 3}}, "growth_curves": {"ingest": [[3, 2]]}}
+    metrics["quality"] = {
+        "rules": metrics["quality"]["rules"][:1],
+        "funnel": [],
+        "overlap": [[0]],
+        "dropped_by_language": {},
+    }
+    metrics["dedup"] |= {
+        "clusters": [],
+        "cluster_size_histogram": {},
+        "candidate_pairs": 0,
+        "verified_pairs": 0,
+    }
+    metrics["analysis"] = {
+        "states": {"ingest": {"documents": 1, "words": 3}},
+        "growth_curves": {"ingest": [[3, 2]]},
+    }
     metrics["pii"] = {"types": {"EMAIL": {"spans": 0, "documents": 0}}}
-    metrics["documents"] |= {"by_source": {}, "by_language": {}, "duplicate_examples": [], "dropped": {}}
+    metrics["documents"] |= {
+        "by_source": {},
+        "by_language": {},
+        "duplicate_examples": [],
+        "dropped": {},
+    }
     metrics["documents"]["funnel"] = [{"stage": "read", "documents": 1}]
-    metrics["train"] |= {"curve": [{"step": 0, "train_loss": 9.0}], "val_curve": [{"step": 0, "val_loss": 9.0, "val_bpb": 3.0}]}
+    metrics["train"] |= {
+        "curve": [{"step": 0, "train_loss": 9.0}],
+        "val_curve": [{"step": 0, "val_loss": 9.0, "val_bpb": 3.0}],
+    }
     metrics["evaluate"] |= {
-        "by_source": {"only": {"value": 3.0, "low": None, "high": None, "documents": 1, "bytes": 10}},
+        "by_source": {
+            "only": {"value": 3.0, "low": None, "high": None, "documents": 1, "bytes": 10}
+        },
         "samples": [],
     }
     metrics["bench"]["cells"] = metrics["bench"]["cells"][:1]
@@ -55,11 +79,17 @@ def single(root: Path) -> list[Artifact]:
 
 def hostile(root: Path) -> list[Artifact]:
     """Every name and text is an attack on the page, or absurdly long, or not quite Unicode."""
-    return published(root, poison(run_metrics()), poison(run_counters()), config={HOSTILE: HOSTILE, "long": LONG_NAME})
+    return published(
+        root,
+        poison(run_metrics()),
+        poison(run_counters()),
+        config={HOSTILE: HOSTILE, "long": LONG_NAME},
+    )
 
 
 def poison(value: Any) -> Any:
-    """The same structure with hostile texts, and hostile names added to every group that has free names."""
+    """The same structure with hostile texts, and hostile names added to every group that has free
+    names."""
     if isinstance(value, dict):
         poisoned = {k: poison(v) for k, v in value.items()}
         if value and all(isinstance(v, dict) for v in value.values()) and "batch" not in value:
@@ -76,12 +106,17 @@ def poison(value: Any) -> Any:
 
 
 def published(
-    root: Path, metrics: dict[str, Any], counters: dict[str, Any], config: dict[str, Any] | None = None
+    root: Path,
+    metrics: dict[str, Any],
+    counters: dict[str, Any],
+    config: dict[str, Any] | None = None,
 ) -> list[Artifact]:
     """Artifacts with the record that the store would give them."""
     artifacts = []
     for i, stage in enumerate(_names()):
-        parents = {parent: f"{STAGES[parent].name:.4}{'0123456789ab'}" for parent in STAGES[stage].parents}
+        parents = {
+            parent: f"{STAGES[parent].name:.4}{'0123456789ab'}" for parent in STAGES[stage].parents
+        }
         record = {
             "schema_version": 1,
             "stage": stage,
@@ -95,8 +130,19 @@ def published(
             }
             | ({"device": "AMD EPYC 9B14, 2 threads"} if stage == "bench" else {}),
             "config": config
-            or {"seed": 17, "rules": ["gopher", "c4"], "model": {"num_layers": 6, "dim": 256, "tied": True, "dropout": None}},
-            "files": [{"path": f"part-{j:05d}.parquet", "size": 812_345 + j, "digest": f"{i:02x}{j:02x}" * 8} for j in range(3)],
+            or {
+                "seed": 17,
+                "rules": ["gopher", "c4"],
+                "model": {"num_layers": 6, "dim": 256, "tied": True, "dropout": None},
+            },
+            "files": [
+                {
+                    "path": f"part-{j:05d}.parquet",
+                    "size": 812_345 + j,
+                    "digest": f"{i:02x}{j:02x}" * 8,
+                }
+                for j in range(3)
+            ],
             "host": {"name": "mill-01", "machine": "x86_64", "python": "3.11.9", "cpus": 8},
             "started_at": STARTED_AT,
             "finished_at": "2026-03-01T10:03:20.000+00:00",
@@ -104,7 +150,9 @@ def published(
             "cpu_s": round(1.2 + i**2.1, 3),
             "peak_memory_bytes": 412_000_000 + i * 31_000_000,
         }
-        artifacts.append(Artifact(root / stage, stage, counters.get(stage, {}), metrics.get(stage, {}), record))
+        artifacts.append(
+            Artifact(root / stage, stage, counters.get(stage, {}), metrics.get(stage, {}), record)
+        )
     return artifacts
 
 

@@ -29,7 +29,18 @@ SOURCES = {
     "deb:golang-github-jcmturner-aescts.v2-dev-with-a-long-package-name": 2,
     "deb:nginx-common": 2,
 }
-LANGUAGES = {"en": 802, "zh": 205, "ja": 30, "fr": 24, "de": 21, "ru": 18, "ar": 12, "th": 7, "el": 5, "und": 50}
+LANGUAGES = {
+    "en": 802,
+    "zh": 205,
+    "ja": 30,
+    "fr": 24,
+    "de": 21,
+    "ru": 18,
+    "ar": 12,
+    "th": 7,
+    "el": 5,
+    "und": 50,
+}
 RULES = (
     ("WORDS_TOO_FEW", "gopher", "num_words", 50, "min", 120, 120),
     ("WORDS_TOO_MANY", "gopher", "num_words", 100000, "max", 0, 0),
@@ -45,9 +56,10 @@ RULES = (
     ("CURLY_BRACKET", "c4", "num_curly_brackets", 0, "max", 74, 12),
 )
 LICENCE = (
-    "Redistribution and use in source and binary forms, with or without modification, are permitted provided that the "
-    "following conditions are met: 1. Redistributions of source code must retain the above copyright notice, this list "
-    "of conditions and the following disclaimer. Contact <EMAIL>."
+    "Redistribution and use in source and binary forms, with or without modification, are permitted"
+    " provided that the following conditions are met: 1. Redistributions of source code must retain"
+    " the above copyright notice, this list of conditions and the following disclaimer. Contact"
+    " <EMAIL>."
 )
 
 
@@ -56,46 +68,73 @@ def _scores() -> dict[str, Any]:
 
     def by(labels: dict[str, int]) -> dict[str, Any]:
         return {
-            name: {"documents": n, "bytes": 90 * n, "scored": n - 1, "kept_0.1": n // 20, "kept_0.25": n // 5, "kept_0.5": n // 2}
+            name: {
+                "documents": n,
+                "bytes": 90 * n,
+                "scored": n - 1,
+                "kept_0.1": n // 20,
+                "kept_0.25": n // 5,
+                "kept_0.5": n // 2,
+            }
             for name, n in labels.items()
         }
 
-    tables = {"language": by(LANGUAGES), "source": by(SOURCES), "register": by({"prose": 260, "email": 410, "manual": 500})}
+    tables = {
+        "language": by(LANGUAGES),
+        "source": by(SOURCES),
+        "register": by({"prose": 260, "email": 410, "manual": 500}),
+    }
     calibration = [
-        {"low": k / 10, "high": (k + 1) / 10, "texts": 40 + k, "mean_score": k / 10 + 0.05, "positive_frac": (k / 10) ** 2}
+        {
+            "low": k / 10,
+            "high": (k + 1) / 10,
+            "texts": 40 + k,
+            "mean_score": k / 10 + 0.05,
+            "positive_frac": (k / 10) ** 2,
+        }
         for k in range(10)
     ]
     about = {"scored": 1370, "unscored": 16, "cut_by_language": False, "by": tables}
     return {
-        "prose": about
-        | {
-            "kind": "classifier",
-            "best": "high",
-            "quantiles": {"0.5": 0.0312, "0.9": 0.98},
-            "histogram": {"edges": [i / 20 for i in range(21)], "counts": [400 - 19 * i for i in range(20)]},
-            "training": {
-                "positives": 260,
-                "negatives": 1126,
-                "in_both": 3,
-                "folds": 2,
-                "auc": {"value": 0.987, "low": 0.981, "high": 0.991},
-                "calibration": calibration,
-            },
-        },
-        "perplexity": about
-        | {
-            "kind": "perplexity",
-            "best": "low",
-            "cut_by_language": True,
-            "quantiles": {"0.5": 1830.0},
-            "histogram": {"edges": [100.0 * i for i in range(21)], "counts": [5 + i * (20 - i) for i in range(20)]},
-            "training": {
-                "languages": {"en": {"texts": 80, "bytes": 520_000}},
-                "held_out": {"en": {"perplexity": 822.0, "ngrams": 310_000}},
-                "folds": 2,
-                "order": 3,
-            },
-        },
+        "prose": (
+            about
+            | {
+                "kind": "classifier",
+                "best": "high",
+                "quantiles": {"0.5": 0.0312, "0.9": 0.98},
+                "histogram": {
+                    "edges": [i / 20 for i in range(21)],
+                    "counts": [400 - 19 * i for i in range(20)],
+                },
+                "training": {
+                    "positives": 260,
+                    "negatives": 1126,
+                    "in_both": 3,
+                    "folds": 2,
+                    "auc": {"value": 0.987, "low": 0.981, "high": 0.991},
+                    "calibration": calibration,
+                },
+            }
+        ),
+        "perplexity": (
+            about
+            | {
+                "kind": "perplexity",
+                "best": "low",
+                "cut_by_language": True,
+                "quantiles": {"0.5": 1830.0},
+                "histogram": {
+                    "edges": [100.0 * i for i in range(21)],
+                    "counts": [5 + i * (20 - i) for i in range(20)],
+                },
+                "training": {
+                    "languages": {"en": {"texts": 80, "bytes": 520_000}},
+                    "held_out": {"en": {"perplexity": 822.0, "ngrams": 310_000}},
+                    "folds": 2,
+                    "order": 3,
+                },
+            }
+        ),
     }
 
 
@@ -111,9 +150,25 @@ def run_counters() -> dict[str, Any]:
             "repaired": {"NUL": 1, "BOM": 2, "CRLF": 14, "LONE_SURROGATE": 0},
         },
         "language": {"read": 1386, "kept": 1386, "dropped": {}, "quarantined": 0},
-        "analysis": {"read": 1386, "kept": 1386, "dropped": {}, "quarantined": 0, "sample_units": 290_520},
-        "contamination": {"read": 1386, "kept": 1379, "dropped": {"CONTAMINATED": 7}, "quarantined": 0},
-        "quality": {"read": 1386, "kept": 1386 - sum(first.values()), "dropped": first, "quarantined": 0},
+        "analysis": {
+            "read": 1386,
+            "kept": 1386,
+            "dropped": {},
+            "quarantined": 0,
+            "sample_units": 290_520,
+        },
+        "contamination": {
+            "read": 1386,
+            "kept": 1379,
+            "dropped": {"CONTAMINATED": 7},
+            "quarantined": 0,
+        },
+        "quality": {
+            "read": 1386,
+            "kept": 1386 - sum(first.values()),
+            "dropped": first,
+            "quarantined": 0,
+        },
         "dedup": {
             "read": 1386,
             "kept": 967,
@@ -170,19 +225,36 @@ def run_metrics() -> dict[str, Any]:
                 "CC0-1.0": 15,
             },
         },
-        "language": {"languages": {name: {"documents": n, "bytes": n * 4600} for name, n in LANGUAGES.items()}},
+        "language": {
+            "languages": {
+                name: {"documents": n, "bytes": n * 4600} for name, n in LANGUAGES.items()
+            }
+        },
         "scores": {"scores": _scores()},
         "contamination": {
             "suites": {
                 "squad": {"items": 2000, "too_short": 0, "hit_items": 41, "hit_documents": 6},
-                "arithmetic": {"items": 2000, "too_short": 1988, "hit_items": 1, "hit_documents": 1},
+                "arithmetic": {
+                    "items": 2000,
+                    "too_short": 1988,
+                    "hit_items": 1,
+                    "hit_documents": 1,
+                },
             },
             "documents": 7,
             "ngrams": 310_422,
             "ignored_ngrams": 12,
-            "by_source": {"wiki": {"documents": 6, "bytes": 81_000}, "manuals": {"documents": 1, "bytes": 900}},
+            "by_source": {
+                "wiki": {"documents": 6, "bytes": 81_000},
+                "manuals": {"documents": 1, "bytes": 900},
+            },
             "examples": [
-                {"suite": "squad", "item": "q17", "document": "0f" * 16, "excerpt": "rises in the Black Forest, <EMAIL>"}
+                {
+                    "suite": "squad",
+                    "item": "q17",
+                    "document": "0f" * 16,
+                    "excerpt": "rises in the Black Forest, <EMAIL>",
+                }
             ],
             "action": "drop",
         },
@@ -192,11 +264,26 @@ def run_metrics() -> dict[str, Any]:
                     {"bit": i, "name": n, "preset": p, "feature": f, "threshold": t, "side": s}
                     for i, (n, p, f, t, s, _, _) in enumerate(RULES)
                 ),
-                {"bit": 12, "name": "PROSE_UNDER_MIN", "preset": "limits", "feature": "prose", "threshold": 0.02, "drops": True},
+                {
+                    "bit": 12,
+                    "name": "PROSE_UNDER_MIN",
+                    "preset": "limits",
+                    "feature": "prose",
+                    "threshold": 0.02,
+                    "drops": True,
+                },
             ],
             "score_rules": {
                 "PROSE_UNDER_MIN": {
-                    dimension: {label: {"documents": 700, "bytes": 90_000, "scored": 690, "removed": n, "removed_bytes": 9000}}
+                    dimension: {
+                        label: {
+                            "documents": 700,
+                            "bytes": 90_000,
+                            "scored": 690,
+                            "removed": n,
+                            "removed_bytes": 9000,
+                        }
+                    }
                     for dimension, label, n in (
                         ("language", "en", 412),
                         ("source", "deb:dict-jargon", 61),
@@ -206,13 +293,18 @@ def run_metrics() -> dict[str, Any]:
             },
             "funnel": [{"rule": r[0], "dropped": r[5], "dropped_first": r[6]} for r in RULES],
             "overlap": [
-                [min(a[5], b[5]) // (1 if i == j else 2 + (i * j) % 4) for j, b in enumerate(RULES)] for i, a in enumerate(RULES)
+                [min(a[5], b[5]) // (1 if i == j else 2 + (i * j) % 4) for j, b in enumerate(RULES)]
+                for i, a in enumerate(RULES)
             ],
             "dropped_by_language": {"zh": 121, "en": 96, "und": 38, "ja": 14, "th": 5, "de": 3},
         },
         "dedup": {
             "clusters": [
-                {"size": 23 - 2 * i, "survivor_id": f"{i:032x}", "member_ids": [f"{i * 7 + j:032x}" for j in range(4)]}
+                {
+                    "size": 23 - 2 * i,
+                    "survivor_id": f"{i:032x}",
+                    "member_ids": [f"{i * 7 + j:032x}" for j in range(4)],
+                }
                 for i in range(6)
             ],
             "cluster_size_histogram": {"2": 41, "3": 12, "4": 5, "6": 2, "9": 1, "23": 1},
@@ -239,7 +331,11 @@ def run_metrics() -> dict[str, Any]:
                 {"stage": "quality", "documents": 1109},
                 {"stage": "dedup", "documents": 967},
             ],
-            "dropped": {"ingest": {"EMPTY": 2}, "quality": first, "dedup": {"EXACT_DUPLICATE": 31, "NEAR_DUPLICATE": 111}},
+            "dropped": {
+                "ingest": {"EMPTY": 2},
+                "quality": first,
+                "dedup": {"EXACT_DUPLICATE": 31, "NEAR_DUPLICATE": 111},
+            },
             "by_language": {
                 "en": {"documents": 640, "bytes": 3_100_000},
                 "zh": {"documents": 150, "bytes": 410_000},
@@ -255,9 +351,11 @@ def run_metrics() -> dict[str, Any]:
             "duplicate_examples": [
                 {
                     "survivor": LICENCE,
-                    "member": LICENCE.replace("following conditions", "following three conditions")
-                    .replace("above ", "")
-                    .replace("Contact", "Write to"),
+                    "member": (
+                        LICENCE.replace("following conditions", "following three conditions")
+                        .replace("above ", "")
+                        .replace("Contact", "Write to")
+                    ),
                 },
                 {
                     "survivor": "春眠不覺曉，處處聞啼鳥。夜來風雨聲，花落知多少。",
@@ -273,7 +371,8 @@ def run_metrics() -> dict[str, Any]:
             "unknown_frac": 0.0,
             "round_trip_frac": 1.0,
             "by_language": {
-                name: {"bytes_per_token": 4.2 - 0.31 * i, "documents": n} for i, (name, n) in enumerate(LANGUAGES.items())
+                name: {"bytes_per_token": 4.2 - 0.31 * i, "documents": n}
+                for i, (name, n) in enumerate(LANGUAGES.items())
             },
             "sample_tokens": [
                 "▁implementation",
@@ -300,10 +399,15 @@ def run_metrics() -> dict[str, Any]:
             "val_bpb": 1.686,
             "tokens_per_s": 15_234.5,
             "curve": [
-                {"step": s, "train_loss": 3.9 + 5.1 * math.exp(-s / 90) + 0.08 * math.sin(s * 1.7)} for s in range(0, 601, 4)
+                {"step": s, "train_loss": 3.9 + 5.1 * math.exp(-s / 90) + 0.08 * math.sin(s * 1.7)}
+                for s in range(0, 601, 4)
             ],
             "val_curve": [
-                {"step": s, "val_loss": 4.3 + 4.75 * math.exp(-s / 95), "val_bpb": 1.66 + 1.83 * math.exp(-s / 95)}
+                {
+                    "step": s,
+                    "val_loss": 4.3 + 4.75 * math.exp(-s / 95),
+                    "val_bpb": 1.66 + 1.83 * math.exp(-s / 95),
+                }
                 for s in range(0, 601, 60)
             ],
             "device": "cpu",
@@ -313,17 +417,31 @@ def run_metrics() -> dict[str, Any]:
             "training_flops_per_token": 4.1e7,
         },
         "evaluate": {
-            "val_bpb": {"value": 1.686, "low": 1.601, "high": 1.779, "num_documents": 57, "num_bytes": 260_000},
+            "val_bpb": {
+                "value": 1.686,
+                "low": 1.601,
+                "high": 1.779,
+                "num_documents": 57,
+                "num_bytes": 260_000,
+            },
             "unigram_bpb": 3.214,
             "bigram_bpb": 2.471,
             "baselines": {
                 "unigram": {"value": 3.214, "low": 3.02, "high": 3.41},
                 "bigram": {"value": 2.471, "low": 2.3, "high": 2.66},
             },
-            "gain_over_best_baseline": {"value": 0.785, "low": 0.69, "high": 0.88, "baseline": "bigram"},
+            "gain_over_best_baseline": {
+                "value": 0.785,
+                "low": 0.69,
+                "high": 0.88,
+                "baseline": "bigram",
+            },
             "bits_per_token": 6.31,
             "eos_bits_per_document": 4.2,
-            "policy": {"interval": "95 % percentile bootstrap of the ratio over documents, 1000 samples", "window_tokens": 256},
+            "policy": {
+                "interval": "95 % percentile bootstrap of the ratio over documents, 1000 samples",
+                "window_tokens": 256,
+            },
             "by_source": {
                 name: {
                     "value": 1.3 + 0.09 * i,
@@ -348,20 +466,32 @@ def run_metrics() -> dict[str, Any]:
             "samples": [
                 {
                     "prompt": "The server",
-                    "text": "The server is not a directive in the file, and the option is used to be the value of the request.",
+                    "text": (
+                        "The server is not a directive in the file, and the option is used to be"
+                        " the value of the request."
+                    ),
                 },
                 {"prompt": "春眠", "text": "春眠不見人，山中有白雲。"},
                 {
                     "prompt": "In the beginning",
-                    "text": " God said unto the people,\nand the LORD spake unto Moses, saying <EMAIL>.",
+                    "text": (
+                        " God said unto the people,\nand the LORD spake unto Moses, saying <EMAIL>."
+                    ),
                 },
             ],
         },
         "bench": {
             "correctness": {"fp64_max_abs_diff": 3.1e-13, "tolerance": 1e-9, "passed": True},
-            "environment": {"device": "AMD EPYC 9B14", "dtype": "float32", "threads": 2, "torch": "2.13.0"},
+            "environment": {
+                "device": "AMD EPYC 9B14",
+                "dtype": "float32",
+                "threads": 2,
+                "torch": "2.13.0",
+            },
             "headline": {"mode": "cached", "batch": 1, "prompt_tokens": 64, "new_tokens": 64},
-            "skipped": [{"batch": 1, "prompt_tokens": 4096, "new_tokens": 64, "reason": "too long"}],
+            "skipped": [
+                {"batch": 1, "prompt_tokens": 4096, "new_tokens": 64, "reason": "too long"}
+            ],
             "cells": [
                 {
                     "mode": mode,
@@ -370,8 +500,18 @@ def run_metrics() -> dict[str, Any]:
                     "new_tokens": 64,
                     "mbu": 0.41 if mode == "cached" else 0.12,
                     "mfu": 0.03,
-                    "prefill_s": {"median": 0.0123 * b, "min": 0.012 * b, "max": 0.0131 * b, "repeats": 7},
-                    "decode_tok_s": {"median": v * b**0.7, "min": v * b**0.7 * 0.93, "max": v * b**0.7 * 1.04, "repeats": 7},
+                    "prefill_s": {
+                        "median": 0.0123 * b,
+                        "min": 0.012 * b,
+                        "max": 0.0131 * b,
+                        "repeats": 7,
+                    },
+                    "decode_tok_s": {
+                        "median": v * b**0.7,
+                        "min": v * b**0.7 * 0.93,
+                        "max": v * b**0.7 * 1.04,
+                        "repeats": 7,
+                    },
                 }
                 for b in (1, 8)
                 for p in (64, 448)
@@ -380,7 +520,9 @@ def run_metrics() -> dict[str, Any]:
             "decode_tok_s": 205.6,
             "prefill_tok_s": 5203.2,
             "definitions": {
-                "decode_tok_s": "new tokens of all sequences / (t_last − t_first), first token excluded",
+                "decode_tok_s": (
+                    "new tokens of all sequences / (t_last − t_first), first token excluded"
+                ),
                 "prefill_tok_s": "prompt tokens / time to the first token",
             },
         },

@@ -22,7 +22,11 @@ def sample_texts(num_documents: int, max_chars: int) -> list[str]:
 
 
 def write_documents(
-    folder: Path, texts: list[str], num_files: int = 1, validation_every: int = 10, repeats: Callable[[int], int] = lambda i: 1
+    folder: Path,
+    texts: list[str],
+    num_files: int = 1,
+    validation_every: int = 10,
+    repeats: Callable[[int], int] = lambda i: 1,
 ) -> Artifact:
     """Every `validation_every`-th document is held out; ids are digests of the number and text."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,8 +41,13 @@ def write_documents(
             "url": pa.nulls(len(ids), pa.string()),
             "language": pa.array([None if i % 5 == 0 else "en" for i in numbers], pa.string()),
             "family_id": pa.array(ids, pa.binary(16)),
-            "repeats": pa.array([1 if i % validation_every == 1 else repeats(i) for i in numbers], pa.int32()),
-            "split": pa.array(["validation" if i % validation_every == 1 else "train" for i in numbers], pa.string()),
+            "repeats": pa.array(
+                [1 if i % validation_every == 1 else repeats(i) for i in numbers], pa.int32()
+            ),
+            "split": pa.array(
+                ["validation" if i % validation_every == 1 else "train" for i in numbers],
+                pa.string(),
+            ),
         }
         write_table(pa.table(columns), folder / f"part-{k:05d}.parquet")
     return Artifact(folder, "documents")

@@ -1,4 +1,5 @@
-"""A small run up to a model: documents, tokenizer and shards made by their stages, weights that are random."""
+"""A small run up to a model: documents, tokenizer and shards made by their stages, weights that are
+random."""
 
 from __future__ import annotations
 
@@ -32,8 +33,16 @@ class Run:
     """Validation texts by id."""
 
 
-def make_run(folder: Path, num_documents: int = 36, weight_scale: float = 4.0, shard_seed: int = 0, reverse: bool = False) -> Run:
-    rows = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()[: num_documents * 3]]
+def make_run(
+    folder: Path,
+    num_documents: int = 36,
+    weight_scale: float = 4.0,
+    shard_seed: int = 0,
+    reverse: bool = False,
+) -> Run:
+    rows = [
+        json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()[: num_documents * 3]
+    ]
     rows = [row for row in rows if row["text"].strip()][:num_documents]
     table = [
         {
@@ -50,10 +59,18 @@ def make_run(folder: Path, num_documents: int = 36, weight_scale: float = 4.0, s
         (folder / name).mkdir(parents=True)
     labels = [(name, pa.string()) for name in ("source", "language", "split")]
     schema = pa.schema([("id", ID), ("text", pa.large_string()), *labels, ("repeats", pa.int32())])
-    write_table(pa.Table.from_pylist(table[::-1] if reverse else table, schema), folder / "documents/part-00000.parquet")
+    write_table(
+        pa.Table.from_pylist(table[::-1] if reverse else table, schema),
+        folder / "documents/part-00000.parquet",
+    )
     documents = Artifact(folder / "documents", "documents")
     tokenizer = train_tokenizer(documents, folder / "tokenizer", TokenizerConfig(vocab_size=400))
-    shards = write_shards(documents, tokenizer, folder / "shards", ShardsConfig(max_shard_tokens=3000, seed=shard_seed))
+    shards = write_shards(
+        documents,
+        tokenizer,
+        folder / "shards",
+        ShardsConfig(max_shard_tokens=3000, seed=shard_seed),
+    )
     vocab_size = len(np.load(tokenizer.file("bytes_per_token.npy")))
     save_model(folder / "train", vocab_size, weight_scale)
     texts = {row["id"]: row["text"] for row in table if row["split"] == "validation"}
@@ -61,7 +78,14 @@ def make_run(folder: Path, num_documents: int = 36, weight_scale: float = 4.0, s
 
 
 def save_model(folder: Path, vocab_size: int, weight_scale: float) -> None:
-    shape = {"dim": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "ffn_dim": 64, "max_seq_len": 96}
+    shape = {
+        "dim": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "ffn_dim": 64,
+        "max_seq_len": 96,
+    }
     config = ModelConfig(vocab_size=vocab_size, **shape, tied_embeddings=False)
     model = Transformer(config)
     init_weights(model, seed=0)

@@ -13,11 +13,20 @@ def analysis_metrics(sources: Mapping[str, int], languages: Mapping[str, int]) -
 
     def scale(documents: float) -> dict[str, int]:
         return {
-            n: round(documents * m) for n, m in (("documents", 1), ("bytes", 4600), ("words", 700), ("tokens_estimated", 940))
+            n: round(documents * m)
+            for n, m in (
+                ("documents", 1),
+                ("bytes", 4600),
+                ("words", 700),
+                ("tokens_estimated", 940),
+            )
         }
 
     def rows(axis: str, labels: Mapping[str, int]) -> list[dict[str, Any]]:
-        return [{axis: label} | {state: scale(n * left) for state, left in STATES.items()} for label, n in labels.items()]
+        return [
+            {axis: label} | {state: scale(n * left) for state, left in STATES.items()}
+            for label, n in labels.items()
+        ]
 
     def concentration(effective: float) -> dict[str, float]:
         return {"entropy_bits": 3.2, "effective": effective, "hhi": 1 / effective, "num_labels": 20}
@@ -39,7 +48,10 @@ def analysis_metrics(sources: Mapping[str, int], languages: Mapping[str, int]) -
         "states": states,
         "by_source": rows("source", sources),
         "by_language": rows("language", languages),
-        "domains": [{"domain": f"example{i}.org", "documents": 90 - 9 * i, "bytes": 90_000 - 9000 * i} for i in range(9)],
+        "domains": [
+            {"domain": f"example{i}.org", "documents": 90 - 9 * i, "bytes": 90_000 - 9000 * i}
+            for i in range(9)
+        ],
         "histograms": {
             "num_words": {
                 "low": [0.0, 32.0, 64.0, 128.0, 512.0],
@@ -57,18 +69,28 @@ def analysis_metrics(sources: Mapping[str, int], languages: Mapping[str, int]) -
                 "states": {"ingest": [900, 60, 40], "documents": [800, 40, 0]},
             },
         },
-        "changed_by_language": {"de": {"num_words": 0.31, "bullet_line_frac": 0.022}, "en": {"hash_per_word": 0.125}},
+        "changed_by_language": {
+            "de": {"num_words": 0.31, "bullet_line_frac": 0.022},
+            "en": {"hash_per_word": 0.125},
+        },
         "growth_curves": {
             state: [[2**i, round(4 * 2 ** (i * exponent))] for i in range(6, 19)]
             for state, exponent in (("ingest", 0.72), ("documents", 0.75))
         },
-        "cluster_law": {"exponent": 2.61, "standard_error": 0.18, "distance": 0.05, "least": 2, "num_clusters": 62},
+        "cluster_law": {
+            "exponent": 2.61,
+            "standard_error": 0.18,
+            "distance": 0.05,
+            "least": 2,
+            "num_clusters": 62,
+        },
         "vendi_documents": 64,
     }
 
 
 def mixture_metrics(sources: Mapping[str, int], languages: Mapping[str, int]) -> dict[str, Any]:
-    """Of a mixture that gives every label as many bytes as another has documents, nearly reached."""
+    """Of a mixture that gives every label as many bytes as another has documents, nearly
+    reached."""
 
     def table(labels: Mapping[str, int]) -> dict[str, dict[str, int]]:
         even = sum(labels.values()) * 4000 // len(labels)
@@ -83,5 +105,8 @@ def mixture_metrics(sources: Mapping[str, int], languages: Mapping[str, int]) ->
         }
 
     by_language = table(languages)
-    totals = {name: sum(entry[name] for entry in by_language.values()) for name in ("bytes", "planned_bytes", "reached_bytes")}
+    totals = {
+        name: sum(entry[name] for entry in by_language.values())
+        for name in ("bytes", "planned_bytes", "reached_bytes")
+    }
     return {"configured": True, "by_source": table(sources), "by_language": by_language} | totals

@@ -26,8 +26,8 @@ class Problem:
     """Sequences of a global batch."""
     tied: bool = True
     masks: str = "uneven"
-    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows has none that does. empty: as
-    uneven, but for a second step in which none does."""
+    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows
+    has none that does. empty: as uneven, but for a second step in which none does."""
     packed: bool = False
     family: str = "llama"
     layers: int = 2
@@ -46,7 +46,17 @@ class Problem:
             | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
         }
         heads = 4 if self.family == "gpt2" else 8
-        return ModelConfig(self.vocab, 16, self.layers, heads, 4, 24, 64, tied_embeddings=self.tied, **family[self.family])
+        return ModelConfig(
+            self.vocab,
+            16,
+            self.layers,
+            heads,
+            4,
+            24,
+            64,
+            tied_embeddings=self.tied,
+            **family[self.family],
+        )
 
 
 @dataclass(frozen=True)
@@ -68,12 +78,21 @@ def layout(world: int, kind: str, **values: Any) -> ParallelConfig:
 
 
 def layout_name(parallel: ParallelConfig) -> str:
-    """As in the table: the axes with more than one process, and how the data-parallel processes hold their weights."""
+    """As in the table: the axes with more than one process, and how the data-parallel processes
+    hold their weights."""
     stages = f" of {parallel.pp_stages_per_rank}" if parallel.pp_stages_per_rank else ""
     parts = [f"pp{parallel.pp} {parallel.pp_schedule}{stages}"] if parallel.pp > 1 else []
-    parts += [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"] if parallel.cp > 1 else []
+    parts += (
+        [f"cp{parallel.cp} {parallel.cp_kind}{' balanced' if parallel.cp_balanced else ''}"]
+        if parallel.cp > 1
+        else []
+    )
     overlap = "" if parallel.tp_overlap == "none" else f" {parallel.tp_overlap}"
-    parts += [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}{overlap}"] if parallel.tp > 1 else []
+    parts += (
+        [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}{overlap}"]
+        if parallel.tp > 1
+        else []
+    )
     replicas = parallel.dp * parallel.cp
     if parallel.kind == "hsdp":
         parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
@@ -94,7 +113,15 @@ LAYOUTS = [
     layout(4, "ddp", pp=2, tp=2, pp_schedule="zero_bubble", tp_overlap="ring"),
     *(
         layout(4, "ddp", pp=4, pp_schedule=s)
-        for s in ("naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v")
+        for s in (
+            "naive",
+            "gpipe",
+            "1f1b",
+            "interleaved",
+            "zero_bubble",
+            "zero_bubble_v",
+            "dualpipe_v",
+        )
     ),
     *(layout(4, kind, pp=2) for kind in ("ddp", "zero1", "zero2", "fsdp")),
     layout(4, "fsdp", pp=2, pp_schedule="zero_bubble_v"),
@@ -132,7 +159,10 @@ VARIED = [
     Problem(vocab=vocab, tied=tied, masks=masks)
     for vocab, tied, masks in itertools.product((64, 51), (True, False), ("uneven", "idle"))
 ]
-FAMILIES = [Problem(family=family, tied=family == "gpt2", packed=family != "gpt2") for family in ("qwen2", "qwen3", "gpt2")]
+FAMILIES = [
+    Problem(family=family, tied=family == "gpt2", packed=family != "gpt2")
+    for family in ("qwen2", "qwen3", "gpt2")
+]
 
 OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]
 OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False)]
@@ -155,7 +185,8 @@ CROSS = [
 
 
 def micro_sizes(parallel: ParallelConfig, rows: int) -> tuple[int, ...]:
-    """Sequences in a micro batch: all that a process has of `rows`, and half of them, if that is one or more.
+    """Sequences in a micro batch: all that a process has of `rows`, and half of them, if that is
+    one or more.
 
     A pipeline needs as many micro batches as ranks, one in the shape of a V as stages.
     """
@@ -181,14 +212,20 @@ def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
     """Each problem in both sizes of micro batches, the larger one first."""
     layers, rows = layers_for(parallel), rows_for(parallel)
     sizes = micro_sizes(parallel, rows)
-    return [Case(parallel, dataclasses.replace(p, layers=layers, rows=rows), micro) for p in problems for micro in sizes]
+    return [
+        Case(parallel, dataclasses.replace(p, layers=layers, rows=rows), micro)
+        for p in problems
+        for micro in sizes
+    ]
 
 
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[::2]]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[::2]]
 SINGLES = [
-    case for parallel in LAYOUTS for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
+    case
+    for parallel in LAYOUTS
+    for case in cases_of(parallel, [Problem(dtype="fp32"), Problem(dtype="fp32", tied=False)])
 ]
 KERNELS = [
     Case(
@@ -207,7 +244,8 @@ KERNELS = [
         layout(4, "fsdp", cp=2, tp=2),
     )
 ]
-"""Kernels under each axis and pairs of them; how data-parallel processes hold weights is nothing to a kernel."""
+"""Kernels under each axis and pairs of them; how data-parallel processes hold weights is nothing to
+a kernel."""
 LARGE = [
     case
     for parallel in (
@@ -220,7 +258,8 @@ LARGE = [
     )
     for case in cases_of(parallel, [Problem(vocab=50257, dtype="fp32")])[:1]
 ]
-"""A vocabulary of people's size: a million numbers in one weight, and ids that no number of processes divides."""
+"""A vocabulary of people's size: a million numbers in one weight, and ids that no number of
+processes divides."""
 ROUGH = [
     case
     for parallel in LAYOUTS

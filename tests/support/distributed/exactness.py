@@ -1,7 +1,8 @@
-"""Every layout against one process: initial weights, loss, gradients, norm, parameters, validation, and each other's checkpoints.
+"""Every layout against one process: initial weights, loss, gradients, norm, parameters, validation,
+and each other's checkpoints.
 
-Every process of a layout takes part; the first compares with what it computes alone. Differences are relative to the largest
-value of a tensor.
+Every process of a layout takes part; the first compares with what it computes alone. Differences
+are relative to the largest value of a tensor.
 """
 
 from __future__ import annotations
@@ -66,12 +67,24 @@ def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def optim_of(problem: Problem) -> OptimConfig:
-    """Clipping is active at the norms of these problems, so an error in the norm is one of parameters too."""
-    return OptimConfig(lr=LR, clip_norm=0.5, kind=problem.optim, muon=MuonConfig(dtype="fp32"), state_in=problem.state_in)
+    """Clipping is active at the norms of these problems, so an error in the norm is one of
+    parameters too."""
+    return OptimConfig(
+        lr=LR,
+        clip_norm=0.5,
+        kind=problem.optim,
+        muon=MuonConfig(dtype="fp32"),
+        state_in=problem.state_in,
+    )
 
 
 def make_trainer(
-    problem: Problem, parallel: ParallelConfig, micro: int, ranks: Ranks, folder: Path, memory: MemoryConfig = NO_SAVINGS
+    problem: Problem,
+    parallel: ParallelConfig,
+    micro: int,
+    ranks: Ranks,
+    folder: Path,
+    memory: MemoryConfig = NO_SAVINGS,
 ) -> Trainer:
     train = TrainConfig(
         num_steps=NUM_STEPS + 1,
@@ -94,15 +107,29 @@ def make_trainer(
     # Five rows, of which the last has targets whatever the masks.
     some = slice(problem.rows // 2 - 4, problem.rows // 2 + 1)
     ids, targets, documents, _ = (tensor[some] for tensor in tokens_of(problem, 99))
-    validation = ValidationSet(ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None)
+    validation = ValidationSet(
+        ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None
+    )
     layout = build_layout(config.model, parallel, train, ranks, memory)
     optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
     checkpoints = Checkpoints(folder, ranks)
-    return Trainer(layout, optimizer, batches, validation, config, ranks, checkpoints, None, None, sources=SOURCES)
+    return Trainer(
+        layout,
+        optimizer,
+        batches,
+        validation,
+        config,
+        ranks,
+        checkpoints,
+        None,
+        None,
+        sources=SOURCES,
+    )
 
 
 def compute(trainer: Trainer) -> Found:
-    """Everything worth comparing, on the first rank; the weights after three steps are left in the trainer."""
+    """Everything worth comparing, on the first rank; the weights after three steps are left in the
+    trainer."""
     ranks, layout = trainer.ranks, trainer.layout
     found = {f"initial.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
     for step in range(NUM_STEPS):
@@ -137,7 +164,8 @@ def gradient_of(weight: torch.nn.Parameter) -> Tensor:
 
 
 def differences(expected: Found, found: Found) -> dict[str, float]:
-    """The worst of each kind, by the largest element; of gradients also by the norm. Initial weights count in bits: 0 or 1."""
+    """The worst of each kind, by the largest element; of gradients also by the norm. Initial
+    weights count in bits: 0 or 1."""
     worst: dict[str, float] = {}
     assert expected.keys() == found.keys()
     for name, value in expected.items():
@@ -166,15 +194,17 @@ def ranks_of(parallel: ParallelConfig) -> Ranks:
     """This process in a layout."""
     if parallel.kind == "none":
         return Ranks(0, 1, CPU)
-    axes = {name: getattr(parallel, name) for name in ("num_processes", "pp", "cp", "tp", "dp_shard")}
+    axes = {
+        name: getattr(parallel, name) for name in ("num_processes", "pp", "cp", "tp", "dp_shard")
+    }
     alike = ParallelConfig(kind="hsdp" if parallel.dp_shard else "ddp", **axes)
     return Ranks(dist.get_rank(), dist.get_world_size(), CPU, *_meshes(alike))
 
 
 @functools.cache
 def _meshes(alike: ParallelConfig) -> tuple[DeviceMesh | None, DeviceMesh | None]:
-    # Once for all layouts with these groups: a thread of each gloo group looks for messages a hundred times a second, and
-    # those of all layouts together took half of the processor.
+    # Once for all layouts with these groups: a thread of each gloo group looks for messages a
+    # hundred times a second, and those of all layouts together took half of the processor.
     return make_meshes(alike, CPU)
 
 
@@ -188,21 +218,40 @@ def reference(problem: Problem, folder: Path) -> Found:
 def compare(case: Case, folder: Path) -> dict[str, float]:
     """Differences of a layout from one process, on the first rank."""
     with precision(case.problem.dtype):
-        found = compute(make_trainer(case.problem, case.parallel, case.micro, ranks_of(case.parallel), folder, case.memory))
+        found = compute(
+            make_trainer(
+                case.problem,
+                case.parallel,
+                case.micro,
+                ranks_of(case.parallel),
+                folder,
+                case.memory,
+            )
+        )
         return differences(reference(case.problem, folder), found) if dist.get_rank() == 0 else {}
 
 
 def whole_state(trainer: Trainer, whole: Trainer, checkpoints: Checkpoints) -> Found:
-    """All that there is to save of a layout, moments among it, as one process has it; that process is `whole`."""
+    """All that there is to save of a layout, moments among it, as one process has it; that process
+    is `whole`."""
     checkpoints.save(NUM_STEPS, trainer.layout, trainer.optimizer)
     checkpoints.load(whole.layout, whole.optimizer)
-    return {name: tensor.clone() for name, tensor in collect_state(whole.layout, whole.optimizer).items()}
+    return {
+        name: tensor.clone()
+        for name, tensor in collect_state(whole.layout, whole.optimizer).items()
+    }
 
 
-def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, folder: Path) -> dict[str, float]:
-    """Train under one layout and save; load under another: all state in bits, then the step that follows."""
+def exchange(
+    problem: Problem, saver: ParallelConfig, loader: ParallelConfig, folder: Path
+) -> dict[str, float]:
+    """Train under one layout and save; load under another: all state in bits, then the step that
+    follows."""
     with precision(problem.dtype):
-        one, other = (make_trainer(problem, p, micro_sizes(p, problem.rows)[0], ranks_of(p), folder) for p in (saver, loader))
+        one, other = (
+            make_trainer(problem, p, micro_sizes(p, problem.rows)[0], ranks_of(p), folder)
+            for p in (saver, loader)
+        )
         for step in range(NUM_STEPS):
             one.train_step(step, LR)
         # All processes take part in saving, also what each of them has alone.
@@ -218,8 +267,12 @@ def exchange(problem: Problem, saver: ParallelConfig, loader: ParallelConfig, fo
         after = [whole_weights(t.layout, t.ranks) for t in (one, other)]
         if dist.get_rank():
             return {}
-        same = states[0].keys() == states[1].keys() and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        same = states[0].keys() == states[1].keys() and all(
+            torch.equal(states[0][name], states[1][name]) for name in states[0]
+        )
         worst = {"loaded": float(not same)}
         parameters = differences(*({f"parameter.{k}": v for k, v in w.items()} for w in after))
-        worst["continued"] = max(float(((ended[0] - ended[1]).abs() / ended[0].abs()).max()), parameters["parameter"])
+        worst["continued"] = max(
+            float(((ended[0] - ended[1]).abs() / ended[0].abs()).max()), parameters["parameter"]
+        )
         return worst

@@ -1,6 +1,7 @@
 """Ranks that are forks of one process: imports, the dearest part of a small run, are paid for once.
 
-Only for programs that start for this and have run nothing yet: forks of a process with threads may hang.
+Only for programs that start for this and have run nothing yet: forks of a process with threads may
+hang.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ import torch.distributed as dist
 
 
 def fork_ranks(world: int, folder: Path, run: Callable[[], None]) -> None:
-    """`run` in `world` processes joined by gloo through a file in `folder`. Exits with 1 as soon as one of them fails."""
+    """`run` in `world` processes joined by gloo through a file in `folder`. Exits with 1 as soon as
+    one of them fails."""
     store = folder / "store"
     store.unlink(missing_ok=True)
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=_rank, args=(rank, world, store, run), daemon=True) for rank in range(world)]
+    ranks = [
+        context.Process(target=_rank, args=(rank, world, store, run), daemon=True)
+        for rank in range(world)
+    ]
     if not all_succeed(ranks):
         sys.exit(1)
 

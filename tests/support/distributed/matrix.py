@@ -1,8 +1,10 @@
-"""The exactness matrix: `python -m tests.support.distributed.matrix [FOLDER] [--only RUNS.json] [--table TABLE.md]`.
+"""The exactness matrix: `python -m tests.support.distributed.matrix [FOLDER] [--only RUNS.json]
+[--table TABLE.md]`.
 
-Forked processes and one group of them serve all cases of four processes, then of eight. Shows each layout as it is done; leaves
-`found.json` in the folder and, where asked, the table of `docs/exactness.md`. The last line is JSON:
-{"cases", "failed", "worst_loss", "worst_grad", "worst_param"}, of the cases in float64. Exits with 1 where one failed.
+Forked processes and one group of them serve all cases of four processes, then of eight. Shows each
+layout as it is done; leaves `found.json` in the folder and, where asked, the table of
+`docs/exactness.md`. The last line is JSON: {"cases", "failed", "worst_loss", "worst_grad",
+"worst_param"}, of the cases in float64. Exits with 1 where one failed.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ from tests.support.distributed.cases import Case, Problem
 from tests.support.distributed.forks import fork_ranks
 
 LIMITS = {
-    "fp64": dict.fromkeys(("initial", "loss", "gradient", "norm", "sources", "validation", "parameter", "continued"), 1e-10)
+    "fp64": dict.fromkeys(
+        ("initial", "loss", "gradient", "norm", "sources", "validation", "parameter", "continued"),
+        1e-10,
+    )
     | {"loaded": 0.0},
-    # Some elements of a gradient lie 2e-6 of the largest apart, which is its rounding; its norm says whether it is the same.
+    # Some elements of a gradient lie 2e-6 of the largest apart, which is its rounding; its norm
+    # says whether it is the same.
     "fp32": {"initial": 0.0, "loss": 1e-6, "gradient_norm": 1e-6, "norm": 1e-6, "sources": 1e-6},
     # Rounded to 8 or 11 bits: that the layout follows at all, with the losses of float32.
     "bf16": {"initial": 0.0, "loss": 5e-3, "norm": 5e-2},
@@ -39,14 +45,19 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Run:
-    """One comparison: a case with one process, or a checkpoint of one layout (`case`) loaded into another."""
+    """One comparison: a case with one process, or a checkpoint of one layout (`case`) loaded into
+    another."""
 
     case: Case
     into: ParallelConfig | None = None
 
     @property
     def name(self) -> str:
-        return self.case.layout if self.into is None else f"{self.case.layout} -> {cases.layout_name(self.into)}"
+        return (
+            self.case.layout
+            if self.into is None
+            else f"{self.case.layout} -> {cases.layout_name(self.into)}"
+        )
 
     @property
     def world(self) -> int:
@@ -61,7 +72,9 @@ class Run:
 
 def whole_matrix() -> list[Run]:
     single = cases.LAYOUTS[0]
-    pairs = [pair for parallel in cases.LAYOUTS[1:] for pair in ((parallel, single), (single, parallel))]
+    pairs = [
+        pair for parallel in cases.LAYOUTS[1:] for pair in ((parallel, single), (single, parallel))
+    ]
     exchanges = [
         Run(Case(one, Problem(tied=tied, layers=cases.layers_for(one, into)), 1), into)
         for one, into in pairs + cases.CROSS
@@ -72,20 +85,32 @@ def whole_matrix() -> list[Run]:
         for one, into in cases.CROSS
         for p in cases.OPTIMIZERS
     ]
-    return [Run(case) for case in cases.MATRIX + cases.SINGLES + cases.LARGE + cases.ROUGH] + exchanges
+    return [
+        Run(case) for case in cases.MATRIX + cases.SINGLES + cases.LARGE + cases.ROUGH
+    ] + exchanges
 
 
 def failures(run: Run, found: dict[str, float]) -> list[str]:
     """What is further from one process than its arithmetic allows."""
     problem = run.case.problem
-    # Kernels add up in another order than torch, so norms of later steps are those of other weights.
+    # Kernels add up in another order than torch, so norms of later steps are those of other
+    # weights.
     limits = LIMITS[problem.dtype] | ({"norm": 1e-5} if problem.kernels != "torch" else {})
-    return [f"{kind} {value:.2g}" for kind, value in found.items() if kind in limits and value > limits[kind]]
+    return [
+        f"{kind} {value:.2g}"
+        for kind, value in found.items()
+        if kind in limits and value > limits[kind]
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="for checkpoints and found.json; a temporary one without")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        help="for checkpoints and found.json; a temporary one without",
+    )
     parser.add_argument("--only", type=Path, help="runs as JSON; the whole matrix without")
     parser.add_argument("--table", type=Path, help="where to write the table")
     arguments = parser.parse_args()
@@ -97,24 +122,35 @@ def hold(folder: Path, only: Path | None, table_file: Path | None) -> int:
     """Run, compare and report; how many failed."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, which is in the ranks
-    runs = whole_matrix() if only is None else [from_plain(r) for r in json.loads(only.read_text("utf-8"))]
+    runs = (
+        whole_matrix()
+        if only is None
+        else [from_plain(r) for r in json.loads(only.read_text("utf-8"))]
+    )
     for world in sorted({run.world for run in runs}):
         own = [(number, run) for number, run in enumerate(runs) if run.world == world]
         fork_ranks(world, folder, lambda own=own: run_all(own, folder))  # type: ignore[misc]
-    rows = [(run, json.loads((folder / f"{number}.json").read_text("utf-8"))) for number, run in enumerate(runs)]
+    rows = [
+        (run, json.loads((folder / f"{number}.json").read_text("utf-8")))
+        for number, run in enumerate(runs)
+    ]
     (folder / "found.json").write_text(json.dumps([found for _, found in rows]), "utf-8")
     if table_file is not None:
         table_file.write_text(table(rows), "utf-8")
     exact = [found for run, found in rows if run.case.problem.dtype == "fp64"]
     kinds = {"worst_loss": "loss", "worst_grad": "gradient", "worst_param": "parameter"}
-    worst = {key: max((found[kind] for found in exact if kind in found), default=0.0) for key, kind in kinds.items()}
+    worst = {
+        key: max((found[kind] for found in exact if kind in found), default=0.0)
+        for key, kind in kinds.items()
+    }
     num_failed = sum(bool(failures(run, found)) for run, found in rows)
     print(json.dumps({"cases": len(rows), "failed": num_failed} | worst))
     return num_failed
 
 
 def run_all(runs: list[tuple[int, Run]], folder: Path) -> None:
-    """On every process; the first leaves what it found of each, and says what is done and what failed."""
+    """On every process; the first leaves what it found of each, and says what is done and what
+    failed."""
     first, began, last = dist.get_rank() == 0, time.perf_counter(), ""
     for done, (number, run) in enumerate(runs, start=1):
         found = run.execute(folder / str(number))
@@ -122,10 +158,16 @@ def run_all(runs: list[tuple[int, Run]], folder: Path) -> None:
             continue
         (folder / f"{number}.json").write_text(json.dumps(found), "utf-8")
         if run.name != last or done == len(runs):
-            print(f"{done}/{len(runs)} {run.name} ({time.perf_counter() - began:.0f} s)", flush=True)
+            print(
+                f"{done}/{len(runs)} {run.name} ({time.perf_counter() - began:.0f} s)", flush=True
+            )
             last = run.name
         if wrong := failures(run, found):
-            print(f"FAILED {run.name}, {run.case.problem}, micro batches of {run.case.micro}: {', '.join(wrong)}", flush=True)
+            print(
+                f"FAILED {run.name}, {run.case.problem}, micro batches of {run.case.micro}:"
+                f" {', '.join(wrong)}",
+                flush=True,
+            )
 
 
 PREFACE = """# Every layout gives the answer of one process
@@ -146,24 +188,36 @@ says how the processes left over hold weights and optimizer state.
 
 
 
-"""
+"""  # noqa: E501
 
 
 def table(rows: list[tuple[Run, dict[str, float]]]) -> str:
     """The page: a line per layout with its worst differences, then the exchanges of checkpoints."""
     columns = ("loss", "gradient", "norm", "parameter", "validation")
-    lines = [f"| layout | cases | {' | '.join(columns)} | float32 loss | float32 gradient |", "|---" * (len(columns) + 4) + "|"]
+    lines = [
+        f"| layout | cases | {' | '.join(columns)} | float32 loss | float32 gradient |",
+        "|---" * (len(columns) + 4) + "|",
+    ]
     plain = [(run, found) for run, found in rows if run.into is None]
     for name in dict.fromkeys(run.name for run, _ in plain):
-        by_dtype = {d: [f for r, f in plain if r.name == name and r.case.problem.dtype == d] for d in LIMITS}
+        by_dtype = {
+            d: [f for r, f in plain if r.name == name and r.case.problem.dtype == d] for d in LIMITS
+        }
         values = [_worst(by_dtype["fp64"], column) for column in columns]
         values += [_worst(by_dtype["fp32"], column) for column in ("loss", "gradient_norm")]
         lines.append(f"| {name} | {sum(map(len, by_dtype.values()))} | {' | '.join(values)} |")
-    lines += ["", "A checkpoint of one layout in another: three steps, save, load, one step more in both.", ""]
+    lines += [
+        "",
+        "A checkpoint of one layout in another: three steps, save, load, one step more in both.",
+        "",
+    ]
     lines += ["| saved by -> loaded by | bit for bit | the step that follows |", "|---|---|---|"]
     for name in dict.fromkeys(run.name for run, _ in rows if run.into is not None):
         exchanged = [found for run, found in rows if run.into is not None and run.name == name]
-        lines.append(f"| {name} | {'no' if any(f['loaded'] for f in exchanged) else 'yes'} | {_worst(exchanged, 'continued')} |")
+        lines.append(
+            f"| {name} | {'no' if any(f['loaded'] for f in exchanged) else 'yes'} |"
+            f" {_worst(exchanged, 'continued')} |"
+        )
     return PREFACE.rstrip() + "\n\n" + "\n".join(lines) + "\n"
 
 
@@ -179,7 +233,10 @@ def from_plain(values: dict[str, Any]) -> Run:
     case = values["case"]
     into = values["into"] and ParallelConfig(**values["into"])
     memory = MemoryConfig(**case["memory"])
-    return Run(Case(ParallelConfig(**case["parallel"]), Problem(**case["problem"]), case["micro"], memory), into)
+    return Run(
+        Case(ParallelConfig(**case["parallel"]), Problem(**case["problem"]), case["micro"], memory),
+        into,
+    )
 
 
 if __name__ == "__main__":

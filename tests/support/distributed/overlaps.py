@@ -1,7 +1,9 @@
-"""Layers whose products and exchanges overlap, beside plain ones: `python -m tests.support.distributed.overlaps FOLDER [cuda]`.
+"""Layers whose products and exchanges overlap, beside plain ones: `python -m
+tests.support.distributed.overlaps FOLDER [cuda]`.
 
-Leaves `rank-N.json` of each process in the folder. On CPUs four processes and pairs of them, with torch's own plain form of the
-operations over symmetric memory in their place; on GPUs two processes and the operations themselves.
+Leaves `rank-N.json` of each process in the folder. On CPUs four processes and pairs of them, with
+torch's own plain form of the operations over symmetric memory in their place; on GPUs two processes
+and the operations themselves.
 """
 
 from __future__ import annotations
@@ -50,14 +52,18 @@ class Problem:
         return [out.detach(), *torch.autograd.grad(out, (x, weight), self.dout.to(out.dtype))]
 
 
-def problem(group: dist.ProcessGroup, enters: bool, seed: int, device: torch.device, dtype: torch.dtype) -> Problem:
+def problem(
+    group: dist.ProcessGroup, enters: bool, seed: int, device: torch.device, dtype: torch.dtype
+) -> Problem:
     shape, size = random.Random(seed), dist.get_world_size(group)
     grain = 16 if device.type == "cuda" else 1
     rows, here, inputs, outputs = (grain * shape.randint(1, 4) for _ in range(4))
     tokens = (here, here * size) if enters else (here * size, here)
     generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
     shapes = (rows, tokens[0], inputs), (outputs, inputs), (rows, tokens[1], outputs)
-    x, weight, dout = (torch.randn(s, generator=generator, dtype=torch.float64).to(device, dtype) for s in shapes)
+    x, weight, dout = (
+        torch.randn(s, generator=generator, dtype=torch.float64).to(device, dtype) for s in shapes
+    )
     if seed % 2:  # as attention leaves its heads: another order in memory
         x = x.transpose(1, 2).contiguous().transpose(1, 2)
     return Problem(x, weight, dout)
@@ -71,8 +77,11 @@ def layers(group: dist.ProcessGroup, enters: bool, kind: TensorOverlap) -> tuple
     return lambda x, weight: scatter_sum(F.linear(x, weight), 1, group), run.leave
 
 
-def errors(groups: list[dist.ProcessGroup], kind: TensorOverlap, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """The worst over shapes, of output, gradient of the input and of the weight, over the largest value of each."""
+def errors(
+    groups: list[dist.ProcessGroup], kind: TensorOverlap, device: torch.device, dtype: torch.dtype
+) -> dict[str, float]:
+    """The worst over shapes, of output, gradient of the input and of the weight, over the largest
+    value of each."""
     worst: dict[str, float] = {}
     for seed in range(NUM_SHAPES):
         for group in groups:
@@ -82,15 +91,22 @@ def errors(groups: list[dist.ProcessGroup], kind: TensorOverlap, device: torch.d
                 with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.float32):
                     results = given.run(plain), given.run(overlapped)
                 for name, one, other in zip(("out", "dx", "dweight"), *results, strict=True):
-                    assert one.shape == other.shape and one.dtype == other.dtype, (name, one.dtype, other.dtype)
+                    assert one.shape == other.shape and one.dtype == other.dtype, (
+                        name,
+                        one.dtype,
+                        other.dtype,
+                    )
                     name = f"{'enter' if enters else 'leave'} {name}"
                     error = float((one - other).abs().max() / one.abs().max())
-                    worst[name] = max(worst.get(name, 0.0), error if error == error else float("inf"))
+                    worst[name] = max(
+                        worst.get(name, 0.0), error if error == error else float("inf")
+                    )
     return worst
 
 
 def in_two_passes(group: dist.ProcessGroup, enters: bool) -> dict[str, Any]:
-    """Gradients of input and weight one after the other, as zero bubble takes them: how far off, and the exchanges of each."""
+    """Gradients of input and weight one after the other, as zero bubble takes them: how far off,
+    and the exchanges of each."""
     plain, overlapped = layers(group, enters, "ring")
     given = problem(group, enters, 1, torch.device("cpu"), torch.float64)
     x, weight = given.x.clone().requires_grad_(), given.weight.clone().requires_grad_()
@@ -100,7 +116,9 @@ def in_two_passes(group: dist.ProcessGroup, enters: bool) -> dict[str, Any]:
             found += torch.autograd.grad(out, needed, given.dout, retain_graph=True)
         exchanged.append([event for event in events if event != "product"])
     expected = given.run(plain)[1:]
-    error = max(float((one - other).abs().max()) for one, other in zip(expected, found, strict=True))
+    error = max(
+        float((one - other).abs().max()) for one, other in zip(expected, found, strict=True)
+    )
     return {"error": error, "exchanged": exchanged}
 
 
@@ -110,7 +128,9 @@ def recorded() -> Iterator[list[str]]:
     events: list[str] = []
 
     class Products(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if function._overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
                 events.append("product")
             return function(*args, **kwargs or {})
@@ -127,11 +147,16 @@ def recorded() -> Iterator[list[str]]:
         def watched(*arguments: Any, **named: Any) -> Any:
             events.append(name)
             work = run(*arguments, **named)
-            return [Watched(work[0]), *work[1:]] if isinstance(work, list) else work and Watched(work)
+            return (
+                [Watched(work[0]), *work[1:]] if isinstance(work, list) else work and Watched(work)
+            )
 
         return watched
 
-    originals = {name: getattr(overlap, name) for name in ("_pass_on", "all_gather_single", "reduce_scatter_single")}
+    originals = {
+        name: getattr(overlap, name)
+        for name in ("_pass_on", "all_gather_single", "reduce_scatter_single")
+    }
     for name, run in originals.items():
         setattr(overlap, name, watch(name.strip("_").replace("_single", ""), run))
     with Products():
@@ -143,7 +168,9 @@ def recorded() -> Iterator[list[str]]:
 def orders(group: dist.ProcessGroup) -> dict[str, list[str]]:
     """In which order products and exchanges begin and are waited for."""
     found = {}
-    entering, leaving = (problem(group, enters, 0, torch.device("cpu"), torch.float64) for enters in (True, False))
+    entering, leaving = (
+        problem(group, enters, 0, torch.device("cpu"), torch.float64) for enters in (True, False)
+    )
     with recorded() as found["enter"]:
         gather_product(entering.x.movedim(1, 0).contiguous(), entering.weight.t(), group, "ring")
     with recorded() as found["leave"]:
@@ -156,7 +183,8 @@ def orders(group: dist.ProcessGroup) -> dict[str, list[str]]:
 
 
 def recomputed(group: dist.ProcessGroup) -> list[str]:
-    """What the backward of a feed-forward exchanges that keeps every second product (selective) and makes the rest again."""
+    """What the backward of a feed-forward exchanges that keeps every second product (selective) and
+    makes the rest again."""
     run, given = Overlap(group, "ring"), problem(group, True, 0, torch.device("cpu"), torch.float64)
     x, weight = given.x.clone().requires_grad_(), given.weight.clone().requires_grad_()
 
@@ -170,7 +198,8 @@ def recomputed(group: dist.ProcessGroup) -> list[str]:
 
 
 def replace_symmetric_operations() -> None:
-    """Put torch's own plain form of them, made for devices without, where they lack a form for CPUs."""
+    """Put torch's own plain form of them, made for devices without, where they lack a form for
+    CPUs."""
     import torch.distributed._symmetric_memory as memory
 
     assert symmetric_products() is not None
@@ -188,7 +217,9 @@ def run(folder: Path) -> None:
     replace_symmetric_operations()
     found: dict[str, Any] = {kind: errors(groups, kind, cpu, torch.float64) for kind in KINDS}
     found |= {f"{kind}, bf16": errors(groups, kind, cpu, torch.float32) for kind in KINDS}
-    found["passes"] = {name: in_two_passes(whole, enters) for name, enters in (("enter", True), ("leave", False))}
+    found["passes"] = {
+        name: in_two_passes(whole, enters) for name, enters in (("enter", True), ("leave", False))
+    }
     found["orders"], found["recomputed"] = orders(whole), recomputed(whole)
     (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(found), "utf-8")
 
@@ -206,4 +237,8 @@ def run_on_gpus(folder: Path) -> None:
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     on_gpus = sys.argv[2:] == ["cuda"]
-    fork_ranks(2 if on_gpus else 4, target, (lambda: run_on_gpus(target)) if on_gpus else (lambda: run(target)))
+    fork_ranks(
+        2 if on_gpus else 4,
+        target,
+        (lambda: run_on_gpus(target)) if on_gpus else (lambda: run(target)),
+    )

@@ -1,4 +1,5 @@
-"""Programs that tests start: a fresh process each, which may then fork ranks (`tests.support.distributed.forks`)."""
+"""Programs that tests start: a fresh process each, which may then fork ranks
+(`tests.support.distributed.forks`)."""
 
 from __future__ import annotations
 
@@ -14,14 +15,20 @@ from tasks.runtime.code import ROOT
 
 
 def run_program(module: str, arguments: list[str], folder: Path, timeout_s: float = 200.0) -> None:
-    """Run `python -m module arguments`; fails the test with what it wrote when it fails or takes too long."""
+    """Run `python -m module arguments`; fails the test with what it wrote when it fails or takes
+    too long."""
     log = folder / "program.log"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", module, *arguments]
     try:
         with log.open("wb") as stream:
             done = subprocess.run(
-                command, env=environment, stdout=stream, stderr=subprocess.STDOUT, timeout=timeout_s, check=False
+                command,
+                env=environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+                check=False,
             )
     except subprocess.TimeoutExpired:
         pytest.fail(f"{module} hangs after {timeout_s:.0f} s:\n{log.read_text('utf-8')}")

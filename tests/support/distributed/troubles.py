@@ -1,7 +1,9 @@
-"""Four ranks in trouble: `python -m tests.support.distributed.troubles FOLDER` leaves what each found in `rank-N.json` of the folder.
+"""Four ranks in trouble: `python -m tests.support.distributed.troubles FOLDER` leaves what each
+found in `rank-N.json` of the folder.
 
-An overflow, a gradient that is no number on one rank alone, batches that the run goes back past, weights that are imported, a
-context rank without a target: under layouts that divide the work along every axis. And no step waits for the device.
+An overflow, a gradient that is no number on one rank alone, batches that the run goes back past,
+weights that are imported, a context rank without a target: under layouts that divide the work along
+every axis. And no step waits for the device.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ def run(folder: Path) -> None:
     (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(found), "utf-8")
 
 
-def trainer_of(parallel: ParallelConfig, folder: Path, dtype: Literal["fp32", "fp16"] = "fp32", **optim: Any) -> Trainer:
+def trainer_of(
+    parallel: ParallelConfig, folder: Path, dtype: Literal["fp32", "fp16"] = "fp32", **optim: Any
+) -> Trainer:
     """One with other settings of the optimizer."""
     problem = Problem(layers=layers_for(parallel), dtype=dtype)
     plain = exactness.optim_of
@@ -100,26 +104,35 @@ def overflow(parallel: ParallelConfig, folder: Path) -> list[tuple[float, float]
 
 
 def broken_rank(parallel: ParallelConfig, folder: Path) -> tuple[float, bool]:
-    """(reason to skip, whether weights or moments changed here) of a step whose gradient is broken on the last rank."""
+    """(reason to skip, whether weights or moments changed here) of a step whose gradient is broken
+    on the last rank."""
     trainer = trainer_of(parallel, folder)
     trainer.train_step(0, LR)
     before = {name: tensor.clone() for name, tensor in own_state(trainer).items()}
 
     def spoil(layout: Layout, loss: Tensor) -> Tensor:
         if dist.get_rank() == LAST:
-            gradient = next(weight.grad for weight in layout.model.parameters() if weight.grad is not None)
+            gradient = next(
+                weight.grad for weight in layout.model.parameters() if weight.grad is not None
+            )
             local(gradient).mul_(float("nan"))
         return loss
 
     with after_backward(spoil):
         reason = report_of(trainer, 1).reason
-    return reason, any(not torch.equal(tensor, before[name]) for name, tensor in own_state(trainer).items())
+    return reason, any(
+        not torch.equal(tensor, before[name]) for name, tensor in own_state(trainer).items()
+    )
 
 
 def own_state(trainer: Trainer) -> dict[str, Tensor]:
     """What this rank has of weights and moments."""
     state = collect_state(trainer.layout, trainer.optimizer)
-    return {name: local(tensor) for name, tensor in state.items() if name.startswith(("model.", "optimizer."))}
+    return {
+        name: local(tensor)
+        for name, tensor in state.items()
+        if name.startswith(("model.", "optimizer."))
+    }
 
 
 def go_back(parallel: ParallelConfig, folder: Path) -> Found:
@@ -129,7 +142,10 @@ def go_back(parallel: ParallelConfig, folder: Path) -> Found:
     made = trainer.batches
     trainer.batches = lambda index: (read.append(index), made(index))[1]  # type: ignore[func-returns-value]
     broken = lambda _, loss: loss * float("nan") if read[-1] in BROKEN_BATCHES else loss  # noqa: E731
-    with after_backward(broken), Checkpoints(folder / layout_name(parallel) / "points", trainer.ranks) as points:
+    with (
+        after_backward(broken),
+        Checkpoints(folder / layout_name(parallel) / "points", trainer.ranks) as points,
+    ):
         trainer.rollback = Rollback(GOING_BACK, points)
         trainer.run(0)
     return {"read": read, "events": event_rows(trainer.optimizer)}
@@ -140,16 +156,21 @@ def import_weights(parallel: ParallelConfig, folder: Path) -> bool:
     trainer = trainer_of(parallel, folder)
     generator = torch.Generator().manual_seed(5)
     single = Transformer(trainer.config.model).state_dict()
-    given = {name: torch.randn(weight.shape, generator=generator) for name, weight in single.items()}
+    given = {
+        name: torch.randn(weight.shape, generator=generator) for name, weight in single.items()
+    }
     if "head.weight" in given:
         given["head.weight"] = given["embedding.weight"]
     write_weights(trainer.layout, given)
     found = whole_weights(trainer.layout, trainer.ranks)
-    return all(torch.equal(given[name], weight) for name, weight in found.items()) and bool(found) == (dist.get_rank() == 0)
+    return all(torch.equal(given[name], weight) for name, weight in found.items()) and bool(
+        found
+    ) == (dist.get_rank() == 0)
 
 
 def without_targets(parallel: ParallelConfig, folder: Path) -> dict[str, float]:
-    """Differences from one process where the first half of the columns, all that some context ranks have, does not count."""
+    """Differences from one process where the first half of the columns, all that some context ranks
+    have, does not count."""
     plain = exactness.tokens_of
 
     def empty_columns(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -169,7 +190,8 @@ def without_targets(parallel: ParallelConfig, folder: Path) -> dict[str, float]:
 def watch(parallel: ParallelConfig, folder: Path, reads: bool = False) -> list[str]:
     """Where a run of four steps waits for the device; reads: a place of its own is put into a step.
 
-    Not in the very first: there the ranks of a pipeline tell each other, as objects, what shapes they send.
+    Not in the very first: there the ranks of a pipeline tell each other, as objects, what shapes
+    they send.
     """
     trainer = trainer_of(parallel, folder / "watched")
     batches = [Batch(*trainer.batches(step)) for step in range(trainer.config.train.num_steps)]  # type: ignore[arg-type]
@@ -178,16 +200,23 @@ def watch(parallel: ParallelConfig, folder: Path, reads: bool = False) -> list[s
     plain = lambda _, loss: loss  # noqa: E731
     trainer.train_step(0, LR)
     noted: list[str] = []
-    with pytest.MonkeyPatch.context() as patch, watched_runs(patch, noted), after_backward(read if reads else plain):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        watched_runs(patch, noted),
+        after_backward(read if reads else plain),
+    ):
         trainer.run(0)
     return noted
 
 
 @contextmanager
 def after_backward(change: Callable[[Layout, Tensor], Tensor]) -> Iterator[None]:
-    """Let something happen once all gradients of a step are there; it gets the layout and the loss of this rank."""
+    """Let something happen once all gradients of a step are there; it gets the layout and the loss
+    of this rank."""
     plain = step_module.accumulate_gradients
-    step_module.accumulate_gradients = lambda layout, *arguments: change(layout, plain(layout, *arguments))
+    step_module.accumulate_gradients = lambda layout, *arguments: change(
+        layout, plain(layout, *arguments)
+    )
     try:
         yield
     finally:

@@ -1,4 +1,5 @@
-"""Four ranks vote, stop and save: `python -m tests.support.distributed.votes FOLDER` leaves `rank-N.json` of each in the folder."""
+"""Four ranks vote, stop and save: `python -m tests.support.distributed.votes FOLDER` leaves
+`rank-N.json` of each in the folder."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ def main() -> None:
 
 def run(folder: Path) -> None:
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    found = {"answers": answers(ranks), "at_once": ranks.any(ranks.rank == 1), "stopped": stop(folder)}
+    found = {
+        "answers": answers(ranks),
+        "at_once": ranks.any(ranks.rank == 1),
+        "stopped": stop(folder),
+    }
     (folder / f"rank-{ranks.rank}.json").write_text(json.dumps(found), "utf-8")
 
 
@@ -48,7 +53,9 @@ def stop(folder: Path) -> str:
     """What a run of four steps says that is asked to stop on one rank."""
     parallel, asked = layout(WORLD, "ddp"), iter(range(1, 5))
     trainer = make_trainer(Problem(), parallel, 2, ranks_of(parallel), folder / "checkpoints")
-    trainer.should_stop = lambda: next(asked) == ASKED_TO_STOP_AT and trainer.ranks.rank == WORLD - 1
+    trainer.should_stop = lambda: (
+        next(asked) == ASKED_TO_STOP_AT and trainer.ranks.rank == WORLD - 1
+    )
     try:
         trainer.run(0)
     except Preempted as stopped:

@@ -1,9 +1,11 @@
-"""Kills what writes a run before each of its file-system calls: `python -m tests.support.engine.kill_moments FOLDER`.
+"""Kills what writes a run before each of its file-system calls: `python -m
+tests.support.engine.kill_moments FOLDER`.
 
-With a number behind it a whole run is killed, before one call in so many, and run again.
-For each scenario a child process does the work and is killed before call 1, another before call 2, and so on. The kill is that of
-a machine that loses power: files that were not synced lose half of their bytes. What remains is read again, and has to be one of
-the states that the scenario allows. `found.json` says, for each call, what remained.
+With a number behind it a whole run is killed, before one call in so many, and run again. For each
+scenario a child process does the work and is killed before call 1, another before call 2, and so
+on. The kill is that of a machine that loses power: files that were not synced lose half of their
+bytes. What remains is read again, and has to be one of the states that the scenario allows.
+`found.json` says, for each call, what remained.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ SKIPPING = dataclasses.replace(OPTIM, guard=GUARD)
 
 @dataclass
 class Moments:
-    """Counts the calls that change a folder, and dies before one of them. Only for a child: hooks stay to the end.
+    """Counts the calls that change a folder, and dies before one of them. Only for a child: hooks
+    stay to the end.
 
     die_before: number of the call, from 1; 0: none.
     """
@@ -69,10 +72,19 @@ class Moments:
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, mode, flags = arguments
-            if isinstance(path, (str, bytes, Path)) and (set(mode or "") & set("wax+") or flags & WRITING):
+            if isinstance(path, (str, bytes, Path)) and (
+                set(mode or "") & set("wax+") or flags & WRITING
+            ):
                 self.note("open", os.fsdecode(path))
         elif event in BY_NAME:
-            handle = next((a for a in arguments[1:] if isinstance(a, int) and a > 2 and event in ("os.remove", "os.rmdir")), None)
+            handle = next(
+                (
+                    a
+                    for a in arguments[1:]
+                    if isinstance(a, int) and a > 2 and event in ("os.remove", "os.rmdir")
+                ),
+                None,
+            )
             place = os.readlink(f"/proc/self/fd/{handle}") if handle is not None else ""
             self.note(event, os.path.join(place, os.fsdecode(arguments[0])))
 
@@ -93,7 +105,8 @@ class Moments:
 
 @dataclass(frozen=True)
 class Scenario:
-    """prepare: makes a folder. work: what is killed. check: what remained, in words, or raises AssertionError."""
+    """prepare: makes a folder. work: what is killed. check: what remained, in words, or raises
+    AssertionError."""
 
     prepare: Callable[[Path], None]
     work: Callable[[Path], object]
@@ -177,7 +190,9 @@ def exporting() -> Scenario:
             assert "has no config.json" in str(error), error
             found = "no model"
         else:
-            moves = [n for n in (1, 2) if same(model.state_dict(), state(n).layout.bare.state_dict())]
+            moves = [
+                n for n in (1, 2) if same(model.state_dict(), state(n).layout.bare.state_dict())
+            ]
             assert moves, "a model that is neither the one before nor the one after"
             found = f"model {moves[0]}"
         export(folder, 2)
@@ -191,8 +206,11 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in other)
 
 
-def killed_at_each_call(scenario: Scenario, folder: Path, every: int = 1) -> Iterator[tuple[str, str]]:
-    """(call, what remained) for a kill before each call of the work, or before one in `every`; then the calls."""
+def killed_at_each_call(
+    scenario: Scenario, folder: Path, every: int = 1
+) -> Iterator[tuple[str, str]]:
+    """(call, what remained) for a kill before each call of the work, or before one in `every`; then
+    the calls."""
     prepared, place, told = folder / "prepared", folder / "place", folder / "calls.json"
     prepared.mkdir(parents=True)
     scenario.prepare(prepared)
@@ -216,7 +234,8 @@ def verdict(scenario: Scenario, place: Path) -> str:
 
 
 def run_and_kill(work: Callable[[Path], object], place: Path, number: int, told: Path) -> bool:
-    """Work in a fork that dies before call `number`; whether it came to its end instead, and told its calls."""
+    """Work in a fork that dies before call `number`; whether it came to its end instead, and told
+    its calls."""
     child = os.fork()
     if child == 0:
         moments = Moments(place, number)
@@ -241,7 +260,9 @@ def whole_run(folder: Path) -> Scenario:
     config = run_config(folder, train={"num_steps": 8, "checkpoint_every": 2, "validate_every": 4})
     guard = GuardConfig(rollback_skips=2, rollback_window_steps=6, rollback_every_steps=3)
     config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, guard=guard))
-    step_module.accumulate_gradients = poisoned_accumulation(config, {4: float("nan"), 5: float("nan")})
+    step_module.accumulate_gradients = poisoned_accumulation(
+        config, {4: float("nan"), 5: float("nan")}
+    )
     whole, told = folder / "whole", folder / "whole.json"
     whole.mkdir()
     assert run_and_kill(lambda place: str(run_in(place, config)), whole, 0, told)
@@ -249,7 +270,9 @@ def whole_run(folder: Path) -> Scenario:
 
     def check(place: Path) -> str:
         assert run_and_kill(lambda place: str(run_in(place, config)), place, 0, told)
-        assert result_bytes(place) == expected, "other bytes than those of a run that was not killed"
+        assert result_bytes(place) == expected, (
+            "other bytes than those of a run that was not killed"
+        )
         return "finished"
 
     return Scenario(lambda place: None, lambda place: str(run_in(place, config)), check)
@@ -259,7 +282,11 @@ def main() -> None:
     folder = Path(sys.argv[1])
     if len(sys.argv) > 2:
         torch.set_num_threads(1)
-        found = {"run": list(killed_at_each_call(whole_run(folder), folder / "run", every=int(sys.argv[2])))}
+        found = {
+            "run": list(
+                killed_at_each_call(whole_run(folder), folder / "run", every=int(sys.argv[2]))
+            )
+        }
         (folder / "found.json").write_text(json.dumps(found, indent=1), "utf-8")
         return
     torch.set_num_threads(1)  # forks of a process with threads may hang
@@ -267,7 +294,9 @@ def main() -> None:
         "save the first": Scenario(
             lambda folder: (folder / "checkpoints").mkdir(),
             lambda folder: save(folder / "checkpoints", [1]),
-            lambda folder: resumes(folder / "checkpoints", {0: state(0).values(), 1: state(1).values()}),
+            lambda folder: resumes(
+                folder / "checkpoints", {0: state(0).values(), 1: state(1).values()}
+            ),
         ),
         "save and prune": saving(1, False, [1], 2),
         "save and keep the best": saving(1, True, [1, 2], 3),

@@ -1,4 +1,5 @@
-"""What lies in memory while a model runs, counted by storages: the first thing that a memory saving has to lower."""
+"""What lies in memory while a model runs, counted by storages: the first thing that a memory saving
+has to lower."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts tensors that operations make, but for those given: `now`, their `peak`, and the `largest` in elements."""
+    """Counts tensors that operations make, but for those given: `now`, their `peak`, and the
+    `largest` in elements."""
 
     def __init__(self, uncounted: Iterable[Tensor] = ()) -> None:
         super().__init__()
@@ -20,7 +22,9 @@ class LiveBytes(TorchDispatchMode):
         self.sizes: dict[StorageWeakRef, int] = {}
         self.peak = self.largest = 0
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = operation(*args, **(kwargs or {}))
         for tensor in (leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)):
             storage = tensor.untyped_storage()
@@ -33,5 +37,7 @@ class LiveBytes(TorchDispatchMode):
 
     @property
     def now(self) -> int:
-        self.sizes = {reference: size for reference, size in self.sizes.items() if not reference.expired()}
+        self.sizes = {
+            reference: size for reference, size in self.sizes.items() if not reference.expired()
+        }
         return sum(self.sizes.values())

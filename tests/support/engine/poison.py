@@ -16,8 +16,11 @@ from llm_core.training.train import build_loader
 
 
 def poisoned_accumulation(config: RunConfig, factors: dict[int, float]) -> Callable[..., Tensor]:
-    """`accumulate_gradients` that multiplies loss and gradients of the batches at these indices by a factor."""
-    loader = build_loader(config, open_shards(config.shards, "train"), Ranks(0, 1, torch.device("cpu")))
+    """`accumulate_gradients` that multiplies loss and gradients of the batches at these indices by
+    a factor."""
+    loader = build_loader(
+        config, open_shards(config.shards, "train"), Ranks(0, 1, torch.device("cpu"))
+    )
     batches = {index: loader.batch(index)[0] for index in factors}
     plain = step_module.accumulate_gradients
 

@@ -20,7 +20,8 @@ def write_split(
     sources: Sequence[str] = ("web",),
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """`shards` holds documents, which hold ids; documents take the sources in turn. metadata: what shards note besides."""
+    """`shards` holds documents, which hold ids; documents take the sources in turn. metadata: what
+    shards note besides."""
     number, noted = 0, dict(metadata or {})
     for k, documents in enumerate(shards):
         ids = [(number + i).to_bytes(16, "big") for i in range(len(documents))]
@@ -36,8 +37,18 @@ def write_split(
                 "continues": pa.array([False] * len(documents), pa.bool_()),
             }
         )
-        described = noted | {"split": split, "tokenizer_digest": "t", "config_digest": "c", "seed": str(seed), "eos_id": "0"}
-        described |= {"num_tokens": str(sum(map(len, documents))), "num_shards": str(len(shards)), "shard": str(k)}
+        described = noted | {
+            "split": split,
+            "tokenizer_digest": "t",
+            "config_digest": "c",
+            "seed": str(seed),
+            "eos_id": "0",
+        }
+        described |= {
+            "num_tokens": str(sum(map(len, documents))),
+            "num_shards": str(len(shards)),
+            "shard": str(k),
+        }
         described["tokens_digest"] = digest_tokens(batch["tokens"].flatten().to_numpy())
         batch = batch.replace_schema_metadata(described)
         with pa.ipc.new_file(folder / f"{split}-{k:05d}.arrow", batch.schema) as writer:

@@ -9,7 +9,12 @@ from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 
 
-def make_model(num_kv_heads: int = 2, dtype: torch.dtype = torch.float64, vocab_size: int = 61, tied: bool = True) -> Transformer:
+def make_model(
+    num_kv_heads: int = 2,
+    dtype: torch.dtype = torch.float64,
+    vocab_size: int = 61,
+    tied: bool = True,
+) -> Transformer:
     config = ModelConfig(
         vocab_size=vocab_size,
         dim=32,
@@ -30,4 +35,6 @@ def make_model(num_kv_heads: int = 2, dtype: torch.dtype = torch.float64, vocab_
 
 
 def random_ids(count: int, seed: int, vocab_size: int = 61) -> list[int]:
-    return torch.randint(0, vocab_size, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.randint(
+        0, vocab_size, (count,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()

@@ -21,7 +21,10 @@ ONE = torch.ones((), dtype=torch.float64)
 
 
 def make_optimizer(
-    kind: str = "adamw", dtype: torch.dtype = torch.float64, train_dtype: str = "fp32", **values: Any
+    kind: str = "adamw",
+    dtype: torch.dtype = torch.float64,
+    train_dtype: str = "fp32",
+    **values: Any,
 ) -> tuple[dict[str, Tensor], Optimizer, OptimConfig]:
     """(weights by name, optimizer, config); Muon iterates in the dtype of the weights."""
     values = {"lr": 1e-2, "clip_norm": 1e9, "muon": MuonConfig(dtype="fp32")} | values
@@ -36,7 +39,10 @@ def make_optimizer(
 def set_gradients(weights: dict[str, Tensor], seed: int, factor: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for weight in weights.values():
-        weight.grad = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight.dtype) * factor
+        weight.grad = (
+            torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight.dtype)
+            * factor
+        )
 
 
 def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -46,7 +52,8 @@ def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """To the bit."""
     return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(bits(one[name]), bits(other[name])) for name in one
+        one[name].dtype == other[name].dtype and torch.equal(bits(one[name]), bits(other[name]))
+        for name in one
     )
 
 

@@ -1,4 +1,5 @@
-"""Runs small enough for a test: a learnable stream of token ids, its shards on disk, and configs to match."""
+"""Runs small enough for a test: a learnable stream of token ids, its shards on disk, and configs to
+match."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ VOCAB_SIZE = 51
 """Odd on purpose: it divides by no number of processes."""
 
 MODEL = ModelConfig(
-    vocab_size=VOCAB_SIZE, dim=32, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=48, max_seq_len=64, tied_embeddings=True
+    vocab_size=VOCAB_SIZE,
+    dim=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    ffn_dim=48,
+    max_seq_len=64,
+    tied_embeddings=True,
 )
 OPTIM = OptimConfig(lr=3e-3, warmup_steps=3)
 TRAIN = TrainConfig(
@@ -49,9 +57,13 @@ def token_stream(length: int, seed: int) -> np.ndarray:
 
 
 def write_token_shards(
-    folder: Path, num_documents: int = 40, document_tokens: int = 60, sources: tuple[str, ...] = ("walk",)
+    folder: Path,
+    num_documents: int = 40,
+    document_tokens: int = 60,
+    sources: tuple[str, ...] = ("walk",),
 ) -> Path:
-    """A train and a validation split of one shard each, in the format that `llm_core.data.shards` reads; `sources` take turns."""
+    """A train and a validation split of one shard each, in the format that `llm_core.data.shards`
+    reads; `sources` take turns."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, split in enumerate(("train", "validation")):
         documents = [token_stream(document_tokens, 100 * seed + i) for i in range(num_documents)]
@@ -71,7 +83,9 @@ def write_token_shards(
         columns = {
             "tokens": pa.array(documents, pa.large_list(pa.uint16())),
             "id": pa.array([bytes([seed, i]) * 8 for i in range(num_documents)], pa.binary(16)),
-            "source": pa.array([sources[i % len(sources)] for i in range(num_documents)], pa.string()),
+            "source": pa.array(
+                [sources[i % len(sources)] for i in range(num_documents)], pa.string()
+            ),
             "language": pa.array(["und"] * num_documents, pa.string()),
             "num_bytes": pa.array([document_tokens] * num_documents, pa.int64()),
             "continues": pa.array([False] * num_documents, pa.bool_()),
@@ -90,7 +104,9 @@ def write_bytes_per_token(path: Path) -> Path:
     return path
 
 
-def run_config(folder: Path, *, train: dict[str, Any] | None = None, parallel: dict[str, Any] | None = None) -> RunConfig:
+def run_config(
+    folder: Path, *, train: dict[str, Any] | None = None, parallel: dict[str, Any] | None = None
+) -> RunConfig:
     """A run over fresh shards in `folder`, with overrides."""
     return RunConfig(
         model=MODEL,
@@ -108,10 +124,13 @@ def write_config(path: Path, config: RunConfig) -> Path:
 
 
 def result_bytes(workdir: Path) -> dict[str, bytes]:
-    """What a finished run leaves, by name; of the metrics what training did, without what happened to the run."""
+    """What a finished run leaves, by name; of the metrics what training did, without what happened
+    to the run."""
     found = {name: (workdir / name).read_bytes() for name in RESULT_FILES}
     lines = found["metrics.jsonl"].splitlines(keepends=True)
-    return found | {"metrics.jsonl": b"".join(line for line in lines if not is_of_run(json.loads(line)))}
+    return found | {
+        "metrics.jsonl": b"".join(line for line in lines if not is_of_run(json.loads(line)))
+    }
 
 
 def signal_when(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:

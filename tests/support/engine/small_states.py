@@ -25,7 +25,9 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 class Run:
     """A model and its optimizer that can be moved on without training."""
 
-    def __init__(self, dim: int = MODEL.dim, optim: OptimConfig = OPTIM, dtype: str = "fp32", **model: Any) -> None:
+    def __init__(
+        self, dim: int = MODEL.dim, optim: OptimConfig = OPTIM, dtype: str = "fp32", **model: Any
+    ) -> None:
         self.layout = Layout(Transformer(dataclasses.replace(MODEL, dim=dim, **model)))
         init_weights(self.layout.bare, 1)
         self.optimizer = build_optimizer(self.layout, optim, dtype)
@@ -44,7 +46,9 @@ class Run:
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(value, other[name]) for name, value in one.items()
+    )
 
 
 def damage(path: Path, how: str, place: float) -> None:

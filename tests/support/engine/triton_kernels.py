@@ -1,4 +1,5 @@
-"""Kernels in Triton under test: on a GPU as they are; on a CPU by Triton's interpreter, where the package is installed."""
+"""Kernels in Triton under test: on a GPU as they are; on a CPU by Triton's interpreter, where the
+package is installed."""
 
 from __future__ import annotations
 

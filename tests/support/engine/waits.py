@@ -1,4 +1,5 @@
-"""Watches that the host does not wait for the device: what refuses a read between two logged steps."""
+"""Watches that the host does not wait for the device: what refuses a read between two logged
+steps."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ WAITING: list[tuple[type, str]] = [
     (Checkpoints, "save"),
     (Vote, "settle"),
 ]
-"""What may wait: none of it is done in a step that neither logs, validates nor saves, but for votes, which hosts take alone."""
+"""What may wait: none of it is done in a step that neither logs, validates nor saves, but for
+votes, which hosts take alone."""
 
 
 class WaitedError(AssertionError):
@@ -37,7 +39,8 @@ class WaitedError(AssertionError):
 
 @dataclasses.dataclass
 class Watch:
-    """Refuses what would wait for a device, by the calls that do so; on a GPU torch itself tells what waits.
+    """Refuses what would wait for a device, by the calls that do so; on a GPU torch itself tells
+    what waits.
 
     noted: gets the places instead; a rank that raised would leave the others waiting for it.
     """
@@ -58,7 +61,9 @@ class Watch:
                 torch.cuda.set_sync_debug_mode("error" if before else "default")
 
     def refuse(self, name: str, arguments: Any) -> None:
-        by_mask = name == "index" and any(x is not None and x.dtype == torch.bool for x in arguments[1])
+        by_mask = name == "index" and any(
+            x is not None and x.dtype == torch.bool for x in arguments[1]
+        )
         if self.on and (name in READS or name in OPERATORS or by_mask):
             if self.noted is None:
                 raise WaitedError(f"{name} between two logged steps")
@@ -67,7 +72,11 @@ class Watch:
 
 def _caller() -> str:
     """The innermost place of the engine that is on its way."""
-    ours = [frame for frame in traceback.extract_stack() if "/llm_core/" in frame.filename and "/tests/" not in frame.filename]
+    ours = [
+        frame
+        for frame in traceback.extract_stack()
+        if "/llm_core/" in frame.filename and "/tests/" not in frame.filename
+    ]
     return f"{ours[-1].filename}:{ours[-1].lineno}" if ours else "not in the engine"
 
 
@@ -76,7 +85,9 @@ class WatchMethods(TorchFunctionMode):
         super().__init__()
         self._watch = watch
 
-    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if (name := getattr(function, "__name__", "")) in READS:
             self._watch.refuse(name, args)
         return function(*args, **(kwargs or {}))
@@ -87,7 +98,9 @@ class WatchOperators(TorchDispatchMode):
         super().__init__()
         self._watch = watch
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self._watch.refuse(function.overloadpacket.__name__, args)
         return function(*args, **(kwargs or {}))
 

@@ -16,7 +16,12 @@ from tasks.runtime.artifact import ArtifactMismatch
 
 def test_damaged_table_is_named_in_one_line(tmp_path: Path) -> None:
     file, rng = tmp_path / "part.parquet", random.Random(0)
-    write_table(pa.table({"id": [b"%d" % i for i in range(99)], "text": [f"text {i}" * 9 for i in range(99)]}), file)
+    write_table(
+        pa.table(
+            {"id": [b"%d" % i for i in range(99)], "text": [f"text {i}" * 9 for i in range(99)]}
+        ),
+        file,
+    )
     data = file.read_bytes()
     for begin in range(0, len(data), len(data) // 12):
         zeroed = data[:begin] + bytes(len(data) // 12) + data[begin + len(data) // 12 :]

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from tasks.corpus.score_cuts import WHOLE, cut_keeping, cuts_keeping, passing
 
-VALUES = st.lists(st.one_of(st.just(math.nan), st.integers(0, 20).map(float)), max_size=60).map(np.array)
+VALUES = st.lists(st.one_of(st.just(math.nan), st.integers(0, 20).map(float)), max_size=60).map(
+    np.array
+)
 
 
 @pytest.mark.parametrize("best", ["high", "low"])
 @given(VALUES, st.floats(0.01, 1))
-def test_at_least_the_share_passes_and_no_more_than_ties_force(best, values: np.ndarray, frac: float) -> None:
+def test_at_least_the_share_passes_and_no_more_than_ties_force(
+    best, values: np.ndarray, frac: float
+) -> None:
     scored = values[~np.isnan(values)] if len(values) else values
     cut = cut_keeping(np.asarray(values, float), frac, best)
     assert (cut is None) == (len(scored) == 0)
@@ -39,4 +43,6 @@ def test_each_group_is_cut_for_itself_and_what_has_no_score_passes() -> None:
     assert passing(values, groups, cuts, "low").tolist() == [True, True, False, False] * 2 + [True]
     assert cuts_keeping(values, None, 0.5, "high") == {WHOLE: 10.0}
     assert passing(values, None, {WHOLE: 10.0}, "high").sum() == 5
-    assert passing(values, np.array(["c"] * 9, object), cuts, "high").all(), "a group without a cut is not judged"
+    assert passing(values, np.array(["c"] * 9, object), cuts, "high").all(), (
+        "a group without a cut is not judged"
+    )

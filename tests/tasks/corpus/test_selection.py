@@ -11,7 +11,9 @@ from tasks.corpus.selection import COLUMNS, check_condition, chosen_rows
 
 def documents(**columns: list[str | None]) -> pa.Table:
     size = max(map(len, columns.values()))
-    return pa.table({name: pa.array(columns.get(name, [None] * size), pa.string()) for name in COLUMNS})
+    return pa.table(
+        {name: pa.array(columns.get(name, [None] * size), pa.string()) for name in COLUMNS}
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,9 @@ def test_a_condition_chooses_rows_and_null_does_not(condition: str, chosen: list
 def test_what_is_no_function_of_one_document_is_refused(condition: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as refused:
         check_condition("scores.classifiers.good.positives", condition)
-    assert str(refused.value).startswith("scores.classifiers.good.positives") and "\n" not in str(refused.value)
+    assert str(refused.value).startswith("scores.classifiers.good.positives") and "\n" not in str(
+        refused.value
+    )
 
 
 def test_a_condition_that_fails_on_a_row_names_the_condition_and_no_text() -> None:

@@ -24,7 +24,9 @@ def test_bootstrap_error_of_a_ratio_is_that_of_the_delta_method() -> None:
     bits = size * rng.normal(2.0, 0.3, 500)
     residual = bits - bits.sum() / size.sum() * size
     analytic = math.sqrt((residual**2).sum()) / size.sum()
-    assert ratio_bootstrap(bits, size, 4000, seed=2).standard_error == pytest.approx(analytic, rel=0.08)
+    assert ratio_bootstrap(bits, size, 4000, seed=2).standard_error == pytest.approx(
+        analytic, rel=0.08
+    )
 
 
 def test_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
@@ -47,7 +49,12 @@ def test_interval_depends_on_the_seed_alone() -> None:
 
 def test_one_observation_has_a_value_and_no_interval() -> None:
     interval = ratio_bootstrap(np.array([6.0]), np.array([3.0]), 100, seed=0)
-    assert (interval.value, interval.low, interval.high, interval.standard_error) == (2.0, None, None, None)
+    assert (interval.value, interval.low, interval.high, interval.standard_error) == (
+        2.0,
+        None,
+        None,
+        None,
+    )
 
 
 def test_no_observations_and_empty_documents_are_refused() -> None:
@@ -61,7 +68,9 @@ SCORES = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=25)
 
 
 @given(SCORES, SCORES)
-def test_roc_area_is_the_share_of_pairs_in_order(positives: list[float], negatives: list[float]) -> None:
+def test_roc_area_is_the_share_of_pairs_in_order(
+    positives: list[float], negatives: list[float]
+) -> None:
     pairs = [(p > n) + 0.5 * (p == n) for p in positives for n in negatives]
     found = roc_auc(np.array(positives), np.array(negatives))
     assert found.value == pytest.approx(np.mean(pairs))

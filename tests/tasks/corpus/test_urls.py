@@ -55,14 +55,29 @@ def test_tracking_parameters_are_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "no url", "/path", "mailto:a@example.org", "http://", "http://a.org:port/", "http://[1/", "http://./"]
+    "url",
+    [
+        "",
+        "no url",
+        "/path",
+        "mailto:a@example.org",
+        "http://",
+        "http://a.org:port/",
+        "http://[1/",
+        "http://./",
+    ],
 )
 def test_what_is_no_url_is_like_nothing(url: str) -> None:
     assert normalise_url(url) is None
     assert url_keys([url, None, url]) == [None] * 3
 
 
-@given(st.text() | st.from_regex(r"https?://[a-zA-Z.%]{1,9}(:\d{1,5})?(/[a-z%0-9A-F]{0,6}){0,3}(\?[a-z&=%]{0,9})?(#.)?"))
+@given(
+    st.text()
+    | st.from_regex(
+        r"https?://[a-zA-Z.%]{1,9}(:\d{1,5})?(/[a-z%0-9A-F]{0,6}){0,3}(\?[a-z&=%]{0,9})?(#.)?"
+    )
+)
 def test_the_normal_form_is_its_own_normal_form(url: str) -> None:
     normal = normalise_url(url, TRACKING)
     if normal is not None:

@@ -24,8 +24,19 @@ from tasks.runtime.artifact import digest_file
 from tasks.runtime.parts import Part, PartResult, PartRunner, thread_executor
 from tests.support.data.dedup_runs import kept, named, run, words
 
-SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string()), ("replacement", pa.string())]))
-PARAGRAPHS = DedupConfig(method="exact", survivor=("date", "id"), cuts=CutsConfig(pieces="paragraph", min_piece_units=3))
+SPANS = pa.list_(
+    pa.struct(
+        [
+            ("start", pa.int64()),
+            ("end", pa.int64()),
+            ("type", pa.string()),
+            ("replacement", pa.string()),
+        ]
+    )
+)
+PARAGRAPHS = DedupConfig(
+    method="exact", survivor=("date", "id"), cuts=CutsConfig(pieces="paragraph", min_piece_units=3)
+)
 LINES = replace(PARAGRAPHS, cuts=CutsConfig(pieces="line", min_piece_units=3))
 RUNS = replace(PARAGRAPHS, cuts=CutsConfig(substring_units=20))
 
@@ -36,7 +47,8 @@ def dated(texts: list[str]) -> list[dict]:
 
 
 def remaining(documents: list[dict], rows: dict[str, dict]) -> dict[str, str]:
-    """What is left of each kept document; checks that cuts are ordered, disjoint and on character borders."""
+    """What is left of each kept document; checks that cuts are ordered, disjoint and on character
+    borders."""
     left = {}
     for document in documents:
         row, data = rows[document["name"]], document["text"].encode("utf-8")
@@ -62,11 +74,16 @@ def test_a_paragraph_stays_once(tmp_path: Path) -> None:
     assert remaining(dated(texts), rows) == {"d0": texts[0], "d1": "Own text of b.\n\nThe end of b"}
     assert [c["reason"] for c in rows["d1"]["cuts"]] == ["REPEATED_PARAGRAPH"]
     assert artifact.counters["cut_documents"] == 1 and artifact.counters["cut_bytes"] == 29
-    assert artifact.metrics["cuts"] == {"REPEATED_PARAGRAPH": {"cuts": 1, "bytes": 29, "documents": 1}}
+    assert artifact.metrics["cuts"] == {
+        "REPEATED_PARAGRAPH": {"cuts": 1, "bytes": 29, "documents": 1}
+    }
 
 
 def test_a_line_stays_once_and_short_lines_stay_always(tmp_path: Path) -> None:
-    texts = ["one two three\nAmen\nalpha beta gamma\n", "é\nalpha beta gamma\nAmen\nalpha beta  gamma\nnew line of text"]
+    texts = [
+        "one two three\nAmen\nalpha beta gamma\n",
+        "é\nalpha beta gamma\nAmen\nalpha beta  gamma\nnew line of text",
+    ]
     _, rows = run(tmp_path, dated(texts), LINES)
     assert remaining(dated(texts), rows)["d1"] == "é\nAmen\nnew line of text"
 
@@ -86,7 +103,11 @@ def test_a_document_with_nothing_left_is_dropped(tmp_path: Path) -> None:
 
 def test_a_document_that_goes_cuts_nothing_out_of_others(tmp_path: Path) -> None:
     body = words(1, 60)
-    texts = [" ".join(body), " ".join([*body[:59], "other"]) + "\n\nfour five six seven", "four five six seven\n\nown text of d2"]
+    texts = [
+        " ".join(body),
+        " ".join([*body[:59], "other"]) + "\n\nfour five six seven",
+        "four five six seven\n\nown text of d2",
+    ]
     config = replace(PARAGRAPHS, method="minhash")
     _, rows = run(tmp_path, dated(texts), config)
     assert rows["d1"]["reason"] == "NEAR_DUPLICATE"
@@ -112,11 +133,18 @@ def lines_by_definition(texts: list[str], min_units: int) -> list[str]:
 def repetitive_texts(seed: int, separator: str) -> list[str]:
     rng = random.Random(seed)
     lines = [" ".join(words(rng.getrandbits(30), rng.randint(1, 6))) for _ in range(12)]
-    return [separator.join(rng.choice(lines) for _ in range(rng.randint(1, 8))) for _ in range(rng.randint(2, 12))]
+    return [
+        separator.join(rng.choice(lines) for _ in range(rng.randint(1, 8)))
+        for _ in range(rng.randint(2, 12))
+    ]
 
 
-@pytest.mark.parametrize("config", [LINES, replace(PARAGRAPHS, cuts=replace(PARAGRAPHS.cuts, min_piece_units=3))])
-def test_cuts_are_those_of_the_definition(tmp_path_factory: pytest.TempPathFactory, config: DedupConfig) -> None:
+@pytest.mark.parametrize(
+    "config", [LINES, replace(PARAGRAPHS, cuts=replace(PARAGRAPHS.cuts, min_piece_units=3))]
+)
+def test_cuts_are_those_of_the_definition(
+    tmp_path_factory: pytest.TempPathFactory, config: DedupConfig
+) -> None:
     separator = "\n" if config is LINES else "\n\n"
 
     @settings(deadline=None, max_examples=12, database=None)
@@ -133,7 +161,8 @@ def test_cuts_are_those_of_the_definition(tmp_path_factory: pytest.TempPathFacto
 
 
 def runs_by_definition(texts: list[list[str]], size: int) -> list[list[bool]]:
-    """Which words are cut: those in a window that equals an earlier one, a whole window before or in an earlier text."""
+    """Which words are cut: those in a window that equals an earlier one, a whole window before or
+    in an earlier text."""
     first: dict[tuple[str, ...], tuple[int, int]] = {}
     cut = [[False] * len(text) for text in texts]
     for number, text in enumerate(texts):
@@ -154,22 +183,32 @@ def test_runs_are_those_of_the_definition(tmp_path_factory: pytest.TempPathFacto
         blocks.append(["a"] * 70)
         texts = []
         for _ in range(rng.randint(2, 6)):
-            chosen = [rng.choice(blocks) if rng.random() < 0.7 else [rng.choice(known)] * 2 for _ in range(rng.randint(1, 6))]
+            chosen = [
+                rng.choice(blocks) if rng.random() < 0.7 else [rng.choice(known)] * 2
+                for _ in range(rng.randint(1, 6))
+            ]
             texts.append([word for block in chosen for word in block])
         texts = [list(t) for t in dict.fromkeys(map(tuple, texts))]
         documents = dated([" ".join(text) for text in texts])
         _, rows = run(tmp_path_factory.mktemp("case"), documents, RUNS, num_parts=2)
         left = remaining(documents, rows)
         for i, cut in enumerate(runs_by_definition(texts, 20)):
-            assert left.get(f"d{i}", "").split() == [word for word, gone in zip(texts[i], cut, strict=True) if not gone]
+            assert left.get(f"d{i}", "").split() == [
+                word for word, gone in zip(texts[i], cut, strict=True) if not gone
+            ]
 
     check()
 
 
 def test_runs_take_what_pieces_leave(tmp_path: Path) -> None:
     one, two = words(1, 30), words(2, 30)
-    texts = [" ".join(one) + "\n\n" + " ".join(two), "start " + " ".join(one) + "\n\n" + " ".join(two) + "\n\nend of it all"]
-    config = replace(PARAGRAPHS, cuts=CutsConfig(pieces="paragraph", min_piece_units=3, substring_units=20))
+    texts = [
+        " ".join(one) + "\n\n" + " ".join(two),
+        "start " + " ".join(one) + "\n\n" + " ".join(two) + "\n\nend of it all",
+    ]
+    config = replace(
+        PARAGRAPHS, cuts=CutsConfig(pieces="paragraph", min_piece_units=3, substring_units=20)
+    )
     artifact, rows = run(tmp_path, dated(texts), config)
     assert remaining(dated(texts), rows)["d1"].split() == ["start", "end", "of", "it", "all"]
     assert [c["reason"] for c in rows["d1"]["cuts"]] == ["REPEATED_SUBSTRING", "REPEATED_PARAGRAPH"]
@@ -177,7 +216,9 @@ def test_runs_take_what_pieces_leave(tmp_path: Path) -> None:
 
 
 def test_documents_are_written_without_their_cuts(tmp_path: Path) -> None:
-    documents = dated(list(dict.fromkeys(t for seed in range(5) for t in repetitive_texts(seed, "\n\n"))))
+    documents = dated(
+        list(dict.fromkeys(t for seed in range(5) for t in repetitive_texts(seed, "\n\n")))
+    )
     config = replace(PARAGRAPHS, cuts=replace(PARAGRAPHS.cuts, substring_units=20))
     artifact, rows = run(tmp_path, documents, config)
     sidecar = read_table(artifact.file("part-00000.parquet"))
@@ -186,11 +227,20 @@ def test_documents_are_written_without_their_cuts(tmp_path: Path) -> None:
     edited, _ = edit_texts(texts, collect_edits(sidecar["cuts"], none, none), "dedup sidecar")
     left = remaining(documents, rows)
     assert any(row["cuts"] for row in rows.values())
-    assert {d["name"]: text for d, text in zip(documents, edited.to_pylist(), strict=True) if d["name"] in left} == left
+    assert {
+        d["name"]: text
+        for d, text in zip(documents, edited.to_pylist(), strict=True)
+        if d["name"] in left
+    } == left
 
 
 @settings(max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 9), st.booleans()), max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 9), st.booleans()),
+        max_size=12,
+    )
+)
 def test_merged_cuts_hold_the_same_bytes_once(ranges: list[tuple[int, int, int, bool]]) -> None:
     taken: dict[bool, set[tuple[int, int]]] = {False: set(), True: set()}
     given_ranges = []
@@ -201,15 +251,23 @@ def test_merged_cuts_hold_the_same_bytes_once(ranges: list[tuple[int, int, int, 
             given_ranges.append((document, start, start + size, 2 if is_run else 1))
     columns = np.array(given_ranges, np.int64).reshape(-1, 4).T
     document, start, end, reason = disjoint(*columns)
-    found = [(d, i, r) for d, s, e, r in zip(document, start, end, reason, strict=True) for i in range(s, e)]
+    found = [
+        (d, i, r)
+        for d, s, e, r in zip(document, start, end, reason, strict=True)
+        for i in range(s, e)
+    ]
     assert len({(d, i) for d, i, _ in found}) == len(found)
     assert {(d, i) for d, i, _ in found} == taken[False] | taken[True]
     assert all((r == 1) == ((d, i) in taken[False]) for d, i, r in found)
-    assert [(d, s) for d, s in zip(document, start, strict=True)] == sorted(zip(document, start, strict=True))
+    assert [(d, s) for d, s in zip(document, start, strict=True)] == sorted(
+        zip(document, start, strict=True)
+    )
 
 
 def test_the_filter_cuts_what_sorting_cuts(tmp_path: Path) -> None:
-    documents = dated(list(dict.fromkeys(t for seed in range(40) for t in repetitive_texts(seed % 7, "\n"))))
+    documents = dated(
+        list(dict.fromkeys(t for seed in range(40) for t in repetitive_texts(seed % 7, "\n")))
+    )
     _, exact = run(tmp_path / "exact", documents, LINES, num_parts=3)
     bloom = replace(LINES, cuts=replace(LINES.cuts, piece_memory="bloom", bloom_error=1e-9))
     _, rows = run(tmp_path / "bloom", documents, bloom, num_parts=2)
@@ -217,11 +275,15 @@ def test_the_filter_cuts_what_sorting_cuts(tmp_path: Path) -> None:
 
 
 def test_cuts_that_a_filter_makes_by_mistake_are_told(tmp_path: Path) -> None:
-    documents = dated(["\n".join(" ".join(words(20 * i + j, 3)) for j in range(20)) for i in range(60)])
+    documents = dated(
+        ["\n".join(" ".join(words(20 * i + j, 3)) for j in range(20)) for i in range(60)]
+    )
     artifact, _ = run(tmp_path / "exact", documents, LINES)
     assert artifact.metrics["expected_false_cuts"] == 0
     artifact, rows = run(
-        tmp_path / "bloom", documents, replace(LINES, cuts=replace(LINES.cuts, piece_memory="bloom", bloom_error=0.01))
+        tmp_path / "bloom",
+        documents,
+        replace(LINES, cuts=replace(LINES.cuts, piece_memory="bloom", bloom_error=0.01)),
     )
     assert 0.1 < artifact.metrics["expected_false_cuts"] < 0.01 * 1200
     assert sum(len(row["cuts"]) for row in rows.values()) < 12
@@ -231,7 +293,8 @@ def test_cuts_that_a_filter_makes_by_mistake_are_told(tmp_path: Path) -> None:
 def test_memory_is_what_the_filter_or_sorting_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: Any, most: float
 ) -> None:
-    """Bytes by which another piece raises the peak; spans, keys and cuts of ten pieces a document are on disk."""
+    """Bytes by which another piece raises the peak; spans, keys and cuts of ten pieces a document
+    are on disk."""
     monkeypatch.setattr(repeated_pieces, "_PIECES_AT_ONCE", 1 << 12)
     config = CutsConfig(pieces="line", piece_memory=memory)
 
@@ -239,14 +302,22 @@ def test_memory_is_what_the_filter_or_sorting_needs(
         folder = tmp_path / f"{num_documents}"
         folder.mkdir()
         pieces = np.arange(10 * num_documents)
-        np.save(folder / "keys.npy", np.random.default_rng(0).integers(0, 1 << 64, (len(pieces), 2), dtype=np.uint64))
-        np.save(folder / "spans.npy", np.stack([pieces // 10, pieces % 10 * 50, pieces % 10 * 50 + 50], axis=1))
+        np.save(
+            folder / "keys.npy",
+            np.random.default_rng(0).integers(0, 1 << 64, (len(pieces), 2), dtype=np.uint64),
+        )
+        np.save(
+            folder / "spans.npy",
+            np.stack([pieces // 10, pieces % 10 * 50, pieces % 10 * 50 + 50], axis=1),
+        )
         np.save(folder / "firsts.npy", np.arange(num_documents + 1) * 10)
         part, made = Part("p", "p", {}), PartResult("p", folder, {"pieces": len(pieces)})
         owners, earlier = [np.arange(num_documents)], np.zeros((0, 2), np.uint64)
         if traced:
             tracemalloc.start()
-        found = repeated_pieces.find_repeated_pieces([part], owners, earlier, config, lambda *_: [made], tmp_path)
+        found = repeated_pieces.find_repeated_pieces(
+            [part], owners, earlier, config, lambda *_: [made], tmp_path
+        )
         _, highest = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert len(found.document) == len(found.keys) == 0
@@ -257,14 +328,26 @@ def test_memory_is_what_the_filter_or_sorting_needs(
 
 
 @pytest.mark.parametrize("config", [LINES, RUNS], ids=["lines", "runs"])
-def test_order_layout_and_workers_do_not_change_the_cuts(tmp_path: Path, config: DedupConfig) -> None:
+def test_order_layout_and_workers_do_not_change_the_cuts(
+    tmp_path: Path, config: DedupConfig
+) -> None:
     rng = random.Random(5)
     blocks = [" ".join(words(i, rng.randint(4, 60))) for i in range(20)]
-    documents = dated(list(dict.fromkeys("\n".join(rng.sample(blocks, rng.randint(1, 6))) for _ in range(60))))
+    documents = dated(
+        list(dict.fromkeys("\n".join(rng.sample(blocks, rng.randint(1, 6))) for _ in range(60)))
+    )
     first, expected = run(tmp_path / "first", documents, config, num_parts=4)
     assert any(row["cuts"] for row in expected.values())
-    threads, _ = run(tmp_path / "threads", documents, config, num_parts=4, run_parts=PartRunner(make_executor=thread_executor(3)))
-    assert [digest_file(f) for f in threads.files("*.parquet")] == [digest_file(f) for f in first.files("*.parquet")]
+    threads, _ = run(
+        tmp_path / "threads",
+        documents,
+        config,
+        num_parts=4,
+        run_parts=PartRunner(make_executor=thread_executor(3)),
+    )
+    assert [digest_file(f) for f in threads.files("*.parquet")] == [
+        digest_file(f) for f in first.files("*.parquet")
+    ]
     shuffled = random.Random(1).sample(documents, len(documents))
     assert run(tmp_path / "shuffled", shuffled, config, num_parts=7)[1] == expected
 
@@ -277,7 +360,9 @@ def test_a_second_pass_over_what_is_left_cuts_no_whole_piece(
     @given(st.integers(0, 1 << 30), st.integers(1, 6))
     def check(seed: int, count: int) -> None:
         tmp_path = tmp_path_factory.mktemp("case")
-        documents = dated(list(dict.fromkeys(t for i in range(count) for t in repetitive_texts(seed + i, "\n\n"))))
+        documents = dated(
+            list(dict.fromkeys(t for i in range(count) for t in repetitive_texts(seed + i, "\n\n")))
+        )
         _, rows = run(tmp_path / "first", documents, config)
         left = remaining(documents, rows)
         again = [d | {"text": left[d["name"]]} for d in documents if d["name"] in left]
@@ -296,7 +381,10 @@ def test_a_second_pass_over_what_is_left_cuts_no_whole_piece(
         ({"cuts": {"substring_units": 5}}, r"substring_units \(5\) must be 0, or from 20"),
         ({"cuts": {"pieces": "word"}}, "not a choice"),
         ({"cuts": {"substring_units": 50}, "keep_index": True}, "needs the texts of all documents"),
-        ({"cuts": {"pieces": "line", "piece_memory": "bloom"}, "keep_index": True}, "bloom.* keep_index=false"),
+        (
+            {"cuts": {"pieces": "line", "piece_memory": "bloom"}, "keep_index": True},
+            "bloom.* keep_index=false",
+        ),
         ({"tracking_parameters": ["a*b"]}, "names with `\\*` at the end only"),
         ({"source_priority": ["wiki"]}, "has the rule source_priority if and only if"),
         ({"survivor": ["quality", "id"]}, "quality_column"),

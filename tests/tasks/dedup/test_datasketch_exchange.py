@@ -1,4 +1,5 @@
-"""A signature means the same here and in datasketch, and datasketch finds the candidates we find."""
+"""A signature means the same here and in datasketch, and datasketch finds the candidates we
+find."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.datasketch_exchange import exported_signatures, from_datasketch, shingle_hashes, to_datasketch
+from tasks.dedup.datasketch_exchange import (
+    exported_signatures,
+    from_datasketch,
+    shingle_hashes,
+    to_datasketch,
+)
 from tasks.kernels.dedup.banding import band_table, candidate_pairs
 from tests.support.data.dedup_runs import document_id, mixed_corpus, run
 
@@ -56,10 +62,16 @@ def test_datasketch_finds_the_same_candidates(banding: tuple[int, int]) -> None:
         minhash.update_batch(hashes.tolist())
         rows.append(from_datasketch(minhash, 112, 1))
         lsh.insert(number, minhash)
-    theirs = {pair for i, row in enumerate(rows) for pair in itertools.product([i], lsh.query(to_datasketch(row, 1)))}
+    theirs = {
+        pair
+        for i, row in enumerate(rows)
+        for pair in itertools.product([i], lsh.query(to_datasketch(row, 1)))
+    }
     ours = candidate_pairs(band_table(np.array(rows), [banding]), full_bucket=len(rows))
     assert len(ours) > 20
-    assert {(int(p) >> 32, int(p) & 0xFFFFFFFF) for p in ours} == {(a, b) for a, b in theirs if a < b}
+    assert {(int(p) >> 32, int(p) & 0xFFFFFFFF) for p in ours} == {
+        (a, b) for a, b in theirs if a < b
+    }
 
 
 def test_signatures_that_mean_something_else_are_refused(tmp_path: Path) -> None:

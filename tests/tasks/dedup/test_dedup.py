@@ -31,11 +31,20 @@ from tests.support.data.dedup_runs import (
     words,
 )
 
-# --- what goes and what stays -----------------------------------------------------------------------
+# --- what goes and what stays
+# -----------------------------------------------------------------------
 
 
 def test_short_documents_collapse_only_when_equal(tmp_path: Path) -> None:
-    texts = ["one two three four"] * 3 + ["one two three five", "C", "C++", "c", "!!!", "!!!", "???"]
+    texts = ["one two three four"] * 3 + [
+        "one two three five",
+        "C",
+        "C++",
+        "c",
+        "!!!",
+        "!!!",
+        "???",
+    ]
     _, rows = run(tmp_path, named(texts))
     assert len(kept(rows)) == 6  # each text once; C and c are equal but for case, C++ is not
     assert len({rows[f"d{i}"]["cluster_id"] for i in range(3)}) == 1
@@ -61,7 +70,9 @@ def test_documents_from_one_template_with_bodies_of_their_own_all_stay(tmp_path:
 def test_a_chain_of_edits_does_not_collapse_into_its_first_link(tmp_path: Path) -> None:
     text = words(1, 200)
     versions = []
-    for step in range(30):  # each differs a little from the one before, the last has nothing of the first
+    for step in range(
+        30
+    ):  # each differs a little from the one before, the last has nothing of the first
         versions.append(" ".join(text))
         text[step * 6 : step * 6 + 6] = words(100 + step, 6)
     _, rows = run(tmp_path, named(versions))
@@ -69,11 +80,16 @@ def test_a_chain_of_edits_does_not_collapse_into_its_first_link(tmp_path: Path) 
     text_of = {d["name"]: d["text"] for d in named(versions)}
     assert 3 <= len(kept(rows)) < 30
     for name, row in rows.items():
-        assert name in kept(rows) or similarity(text_of[name], text_of[by_id[row["cluster_id"]]]) >= 0.8
+        assert (
+            name in kept(rows)
+            or similarity(text_of[name], text_of[by_id[row["cluster_id"]]]) >= 0.8
+        )
     assert len({row["family_id"] for row in rows.values()}) == 1
 
 
-def test_near_duplicates_follow_exact_similarity_in_every_case(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_near_duplicates_follow_exact_similarity_in_every_case(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     @settings(deadline=None, max_examples=25, database=None)
     @given(st.integers(0, 1 << 30), st.integers(2, 25), st.sampled_from([0.6, 0.8, 0.9]))
     def check(seed: int, count: int, threshold: float) -> None:
@@ -91,23 +107,35 @@ def test_near_duplicates_follow_exact_similarity_in_every_case(tmp_path_factory:
         text_of = {d["name"]: d["text"] for d in named(texts)}
         pairs = near_pairs(artifact)
         for (a, b), row in pairs.items():
-            assert row["jaccard"] == similarity(text_of[names[a]], text_of[names[b]]) >= config.family_threshold
+            assert (
+                row["jaccard"]
+                == similarity(text_of[names[a]], text_of[names[b]])
+                >= config.family_threshold
+            )
         for name, row in rows.items():
             head = names[row["cluster_id"]]
             assert rows[head]["kept"] and rows[head]["cluster_id"] == row["cluster_id"]
             assert rows[head]["family_id"] == row["family_id"]
-            assert row["cluster_size"] == sum(r["cluster_id"] == row["cluster_id"] for r in rows.values())
+            assert row["cluster_size"] == sum(
+                r["cluster_id"] == row["cluster_id"] for r in rows.values()
+            )
             if row["reason"] == "NEAR_DUPLICATE":
                 assert similarity(text_of[name], text_of[head]) >= threshold
                 assert pairs[row["cluster_id"], row["id"]]["removed"]
             elif row["reason"] == "EXACT_DUPLICATE":
-                copies = [n for n in rows if text_of[n] == text_of[name] and rows[n]["reason"] != "EXACT_DUPLICATE"]
+                copies = [
+                    n
+                    for n in rows
+                    if text_of[n] == text_of[name] and rows[n]["reason"] != "EXACT_DUPLICATE"
+                ]
                 assert len(copies) == 1 and rows[copies[0]]["cluster_id"] == row["cluster_id"]
             else:
                 assert row["kept"] and head == name
         stay = sorted(kept(rows))
         assert len({text_of[n] for n in stay}) == len(stay)
-        assert sum(r["removed"] for r in pairs.values()) == artifact.counters["dropped"].get("NEAR_DUPLICATE", 0)
+        assert sum(r["removed"] for r in pairs.values()) == artifact.counters["dropped"].get(
+            "NEAR_DUPLICATE", 0
+        )
 
     check()
 
@@ -139,13 +167,16 @@ def test_only_documents_that_quality_kept_take_part(tmp_path: Path) -> None:
 
 def test_exact_method_leaves_near_duplicates(tmp_path: Path) -> None:
     text = " ".join(words(3, 50))
-    artifact, rows = run(tmp_path, named([text, text.upper(), text + " more"]), DedupConfig(method="exact"))
+    artifact, rows = run(
+        tmp_path, named([text, text.upper(), text + " more"]), DedupConfig(method="exact")
+    )
     assert len(kept(rows)) == 2
     assert near_pairs(artifact) == {}
     assert len({row["family_id"] for row in rows.values()}) == 2
 
 
-# --- who survives -----------------------------------------------------------------------------------
+# --- who survives
+# -----------------------------------------------------------------------------------
 
 
 def test_the_longest_document_survives_and_ties_go_to_the_smaller_id(tmp_path: Path) -> None:
@@ -159,11 +190,18 @@ def test_the_longest_document_survives_and_ties_go_to_the_smaller_id(tmp_path: P
 def test_preference_of_sources_and_dates_is_obeyed(tmp_path: Path) -> None:
     text = " ".join(words(3, 80))
     documents = [
-        {"name": "crawl", "text": text + " with a tail", "source": "crawl", "added_at": "2020-01-01"},
+        {
+            "name": "crawl",
+            "text": text + " with a tail",
+            "source": "crawl",
+            "added_at": "2020-01-01",
+        },
         {"name": "book", "text": text, "source": "book", "added_at": "2021-01-01"},
         {"name": "undated", "text": text, "source": "other"},
     ]
-    by_source = DedupConfig(survivor=("source_priority", "length", "id"), source_priority=("book", "crawl"))
+    by_source = DedupConfig(
+        survivor=("source_priority", "length", "id"), source_priority=("book", "crawl")
+    )
     assert kept(run(tmp_path / "a", documents, by_source)[1]) == {"book"}
     by_date = DedupConfig(survivor=("date", "id"))
     assert kept(run(tmp_path / "b", documents, by_date)[1]) == {"crawl"}
@@ -178,14 +216,25 @@ def test_quality_may_decide_who_survives(tmp_path: Path) -> None:
     ]
     config = DedupConfig(survivor=("quality", "length", "id"), quality_column="score")
     assert kept(run(tmp_path / "a", documents, config)[1]) == {"good"}
-    with pytest.raises(ArtifactMismatch, match=r"quality_column \(scores\) is no number .* did you mean score"):
-        run(tmp_path / "b", documents, DedupConfig(survivor=("quality", "id"), quality_column="scores"))
+    with pytest.raises(
+        ArtifactMismatch, match=r"quality_column \(scores\) is no number .* did you mean score"
+    ):
+        run(
+            tmp_path / "b",
+            documents,
+            DedupConfig(survivor=("quality", "id"), quality_column="scores"),
+        )
 
 
 def test_pages_of_one_url_are_versions_of_which_one_stays(tmp_path: Path) -> None:
     old, new = (" ".join(words(seed, 60)) for seed in (1, 2))
     documents = [
-        {"name": "old", "text": old, "url": "http://example.org/page?utm_source=mail", "added_at": "2020"},
+        {
+            "name": "old",
+            "text": old,
+            "url": "http://example.org/page?utm_source=mail",
+            "added_at": "2020",
+        },
         {"name": "new", "text": new, "url": "HTTP://example.org/page#top", "added_at": "2024"},
         {"name": "copy of new", "text": new, "url": "http://example.org/other", "added_at": "2025"},
         {"name": "nowhere", "text": " ".join(words(3, 60)), "url": None, "added_at": "2025"},
@@ -226,7 +275,9 @@ def test_order_and_layout_of_the_documents_do_not_change_the_outcome(tmp_path: P
         shuffled = random.Random(seed).sample(documents, len(documents))
         artifact, rows = run(tmp_path / str(seed), shuffled, num_parts=num_parts)
         assert rows == expected
-        assert digest_file(artifact.file("pairs.parquet")) == digest_file(first.file("pairs.parquet"))
+        assert digest_file(artifact.file("pairs.parquet")) == digest_file(
+            first.file("pairs.parquet")
+        )
         assert artifact.counters == first.counters and artifact.metrics == first.metrics
 
 
@@ -247,7 +298,8 @@ def test_bytes_are_the_same_in_processes(tmp_path: Path) -> None:
     assert alone == bytes_of_run(tmp_path / "two", PartRunner(make_executor=process_executor(2)))
 
 
-# --- size -------------------------------------------------------------------------------------------
+# --- size
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_hundred_thousand_equal_documents_take_seconds(tmp_path: Path) -> None:
@@ -265,7 +317,8 @@ def test_thousands_of_nearly_equal_documents_cost_linear_work(tmp_path: Path) ->
     assert artifact.metrics["candidate_pairs"] < 20 * 5000
 
 
-# --- the sample -------------------------------------------------------------------------------------
+# --- the sample
+# -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -278,14 +331,18 @@ def truth(kind: str) -> list[list[str]]:
     return [line["ids"] for line in lines if line["type"] == kind]
 
 
-def test_every_exact_duplicate_of_the_sample_is_found(sample: tuple[Artifact, dict[str, dict]]) -> None:
+def test_every_exact_duplicate_of_the_sample_is_found(
+    sample: tuple[Artifact, dict[str, dict]],
+) -> None:
     _, rows = sample
     for group in truth("exact"):
         assert len({rows[name]["cluster_id"] for name in group}) == 1
         assert sum(rows[name]["kept"] for name in group) <= 1
 
 
-def test_near_pairs_of_the_sample_fare_as_their_exact_similarity_says(sample: tuple[Artifact, dict[str, dict]]) -> None:
+def test_near_pairs_of_the_sample_fare_as_their_exact_similarity_says(
+    sample: tuple[Artifact, dict[str, dict]],
+) -> None:
     from tests.tasks.kernels.dedup.test_minhash import shingles_by_definition
 
     artifact, rows = sample
@@ -295,7 +352,9 @@ def test_near_pairs_of_the_sample_fare_as_their_exact_similarity_says(sample: tu
     for a, b in truth("near"):
         one, two = (set(shingles_by_definition(text_of[name], 5)) for name in (a, b))
         jaccard = len(one & two) / max(len(one | two), 1)
-        recorded = pairs.get((rows[a]["id"], rows[b]["id"])) or pairs.get((rows[b]["id"], rows[a]["id"]))
+        recorded = pairs.get((rows[a]["id"], rows[b]["id"])) or pairs.get(
+            (rows[b]["id"], rows[a]["id"])
+        )
         assert recorded is None or recorded["jaccard"] == jaccard
         if jaccard >= 0.8:
             assert not (rows[a]["kept"] and rows[b]["kept"])
@@ -318,13 +377,17 @@ def test_metrics_describe_the_sample(sample: tuple[Artifact, dict[str, dict]]) -
     json.dumps(metrics, allow_nan=False)
 
 
-# --- what a user can get wrong ----------------------------------------------------------------------
+# --- what a user can get wrong
+# ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"num_perms": 100}, r"num_perms \(100\) must be a multiple of num_bands \(14\); try num_bands=10"),
+        (
+            {"num_perms": 100},
+            r"num_perms \(100\) must be a multiple of num_bands \(14\); try num_bands=10",
+        ),
         ({"num_bands": 0}, "must be a multiple of num_bands"),
         ({"threshold": 0.4}, "family_threshold"),
         ({"threshold": 1.5}, "threshold"),
@@ -350,7 +413,9 @@ def test_bands_can_be_left_to_datasketch() -> None:
 
 
 def test_bands_that_datasketch_cannot_choose_are_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"no bands of num_perms \(2\) for a similarity of 1\.0 .*; set num_bands"):
+    with pytest.raises(
+        ConfigError, match=r"no bands of num_perms \(2\) for a similarity of 1\.0 .*; set num_bands"
+    ):
         choose_bands(DedupConfig(num_perms=2, num_bands=None, num_family_bands=2, threshold=1.0))
 
 
@@ -362,7 +427,9 @@ def test_no_documents_is_a_clear_failure(tmp_path: Path) -> None:
 def test_verdicts_of_other_documents_are_refused(tmp_path: Path) -> None:
     ingest, _ = make_parents(tmp_path / "one", named(["a", "b"]))
     (tmp_path / "two").mkdir()
-    _, quality = make_parents(tmp_path / "two", [{"name": "x", "text": "a"}, {"name": "y", "text": "b"}])
+    _, quality = make_parents(
+        tmp_path / "two", [{"name": "x", "text": "a"}, {"name": "y", "text": "b"}]
+    )
     (tmp_path / "out").mkdir()
     with pytest.raises(ArtifactMismatch, match="does not belong"):
         deduplicate(ingest, quality, tmp_path / "out", DedupConfig())

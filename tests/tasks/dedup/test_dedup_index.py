@@ -1,4 +1,5 @@
-"""New documents against an index fare as in a run over all, in which the earlier ones are preferred."""
+"""New documents against an index fare as in a run over all, in which the earlier ones are
+preferred."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ CONFIG = DedupConfig(
 
 
 def corpus(seed: int, count: int = 90) -> list[dict]:
-    """Documents of sources a, b and c that are copies, near copies and relatives of few bases, share paragraphs and URLs."""
+    """Documents of sources a, b and c that are copies, near copies and relatives of few bases,
+    share paragraphs and URLs."""
     rng = random.Random(seed)
     bases = [words(rng.getrandbits(30), rng.randint(3, 60)) for _ in range(count // 8)]
     paragraphs = [" ".join(words(rng.getrandbits(30), 6)) for _ in range(8)]
@@ -49,7 +51,9 @@ def corpus(seed: int, count: int = 90) -> list[dict]:
                 "name": f"d{i}",
                 "text": rng.choice(["", " "]) if rng.random() < 0.04 else "\n\n".join(whole),
                 "source": rng.choice("abc"),
-                "url": f"https://example.org/{rng.randrange(count)}#{i}" if rng.random() < 0.6 else None,
+                "url": f"https://example.org/{rng.randrange(count)}#{i}"
+                if rng.random() < 0.6
+                else None,
             }
         )
     return documents
@@ -61,7 +65,10 @@ def small_index(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DedupCo
     folder = tmp_path_factory.mktemp("index")
     config = DedupConfig(index=folder)
     rng, empty = np.random.default_rng(0), empty_index(config)
-    numbers = {name: np.array(values) for name, values in {"num_shingles": [3, 0, 2, 4], "survivor": [0, 1, 0, 3]}.items()}
+    numbers = {
+        name: np.array(values)
+        for name, values in {"num_shingles": [3, 0, 2, 4], "survivor": [0, 1, 0, 3]}.items()
+    }
     index = replace(
         empty,
         **numbers,
@@ -125,7 +132,11 @@ def of(documents: list[dict], sources: str) -> list[dict]:
 def all_pairs(artifact: Artifact) -> dict[tuple[bytes, bytes], dict]:
     earlier = artifact.path / "earlier_pairs.parquet"
     own = near_pairs(artifact)
-    return own | ({(r["a"], r["b"]): r for r in pa.parquet.read_table(earlier).to_pylist()} if earlier.exists() else {})
+    return own | (
+        {(r["a"], r["b"]): r for r in pa.parquet.read_table(earlier).to_pylist()}
+        if earlier.exists()
+        else {}
+    )
 
 
 def index_digests(artifact: Artifact) -> dict[str, str]:
@@ -137,16 +148,25 @@ def test_one_after_another_is_the_same_as_all_at_once(tmp_path: Path, seed: int)
     documents = corpus(seed)
     whole, expected = run(tmp_path / "whole", documents, CONFIG, num_parts=3)
     reasons = {row["reason"] for row in expected.values()}
-    assert reasons >= {None, "SAME_URL", "EXACT_DUPLICATE", "NEAR_DUPLICATE"} and any(r["cuts"] for r in expected.values())
+    assert reasons >= {None, "SAME_URL", "EXACT_DUPLICATE", "NEAR_DUPLICATE"} and any(
+        r["cuts"] for r in expected.values()
+    )
     before, index = 0, None
     pairs: dict[tuple[bytes, bytes], dict] = {}
     for number, source in enumerate("abc"):
         some = of(documents, source)
-        artifact, rows = run(tmp_path / source, some, replace(CONFIG, index=index), num_parts=1 + number)
+        artifact, rows = run(
+            tmp_path / source, some, replace(CONFIG, index=index), num_parts=1 + number
+        )
         grown = 0
         for name, row in rows.items():
-            # What comes later adds to clusters and may name a family, but judges nobody who was there.
-            same = row if source == "c" else row | {k: expected[name][k] for k in ("cluster_size", "family_id")}
+            # What comes later adds to clusters and may name a family, but judges nobody who was
+            # there.
+            same = (
+                row
+                if source == "c"
+                else row | {k: expected[name][k] for k in ("cluster_size", "family_id")}
+            )
             assert same == expected[name]
             grown += row["kept"]
         pairs |= all_pairs(artifact)
@@ -160,15 +180,28 @@ def test_families_and_sizes_count_all_runs(tmp_path: Path) -> None:
     text = words(3, 80)
     one, two = " ".join(text), " ".join(words(4, 20) + text + words(5, 12))
     config = DedupConfig(keep_index=True)
-    first, _ = run(tmp_path / "first", [{"name": "a", "text": one}, {"name": "b", "text": one.upper()}], config)
-    later = [{"name": "c", "text": one + " more"}, {"name": "d", "text": two}, {"name": "e", "text": " ".join(words(9, 50))}]
+    first, _ = run(
+        tmp_path / "first", [{"name": "a", "text": one}, {"name": "b", "text": one.upper()}], config
+    )
+    later = [
+        {"name": "c", "text": one + " more"},
+        {"name": "d", "text": two},
+        {"name": "e", "text": " ".join(words(9, 50))},
+    ]
     artifact, rows = run(tmp_path / "second", later, replace(config, index=first.path))
     survivor = min("ab", key=document_id)
     assert kept(rows) == {"d", "e"}
-    assert rows["c"]["cluster_id"] == rows["c"]["family_id"] == rows["d"]["family_id"] == document_id(survivor)
+    assert (
+        rows["c"]["cluster_id"]
+        == rows["c"]["family_id"]
+        == rows["d"]["family_id"]
+        == document_id(survivor)
+    )
     assert rows["c"]["cluster_size"] == 3
     assert set(near_pairs(artifact)) == {(document_id("d"), document_id("c"))}
-    assert {a for a, _ in set(all_pairs(artifact)) - set(near_pairs(artifact))} == {document_id(survivor)}
+    assert {a for a, _ in set(all_pairs(artifact)) - set(near_pairs(artifact))} == {
+        document_id(survivor)
+    }
     assert artifact.counters["dropped"] == {"NEAR_DUPLICATE": 1}
     assert artifact.metrics["cluster_size_histogram"] == {"1": 2, "3": 1}
 
@@ -185,7 +218,9 @@ def test_earlier_text_is_never_read_again(tmp_path: Path) -> None:
 def test_documents_that_are_all_known_are_a_clear_failure(tmp_path: Path) -> None:
     config = DedupConfig(method="exact", keep_index=True)
     first, _ = run(tmp_path / "first", [{"name": "a", "text": "one text"}], config)
-    with pytest.raises(StageFailure, match=r"keeps none of 2 documents \(EXACT_DUPLICATE 2\): all is in the index"):
+    with pytest.raises(
+        StageFailure, match=r"keeps none of 2 documents \(EXACT_DUPLICATE 2\): all is in the index"
+    ):
         again = [{"name": "b", "text": "One  text"}, {"name": "c", "text": "one text"}]
         run(tmp_path / "second", again, replace(config, index=first.path))
 
@@ -194,7 +229,9 @@ def test_an_exact_index_serves_an_exact_run(tmp_path: Path) -> None:
     config = DedupConfig(method="exact", keep_index=True)
     first, _ = run(tmp_path / "first", [{"name": "a", "text": "one text"}], config)
     second, rows = run(
-        tmp_path / "second", [{"name": "b", "text": "One  text"}, {"name": "c", "text": "new"}], replace(config, index=first.path)
+        tmp_path / "second",
+        [{"name": "b", "text": "One  text"}, {"name": "c", "text": "new"}],
+        replace(config, index=first.path),
     )
     assert kept(rows) == {"c"}
     assert second.metrics["earlier_documents"] == 1
@@ -211,7 +248,9 @@ def test_an_exact_index_serves_an_exact_run(tmp_path: Path) -> None:
         ({"cuts": CutsConfig()}, r"cuts\.pieces"),
     ],
 )
-def test_an_index_made_in_another_way_is_refused(tmp_path: Path, change: dict, message: str) -> None:
+def test_an_index_made_in_another_way_is_refused(
+    tmp_path: Path, change: dict, message: str
+) -> None:
     documents = [{"name": "a", "text": "some text"}]
     first, _ = run(tmp_path / "first", documents, CONFIG)
     with pytest.raises(ConfigError, match=message):
@@ -223,7 +262,9 @@ def test_an_index_whose_hashes_mean_something_else_is_refused(tmp_path: Path) ->
     first, _ = run(tmp_path / "first", documents, CONFIG)
     file = first.path / "index" / "scheme.json"
     file.write_text(file.read_text("utf-8").replace('"version": 2', '"version": 1'), "utf-8")
-    with pytest.raises(ArtifactMismatch, match=r"version 1, this release compares with 2: make the index again"):
+    with pytest.raises(
+        ArtifactMismatch, match=r"version 1, this release compares with 2: make the index again"
+    ):
         run(tmp_path / "second", documents, replace(CONFIG, index=first.path))
 
 

@@ -21,7 +21,9 @@ def apply(
     texts: list[str], cuts: list[list[Edit]], spans: list[list[Edit]], masks: list[list[Edit]]
 ) -> tuple[list[str], list[bool]]:
     columns = [pa.chunked_array([pa.array(rows, EDIT)]) for rows in (cuts, spans, masks)]
-    edited, emptied = edit_texts(pa.chunked_array([pa.array(texts, pa.large_string())]), collect_edits(*columns), "the test")
+    edited, emptied = edit_texts(
+        pa.chunked_array([pa.array(texts, pa.large_string())]), collect_edits(*columns), "the test"
+    )
     edited.validate(full=True)
     return edited.to_pylist(), emptied.tolist()
 
@@ -31,7 +33,13 @@ def slowly(text: str, cuts: list[Edit], spans: list[Edit], masks: list[Edit]) ->
     data = text.encode()
     cut = {i for edit in cuts for i in range(edit["start"], edit["end"])}
     replacing = sorted(
-        (e["start"], e["end"], kind, e["replacement"] if kind == SPAN and e["replacement"] is not None else f"<{e['type']}>", n)
+        (
+            e["start"],
+            e["end"],
+            kind,
+            e["replacement"] if kind == SPAN and e["replacement"] is not None else f"<{e['type']}>",
+            n,
+        )
         for kind, edits in ((SPAN, spans), (MASK, masks))
         for n, e in enumerate(edits)
     )
@@ -65,7 +73,8 @@ def edited_text(draw: st.DrawFn) -> tuple[str, list[Edit], list[Edit], list[Edit
         for _ in range(draw(st.integers(0, most)) if len(text) else 0):
             low = draw(st.integers(0, len(text) - 1))
             high = draw(st.integers(low + 1, len(text)))
-            # One edit per start and kind: which of two is the first is then a matter of their places alone.
+            # One edit per start and kind: which of two is the first is then a matter of their
+            # places alone.
             found[low] = {
                 "start": borders[low],
                 "end": borders[high],
@@ -117,7 +126,10 @@ def test_an_edit_that_the_text_cannot_have_is_refused(start: int, end: int) -> N
 
 def test_columns_without_some_fields_or_with_null_lists_are_read_as_edits() -> None:
     kind = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())]))
-    column = pa.array([[{"start": 0, "end": 1, "type": "T"}], None, [], [{"start": 1, "end": 2, "type": "U"}]], kind)
+    column = pa.array(
+        [[{"start": 0, "end": 1, "type": "T"}], None, [], [{"start": 1, "end": 2, "type": "U"}]],
+        kind,
+    )
     table = pa.table({"spans": column}).slice(1)
     assert edits_column(table, "spans").to_pylist() == [
         [], [], [{"start": 1, "end": 2, "type": "U", "replacement": None, "reason": None}],

@@ -14,7 +14,9 @@ from tasks.runtime.stage import StageFailure
 from tests.llm_core.infer.test_equivalence import make_broken
 from tests.support.data.trained_run import save_model
 
-SMALL = BenchConfig(batches=(1, 2), prompt_tokens=(4, 8), new_tokens=(3,), repeats=3, check_tokens=8)
+SMALL = BenchConfig(
+    batches=(1, 2), prompt_tokens=(4, 8), new_tokens=(3,), repeats=3, check_tokens=8
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +30,39 @@ def test_every_cell_is_measured_in_both_modes_and_defined(train: Artifact, tmp_p
     metrics = benchmark_model(train, tmp_path, SMALL).metrics
     assert metrics["correctness"]["passed"] and metrics["correctness"]["fp64_max_abs_diff"] <= 1e-10
     cells = {(c["mode"], c["batch"], c["prompt_tokens"]): c for c in metrics["cells"]}
-    assert set(cells) == {(mode, batch, prompt) for mode in ("cached", "uncached") for batch in (1, 2) for prompt in (4, 8)}
+    assert set(cells) == {
+        (mode, batch, prompt)
+        for mode in ("cached", "uncached")
+        for batch in (1, 2)
+        for prompt in (4, 8)
+    }
     for cell in cells.values():
         for name in ("prefill_s", "step_s", "decode_tok_s", "prefill_tok_s"):
             assert set(cell[name]) == {"median", "min", "max", "repeats"}
             assert 0 < cell[name]["min"] <= cell[name]["median"] <= cell[name]["max"] < math.inf
         assert cell["decode_tok_s"]["repeats"] == 3 and cell["step_s"]["repeats"] == 6
     assert metrics["decode_tok_s"] == cells["cached", 1, 8]["decode_tok_s"]["median"]
-    assert metrics["headline"] == {"mode": "cached", "batch": 1, "prompt_tokens": 8, "new_tokens": 3}
+    assert metrics["headline"] == {
+        "mode": "cached",
+        "batch": 1,
+        "prompt_tokens": 8,
+        "new_tokens": 3,
+    }
     defined = " ".join(metrics["definitions"])
-    assert all(name in defined for name in ("prefill_s", "step_s", "decode_tok_s", "mbu", "bound", "speedup", "warmup_s"))
+    assert all(
+        name in defined
+        for name in ("prefill_s", "step_s", "decode_tok_s", "mbu", "bound", "speedup", "warmup_s")
+    )
     assert json.loads((tmp_path / "bench.json").read_text()) == metrics
 
 
 def test_percentiles_need_twenty_values() -> None:
-    assert summary([3.0, 1.0, 2.0, 9.0, 2.5]) == {"median": 2.5, "min": 1.0, "max": 9.0, "repeats": 5}
+    assert summary([3.0, 1.0, 2.0, 9.0, 2.5]) == {
+        "median": 2.5,
+        "min": 1.0,
+        "max": 9.0,
+        "repeats": 5,
+    }
     assert summary(list(range(1, 20))) == {"median": 10.0, "min": 1.0, "max": 19.0, "repeats": 19}
     many = np.arange(1, 102, dtype=float)
     assert summary(many) == {"median": 51.0, "p05": 6.0, "p95": 96.0, "repeats": 101}
@@ -64,23 +84,45 @@ def test_speed_is_withheld_when_the_cache_is_broken(train: Artifact, defect: str
     config = dataclasses.replace(SMALL, batches=(1, 6), prompt_tokens=(8, 40, 4000))
     result = measure(train.path / "model", config, make_broken(defect))
     assert not result["correctness"]["passed"] and f"{PLANTED[defect]}: " in result["withheld"]
-    assert [check for check in result["correctness"]["checks"] if check["name"] == PLANTED[defect] and not check["passed"]]
-    assert result["cells"] == [] and result["decode_tok_s"] is None and result["prefill_tok_s"] is None
+    assert [
+        check
+        for check in result["correctness"]["checks"]
+        if check["name"] == PLANTED[defect] and not check["passed"]
+    ]
+    assert (
+        result["cells"] == [] and result["decode_tok_s"] is None and result["prefill_tok_s"] is None
+    )
     assert "no speed is reported" in result["withheld"]
     json.dumps(result, allow_nan=False)
 
 
-def test_cells_longer_than_the_model_are_skipped_with_the_reason(train: Artifact, tmp_path: Path) -> None:
-    config = BenchConfig(batches=(1,), prompt_tokens=(4, 95), new_tokens=(3,), repeats=3, check_tokens=8)
+def test_cells_longer_than_the_model_are_skipped_with_the_reason(
+    train: Artifact, tmp_path: Path
+) -> None:
+    config = BenchConfig(
+        batches=(1,), prompt_tokens=(4, 95), new_tokens=(3,), repeats=3, check_tokens=8
+    )
     metrics = benchmark_model(train, tmp_path, config).metrics
     assert {c["prompt_tokens"] for c in metrics["cells"]} == {4}
-    assert [(s["prompt_tokens"], "max_seq_len (96)" in s["reason"]) for s in metrics["skipped"]] == [(95, True)]
+    assert [
+        (s["prompt_tokens"], "max_seq_len (96)" in s["reason"]) for s in metrics["skipped"]
+    ] == [(95, True)]
     with pytest.raises(StageFailure, match="no cell"):
-        benchmark_model(train, tmp_path, BenchConfig(batches=(1,), prompt_tokens=(95,), new_tokens=(3,)))
+        benchmark_model(
+            train, tmp_path, BenchConfig(batches=(1,), prompt_tokens=(95,), new_tokens=(3,))
+        )
 
 
 @pytest.mark.parametrize(
-    "values", [{"batches": (2,)}, {"batches": ()}, {"new_tokens": (1,)}, {"repeats": 2}, {"check_tokens": 3}, {"seed": -1}]
+    "values",
+    [
+        {"batches": (2,)},
+        {"batches": ()},
+        {"new_tokens": (1,)},
+        {"repeats": 2},
+        {"check_tokens": 3},
+        {"seed": -1},
+    ],
 )
 def test_impossible_grids_are_config_errors(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):

@@ -22,7 +22,9 @@ from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.stage import load_tokenizer
 from tests.support.data.trained_run import Run, make_run, save_model
 
-CONFIG = EvaluateConfig(max_new_tokens=4, bootstrap_samples=200, sample_prompts=("Hello",), num_document_prompts=1)
+CONFIG = EvaluateConfig(
+    max_new_tokens=4, bootstrap_samples=200, sample_prompts=("Hello",), num_document_prompts=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,9 @@ def eval_json(artifact: Artifact) -> dict[str, Any]:
     return json.loads(artifact.file("eval.json").read_text())
 
 
-def test_uniform_model_has_log2_vocabulary_times_tokens_over_bytes(run: Run, tmp_path: Path) -> None:
+def test_uniform_model_has_log2_vocabulary_times_tokens_over_bytes(
+    run: Run, tmp_path: Path
+) -> None:
     tokenizer = load_tokenizer(run.tokenizer.path)
     save_model(tmp_path / "train", tokenizer.vocab_size, weight_scale=0.0)
     uniform = dataclasses.replace(run, train=Artifact(tmp_path / "train", "train"))
@@ -53,31 +57,47 @@ def test_uniform_model_has_log2_vocabulary_times_tokens_over_bytes(run: Run, tmp
     num_bytes = sum(len(text.encode()) for text in run.texts.values())
     assert metrics["counts"]["tokens"] == tokens
     assert metrics["val_bpb"]["num_bytes"] == num_bytes
-    assert metrics["val_bpb"]["value"] == round(math.log2(tokenizer.vocab_size) * tokens / num_bytes, 5)
+    assert metrics["val_bpb"]["value"] == round(
+        math.log2(tokenizer.vocab_size) * tokens / num_bytes, 5
+    )
     assert metrics["eos_bits_per_document"] == round(math.log2(tokenizer.vocab_size), 5)
 
 
 def test_documents_and_groups_add_up_to_the_headline(run: Run, evaluated: Artifact) -> None:
     metrics, rows = evaluated.metrics, eval_json(evaluated)["documents"]
     assert [bytes.fromhex(row["id"]) for row in rows] == sorted(run.texts)
-    assert {row["id"]: row["bytes"] for row in rows} == {id.hex(): len(text.encode()) for id, text in run.texts.items()}
+    assert {row["id"]: row["bytes"] for row in rows} == {
+        id.hex(): len(text.encode()) for id, text in run.texts.items()
+    }
     bits, num_bytes = sum(row["bits"] for row in rows), sum(row["bytes"] for row in rows)
     assert metrics["val_bpb"]["value"] == pytest.approx(bits / num_bytes, abs=2e-5)
     assert metrics["val_bpb"]["low"] < metrics["val_bpb"]["value"] < metrics["val_bpb"]["high"]
     for groups in (metrics["by_source"], metrics["by_language"]):
         assert sum(g["documents"] for g in groups.values()) == len(run.texts)
-        assert sum(g["value"] * g["bytes"] for g in groups.values()) == pytest.approx(bits, rel=1e-4)
-        assert all(g["small"] == (g["documents"] < CONFIG.small_group_documents) for g in groups.values())
+        assert sum(g["value"] * g["bytes"] for g in groups.values()) == pytest.approx(
+            bits, rel=1e-4
+        )
+        assert all(
+            g["small"] == (g["documents"] < CONFIG.small_group_documents) for g in groups.values()
+        )
         assert all((g["low"] is None) == (g["documents"] == 1) for g in groups.values())
 
 
-def test_baselines_are_scored_on_the_tokens_and_bytes_of_the_model(run: Run, evaluated: Artifact) -> None:
+def test_baselines_are_scored_on_the_tokens_and_bytes_of_the_model(
+    run: Run, evaluated: Artifact
+) -> None:
     metrics = evaluated.metrics
-    train, vocab = open_shards(run.shards.path, "train"), load_tokenizer(run.tokenizer.path).vocab_size
+    train, vocab = (
+        open_shards(run.shards.path, "train"),
+        load_tokenizer(run.tokenizer.path).vocab_size,
+    )
     counts = np.bincount(train.read(0, train.num_tokens), minlength=vocab)
     codec = load_tokenizer(run.tokenizer.path)
     tokens = np.concatenate([codec.encode(text) for text in run.texts.values()])
-    expected = -np.log2((counts[tokens] + 1) / (counts.sum() + vocab)).sum() / metrics["val_bpb"]["num_bytes"]
+    expected = (
+        -np.log2((counts[tokens] + 1) / (counts.sum() + vocab)).sum()
+        / metrics["val_bpb"]["num_bytes"]
+    )
     assert metrics["unigram_bpb"] == pytest.approx(expected, abs=1e-5)
     assert metrics["baselines"]["bigram"]["bytes"] == metrics["val_bpb"]["bytes"]
     gain = metrics["gain_over_best_baseline"]
@@ -86,19 +106,32 @@ def test_baselines_are_scored_on_the_tokens_and_bytes_of_the_model(run: Run, eva
     )
 
 
-def test_order_of_documents_and_shards_does_not_change_a_byte(run: Run, evaluated: Artifact, tmp_path: Path) -> None:
+def test_order_of_documents_and_shards_does_not_change_a_byte(
+    run: Run, evaluated: Artifact, tmp_path: Path
+) -> None:
     other = make_run(tmp_path / "other", shard_seed=7, reverse=True)
-    assert other.tokenizer.file("tokenizer.json").read_bytes() == run.tokenizer.file("tokenizer.json").read_bytes()
+    assert (
+        other.tokenizer.file("tokenizer.json").read_bytes()
+        == run.tokenizer.file("tokenizer.json").read_bytes()
+    )
     again = evaluate(other, tmp_path / "b")
     for name in ("eval.json", "samples.json"):
         assert again.file(name).read_bytes() == evaluated.file(name).read_bytes()
 
 
-def test_batch_size_changes_no_figure_beyond_rounding(run: Run, evaluated: Artifact, tmp_path: Path) -> None:
+def test_batch_size_changes_no_figure_beyond_rounding(
+    run: Run, evaluated: Artifact, tmp_path: Path
+) -> None:
     other = evaluate(run, tmp_path / "b", dataclasses.replace(CONFIG, batch_tokens=300))
-    for mine, theirs in zip(eval_json(evaluated)["documents"], eval_json(other)["documents"], strict=True):
-        assert mine["id"] == theirs["id"] and mine["bits"] == pytest.approx(theirs["bits"], rel=1e-5)
-    assert evaluated.metrics["val_bpb"]["value"] == pytest.approx(other.metrics["val_bpb"]["value"], abs=1e-5)
+    for mine, theirs in zip(
+        eval_json(evaluated)["documents"], eval_json(other)["documents"], strict=True
+    ):
+        assert mine["id"] == theirs["id"] and mine["bits"] == pytest.approx(
+            theirs["bits"], rel=1e-5
+        )
+    assert evaluated.metrics["val_bpb"]["value"] == pytest.approx(
+        other.metrics["val_bpb"]["value"], abs=1e-5
+    )
 
 
 def test_window_is_the_length_of_training(run: Run, tmp_path: Path) -> None:
@@ -109,23 +142,34 @@ def test_window_is_the_length_of_training(run: Run, tmp_path: Path) -> None:
         evaluate(run, tmp_path / "long", dataclasses.replace(CONFIG, window_tokens=97))
 
 
-def test_limits_take_the_smallest_ids_and_first_tokens_and_count_their_bytes(run: Run, tmp_path: Path) -> None:
+def test_limits_take_the_smallest_ids_and_first_tokens_and_count_their_bytes(
+    run: Run, tmp_path: Path
+) -> None:
     config = dataclasses.replace(CONFIG, max_documents=3, max_document_tokens=10)
     metrics = evaluate(run, tmp_path / "out", config).metrics
     codec, first = load_tokenizer(run.tokenizer.path), sorted(run.texts)[:3]
     assert metrics["counts"]["over_max_documents"] == len(run.texts) - 3
-    assert metrics["val_bpb"]["num_bytes"] == sum(len(codec.decode_bytes(codec.encode(run.texts[id])[:10])) for id in first)
+    assert metrics["val_bpb"]["num_bytes"] == sum(
+        len(codec.decode_bytes(codec.encode(run.texts[id])[:10])) for id in first
+    )
 
 
 @pytest.mark.parametrize("change", [lambda text: text + "!", str.swapcase])
-def test_tokens_that_do_not_give_the_text_back_are_refused(run: Run, tmp_path: Path, change: Callable[[str], str]) -> None:
+def test_tokens_that_do_not_give_the_text_back_are_refused(
+    run: Run, tmp_path: Path, change: Callable[[str], str]
+) -> None:
     table = pq.read_table(run.documents.file("part-00000.parquet"))
     texts = [change(text) for text in table["text"].to_pylist()]
     (tmp_path / "documents").mkdir()
-    changed = table.set_column(table.schema.get_field_index("text"), "text", pa.array(texts, pa.large_string()))
+    changed = table.set_column(
+        table.schema.get_field_index("text"), "text", pa.array(texts, pa.large_string())
+    )
     write_table(changed, tmp_path / "documents/part-00000.parquet")
     with pytest.raises(StageFailure, match="do not give its text back"):
-        evaluate(dataclasses.replace(run, documents=Artifact(tmp_path / "documents", "documents")), tmp_path / "out")
+        evaluate(
+            dataclasses.replace(run, documents=Artifact(tmp_path / "documents", "documents")),
+            tmp_path / "out",
+        )
 
 
 def test_samples_are_reproducible_and_scrubbed(run: Run, tmp_path: Path) -> None:
@@ -140,7 +184,9 @@ def test_samples_are_reproducible_and_scrubbed(run: Run, tmp_path: Path) -> None
 
 def test_generated_text_is_told_in_pieces_that_make_the_whole(run: Run) -> None:
     pieces: list[str] = []
-    answer = generate_text(run.train.path / "model", run.tokenizer.path, "The ", GREEDY, 12, pieces.append)
+    answer = generate_text(
+        run.train.path / "model", run.tokenizer.path, "The ", GREEDY, 12, pieces.append
+    )
     assert answer.text and "".join(pieces) == answer.text
     assert 0 < answer.num_tokens <= 12 and not answer.reached_max_seq_len
 
@@ -163,11 +209,22 @@ def test_impossible_settings_are_config_errors(values: dict[str, float]) -> None
 def test_groups_are_bounded_and_hold_no_address() -> None:
     """A column of the input may name its author as the source, or a source for each document."""
     sources = ["jo@example.com", "x" * 200, *(f"site {i}" for i in range(2 * MAX_LABELS))]
-    documents = [Document(np.array([5, 0]), bytes(16), source, "en", 10 + i) for i, source in enumerate(sources)]
+    documents = [
+        Document(np.array([5, 0]), bytes(16), source, "en", 10 + i)
+        for i, source in enumerate(sources)
+    ]
     bits = np.arange(1.0, len(sources) + 1)
     sizes = np.array([d.num_bytes for d in documents])
-    scored = Scored(documents, np.ones(len(sources), np.int64), sizes, dict.fromkeys(("model", "unigram", "bigram"), bits), bits)
+    scored = Scored(
+        documents,
+        np.ones(len(sources), np.int64),
+        sizes,
+        dict.fromkeys(("model", "unigram", "bigram"), bits),
+        bits,
+    )
     by_source = summarise(scored, CONFIG)["by_source"]
-    assert len(by_source) == MAX_LABELS + 1 and not [name for name in by_source if "@" in name or len(name) > 100]
+    assert len(by_source) == MAX_LABELS + 1 and not [
+        name for name in by_source if "@" in name or len(name) > 100
+    ]
     assert sum(group["documents"] for group in by_source.values()) == len(sources)
     assert by_source[OTHER]["documents"] == len(sources) - MAX_LABELS

@@ -1,4 +1,5 @@
-"""An answer is whole characters, ends where the model's length ends, and is the same told in pieces and returned."""
+"""An answer is whole characters, ends where the model's length ends, and is the same told in pieces
+and returned."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from tests.support.data.sample_documents import sample_texts, write_documents
 from tests.support.data.trained_run import Run, make_run, save_model
 
 MAX_SEQ_LEN = 96
-checked = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+checked = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +36,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram", "wordpiece"])
-def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
     folder = tmp_path_factory.mktemp(request.param)
     documents = write_documents(folder, sample_texts(40, 600))
-    return load_tokenizer(train_tokenizer(documents, folder, TokenizerConfig(request.param, vocab_size=600)).path)
+    return load_tokenizer(
+        train_tokenizer(documents, folder, TokenizerConfig(request.param, vocab_size=600)).path
+    )
 
 
 def answer(run: Run, prompt: str, max_new_tokens: int) -> Answer:
-    return generate_text(run.train.path / "model", run.tokenizer.path, prompt, GREEDY, max_new_tokens)
+    return generate_text(
+        run.train.path / "model", run.tokenizer.path, prompt, GREEDY, max_new_tokens
+    )
 
 
 @checked
 @given(data=st.data())
-def test_text_told_in_pieces_is_that_of_all_ids_without_an_unfinished_end(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_text_told_in_pieces_is_that_of_all_ids_without_an_unfinished_end(
+    tokenizer: Tokenizer, data: st.DataObject
+) -> None:
     singles = [id for id in range(tokenizer.vocab_size) if tokenizer.bytes_per_token[id] == 1]
-    spelled = st.sampled_from(["好", "é", "👩‍👩", "ab", "नम"]).map(lambda text: tokenizer.encode(text).tolist())
-    some = st.one_of(
-        st.sampled_from(singles).map(lambda id: [id]), spelled, st.integers(0, tokenizer.vocab_size + 9).map(lambda id: [id])
+    spelled = st.sampled_from(["好", "é", "👩‍👩", "ab", "नम"]).map(
+        lambda text: tokenizer.encode(text).tolist()
     )
-    before, ids = ([id for row in data.draw(st.lists(some, max_size=8)) for id in row] for _ in range(2))
+    some = st.one_of(
+        st.sampled_from(singles).map(lambda id: [id]),
+        spelled,
+        st.integers(0, tokenizer.vocab_size + 9).map(lambda id: [id]),
+    )
+    before, ids = (
+        [id for row in data.draw(st.lists(some, max_size=8)) for id in row] for _ in range(2)
+    )
     ids = ids[: data.draw(st.integers(0, len(ids)))]  # may end inside a character
     stream, whole = TextStream(tokenizer, before), TextStream(tokenizer, before).add(ids)
     assert "".join(stream.add([id]) for id in ids) == whole
@@ -61,7 +78,9 @@ def test_text_told_in_pieces_is_that_of_all_ids_without_an_unfinished_end(tokeni
     assert strict in (shown, shown + "\ufffd"), "nothing but an unfinished character is held back"
 
 
-def test_an_answer_inside_a_character_ends_before_it_and_a_broken_one_is_replaced(tokenizer: Tokenizer) -> None:
+def test_an_answer_inside_a_character_ends_before_it_and_a_broken_one_is_replaced(
+    tokenizer: Tokenizer,
+) -> None:
     good = tokenizer.encode("\U0010ffff").tolist()
     assert len(good) == 4
     assert TextStream(tokenizer).add(good[:3]) == ""
@@ -74,7 +93,9 @@ def test_printed_and_returned_answers_are_equal_whatever_is_drawn(run: Run) -> N
     for seed in range(20):
         pieces: list[str] = []
         params = SamplingParams(temperature=50.0, seed=seed)
-        made = generate_text(run.train.path / "model", run.tokenizer.path, "a", params, 20 + seed, pieces.append)
+        made = generate_text(
+            run.train.path / "model", run.tokenizer.path, "a", params, 20 + seed, pieces.append
+        )
         assert made.text == "".join(pieces)
 
 
@@ -88,7 +109,10 @@ def test_an_answer_stops_where_the_model_ends(run: Run) -> None:
         made = answer(run, text, 64)
         assert made.num_tokens == room and made.reached_max_seq_len
         assert answer(run, text, room) == Answer(made.text, room, reached_max_seq_len=False)
-    with pytest.raises(ConfigError, match=r"the prompt has 96 tokens with its start, and the model reads 96 \(max_seq_len\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the prompt has 96 tokens with its start, and the model reads 96 \(max_seq_len\)",
+    ):
         answer(run, tokenizer.decode(ids[: MAX_SEQ_LEN - 1]), 64)
     with pytest.raises(ConfigError, match=r"shorten it"):
         answer(run, prompt, 1)
@@ -100,12 +124,22 @@ def test_a_long_prompt_costs_its_neighbours_nothing(kind: str, run: Run) -> None
     tokenizer, model = load_tokenizer(run.tokenizer.path), load_model(run.train.path / "model")
     if kind == "gpt2":  # its table of positions ends where the model does
         biases = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
-        parts = {"norm": "layer", "ffn": "gelu", "positions": "learned", "num_kv_heads": 4, **biases}
+        parts = {
+            "norm": "layer",
+            "ffn": "gelu",
+            "positions": "learned",
+            "num_kv_heads": 4,
+            **biases,
+        }
         model = Transformer(dataclasses.replace(model.config, **parts)).eval()
         init_weights(model, seed=0)
-    prompts = [tokenizer.encode("a b c d e f g h " * 20).tolist()[:length] for length in (90, 3, 60)]
+    prompts = [
+        tokenizer.encode("a b c d e f g h " * 20).tolist()[:length] for length in (90, 3, 60)
+    ]
     together = generate_texts(model, tokenizer, prompts, GREEDY, 40)
-    assert together == [generate_texts(model, tokenizer, [prompt], GREEDY, 40)[0] for prompt in prompts]
+    assert together == [
+        generate_texts(model, tokenizer, [prompt], GREEDY, 40)[0] for prompt in prompts
+    ]
     assert [made.reached_max_seq_len for made in together] == [True, False, True]
     assert [made.num_tokens for made in together] == [5, 40, 35]
 
@@ -114,7 +148,9 @@ def test_limits_of_requests_are_their_own(run: Run) -> None:
     model = load_model(run.train.path / "model", torch.float64)
     limits, prompts = [3, 0, 7], [[1, 2], [3], [4, 5, 6]]
     free = generate(model, prompts, GREEDY, 7, eos_id=None)
-    assert generate(model, prompts, GREEDY, limits, eos_id=None) == [a[:n] for a, n in zip(free, limits, strict=True)]
+    assert generate(model, prompts, GREEDY, limits, eos_id=None) == [
+        a[:n] for a, n in zip(free, limits, strict=True)
+    ]
     with pytest.raises(ValueError, match="prompt 1 has 1 tokens, and 96 new ones"):
         generate(model, prompts, GREEDY, [1, 96, 1], eos_id=None)
 
@@ -128,18 +164,33 @@ def test_ids_that_the_tokenizer_does_not_know_have_no_text(run: Run, tmp_path: P
 
 
 def test_samples_of_an_evaluation_stop_where_the_model_ends(run: Run, tmp_path: Path) -> None:
-    config = EvaluateConfig(max_documents=2, bootstrap_samples=100, sample_prompts=("a b " * 25,), max_new_tokens=90)
+    config = EvaluateConfig(
+        max_documents=2, bootstrap_samples=100, sample_prompts=("a b " * 25,), max_new_tokens=90
+    )
     (tmp_path / "a").mkdir()
-    made = evaluate_model(run.documents, run.tokenizer, run.shards, run.train, tmp_path / "a", config)
+    made = evaluate_model(
+        run.documents, run.tokenizer, run.shards, run.train, tmp_path / "a", config
+    )
     assert all("\ufffd" not in sample["prompt"] for sample in made.metrics["samples"])
-    long = EvaluateConfig(max_documents=2, bootstrap_samples=100, sample_prompts=("short", "a b " * 100))
+    long = EvaluateConfig(
+        max_documents=2, bootstrap_samples=100, sample_prompts=("short", "a b " * 100)
+    )
     (tmp_path / "b").mkdir()
-    with pytest.raises(ConfigError, match=r"prompt 2 has \d+ tokens with its start, and the model reads 96"):
+    with pytest.raises(
+        ConfigError, match=r"prompt 2 has \d+ tokens with its start, and the model reads 96"
+    ):
         evaluate_model(run.documents, run.tokenizer, run.shards, run.train, tmp_path / "b", long)
 
 
-def test_a_device_that_is_not_there_is_said_before_a_model_is_read(run: Run, tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_is_said_before_a_model_is_read(
+    run: Run, tmp_path: Path
+) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match=r"device \(cuda\) needs a CUDA GPU"):
             generate_text(tmp_path / "nowhere", run.tokenizer.path, "a", GREEDY, 1, device="cuda")
-    assert generate_text(run.train.path / "model", run.tokenizer.path, "a", GREEDY, 1, device="cpu").num_tokens <= 1
+    assert (
+        generate_text(
+            run.train.path / "model", run.tokenizer.path, "a", GREEDY, 1, device="cpu"
+        ).num_tokens
+        <= 1
+    )

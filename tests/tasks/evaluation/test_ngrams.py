@@ -14,7 +14,9 @@ EOS, VOCAB = 0, 6
 texts = st.lists(st.integers(1, VOCAB - 1), max_size=12)
 
 
-def naive_ngrams(train: list[list[int]], documents: list[list[int]]) -> tuple[list[list[float]], list[list[float]]]:
+def naive_ngrams(
+    train: list[list[int]], documents: list[list[int]]
+) -> tuple[list[list[float]], list[list[float]]]:
     unigrams: Counter[int] = Counter()
     contexts: Counter[int] = Counter()
     pairs: Counter[tuple[int, int]] = Counter()
@@ -26,16 +28,28 @@ def naive_ngrams(train: list[list[int]], documents: list[list[int]]) -> tuple[li
             pairs[previous, token] += 1
             previous = token
     total = sum(unigrams.values())
-    by_unigram = [[-math.log2((unigrams[t] + 1) / (total + VOCAB)) for t in document] for document in documents]
+    by_unigram = [
+        [-math.log2((unigrams[t] + 1) / (total + VOCAB)) for t in document]
+        for document in documents
+    ]
     by_bigram = [
-        [-math.log2((pairs[s, t] + 1) / (contexts[s] + VOCAB)) for s, t in zip([EOS, *document[:-1]], document, strict=True)]
+        [
+            -math.log2((pairs[s, t] + 1) / (contexts[s] + VOCAB))
+            for s, t in zip([EOS, *document[:-1]], document, strict=True)
+        ]
         for document in documents
     ]
     return by_unigram, by_bigram
 
 
-@given(st.lists(texts, min_size=1, max_size=6), st.lists(texts, min_size=1, max_size=5), st.integers(1, 7))
-def test_baselines_match_counting_in_plain_python(train: list[list[int]], documents: list[list[int]], piece: int) -> None:
+@given(
+    st.lists(texts, min_size=1, max_size=6),
+    st.lists(texts, min_size=1, max_size=5),
+    st.integers(1, 7),
+)
+def test_baselines_match_counting_in_plain_python(
+    train: list[list[int]], documents: list[list[int]], piece: int
+) -> None:
     train, documents = [[*text, EOS] for text in train], [[*text, EOS] for text in documents]
     flat = np.array([token for document in train for token in document])
     pieces = [flat[begin : begin + piece] for begin in range(0, len(flat), piece)]
@@ -50,5 +64,7 @@ def test_probabilities_of_every_context_sum_to_one() -> None:
     unigram, _ = score_ngrams(train, [np.arange(VOCAB)], VOCAB, EOS)
     assert (2.0 ** -unigram[0]).sum() == pytest.approx(1)
     for context in range(VOCAB):
-        _, bigram = score_ngrams(train, [np.array([context, token]) for token in range(VOCAB)], VOCAB, EOS)
+        _, bigram = score_ngrams(
+            train, [np.array([context, token]) for token in range(VOCAB)], VOCAB, EOS
+        )
         assert sum(2.0 ** -bits[1] for bits in bigram) == pytest.approx(1)

@@ -20,9 +20,26 @@ from tasks.scores.classifier import ClassifierConfig, classify_lines, classify_t
 from tests.support.data.fasttext_models import write_model
 
 LABEL = "__label__y"
-# Words of the model, what fastText takes for labels and ends of lines, white space that only Python knows, all lengths of UTF-8.
+# Words of the model, what fastText takes for labels and ends of lines, white space that only Python
+# knows, all lengths of UTF-8.
 PIECES = st.sampled_from(
-    ["abc", "de", "éa", " ", "\n", "\x1f", "\u2003", "__label__", "label__", "_", "</s>", "<", "文字", "😀", "x"]
+    [
+        "abc",
+        "de",
+        "éa",
+        " ",
+        "\n",
+        "\x1f",
+        "\u2003",
+        "__label__",
+        "label__",
+        "_",
+        "</s>",
+        "<",
+        "文字",
+        "😀",
+        "x",
+    ]
 )
 FORMS: dict[str, dict[str, Any]] = {
     "words alone": {"minn": 0, "maxn": 0, "buckets": 0},
@@ -35,28 +52,58 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=FORMS.values(), ids=FORMS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "model.bin", **{"loss": 3, **request.param})
+    return write_model(
+        tmp_path_factory.mktemp("model") / "model.bin", **{"loss": 3, **request.param}
+    )
 
 
 def both(texts: list[str], model: Path, prefix_bytes: int) -> tuple[np.ndarray, np.ndarray]:
     config = ClassifierConfig(model_path=model, label=LABEL, prefix_bytes=prefix_bytes)
     lines = [text_line(text, config) for text in texts]
-    return classify_texts(pa.array(texts, pa.large_string()), model, config), classify_lines(lines, model, LABEL)
+    return classify_texts(pa.array(texts, pa.large_string()), model, config), classify_lines(
+        lines, model, LABEL
+    )
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=4), st.integers(1, 40))
-@example(["__label__label__ x __label__y abc", "a__label__label__label__b", "abc __label", "", " \u3000\x85"], 40)
-def test_probabilities_are_those_of_fasttext(model: Path, texts: list[str], prefix_bytes: int) -> None:
+@given(
+    st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=4), st.integers(1, 40)
+)
+@example(
+    [
+        "__label__label__ x __label__y abc",
+        "a__label__label__label__b",
+        "abc __label",
+        "",
+        " \u3000\x85",
+    ],
+    40,
+)
+def test_probabilities_are_those_of_fasttext(
+    model: Path, texts: list[str], prefix_bytes: int
+) -> None:
     ours, theirs = both(texts, model, prefix_bytes)
     np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
 
 
 def test_long_words_are_told_apart_to_the_last_byte(tmp_path: Path) -> None:
-    # One byte differs, at every place, up to the end of the buffer; so many that all slots of the table come up.
-    model = write_model(tmp_path / "model.bin", loss=3, maxn=0, minn=0, buckets=0, words=["</s>", "a" * 8, "b" * 11, "c" * 21])
+    # One byte differs, at every place, up to the end of the buffer; so many that all slots of the
+    # table come up.
+    model = write_model(
+        tmp_path / "model.bin",
+        loss=3,
+        maxn=0,
+        minn=0,
+        buckets=0,
+        words=["</s>", "a" * 8, "b" * 11, "c" * 21],
+    )
     known = ["a" * 8, "b" * 11, "c" * 21]
-    other = [word[:i] + z + word[i + 1 :] for word in known for i in range(len(word)) for z in string.ascii_uppercase]
+    other = [
+        word[:i] + z + word[i + 1 :]
+        for word in known
+        for i in range(len(word))
+        for z in string.ascii_uppercase
+    ]
     ours, theirs = both(other + known, model, 4000)
     np.testing.assert_allclose(ours, theirs, rtol=2e-6)
     assert len(np.unique(ours)) == 4
@@ -86,7 +133,10 @@ def remainders(values, buckets):  # type: ignore[no-untyped-def]
 @example(3, 2**32 - 1)
 def test_hashes_fall_into_the_bucket_of_their_remainder(buckets: int, value: int) -> None:
     multiple = value // buckets * buckets
-    values = np.array([value, multiple, max(multiple - 1, 0), min(multiple + buckets - 1, 2**32 - 1), 2**32 - 1], np.int64)
+    values = np.array(
+        [value, multiple, max(multiple - 1, 0), min(multiple + buckets - 1, 2**32 - 1), 2**32 - 1],
+        np.int64,
+    )
     expected = values % buckets
     remainders(values, buckets)
     np.testing.assert_array_equal(values, expected)

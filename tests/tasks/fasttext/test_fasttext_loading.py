@@ -17,7 +17,12 @@ from tasks.scores.classifier import classify_lines
 from tests.support.data.fasttext_models import WORDS, write_model
 
 NEGATIVE_SAMPLING, SOFTMAX, ONE_VS_ALL = 2, 3, 4
-MATRIX_AT = HEAD.size + SIZES.size + sum(len(word.encode()) + 10 for word in (*WORDS, *(f"__label__{x}" for x in "xyz"))) + 1
+MATRIX_AT = (
+    HEAD.size
+    + SIZES.size
+    + sum(len(word.encode()) + 10 for word in (*WORDS, *(f"__label__{x}" for x in "xyz")))
+    + 1
+)
 
 
 def put(file: Path, place: int, layout: str, *values: int) -> Path:
@@ -29,7 +34,14 @@ def put(file: Path, place: int, layout: str, *values: int) -> Path:
 
 @pytest.mark.parametrize("loss", [1, NEGATIVE_SAMPLING, SOFTMAX, ONE_VS_ALL])
 @pytest.mark.parametrize(
-    "kind", [{}, {"quantised": True}, {"quantised": True, "norms": True}, {"quantised": True, "pruned": True}, {"ngrams": 3}]
+    "kind",
+    [
+        {},
+        {"quantised": True},
+        {"quantised": True, "norms": True},
+        {"quantised": True, "pruned": True},
+        {"ngrams": 3},
+    ],
 )
 def test_sound_models_are_loaded(loss: int, kind: dict[str, bool], tmp_path: Path) -> None:
     model = load_fasttext(write_model(tmp_path / "a.bin", loss=loss, **kind))  # type: ignore[arg-type]
@@ -84,7 +96,14 @@ for file in sys.argv[1:]:
 def test_whatever_passes_the_check_does_not_end_the_process(tmp_path: Path) -> None:
     rng, passed = random.Random(5), []
     sources = [
-        write_model(tmp_path / f"{loss}{kind}.bin", loss=loss, buckets=50, quantised=kind > 0, pruned=kind > 1, norms=kind > 1)
+        write_model(
+            tmp_path / f"{loss}{kind}.bin",
+            loss=loss,
+            buckets=50,
+            quantised=kind > 0,
+            pruned=kind > 1,
+            norms=kind > 1,
+        )
         for loss in (1, NEGATIVE_SAMPLING, SOFTMAX, ONE_VS_ALL)
         for kind in range(3)
     ]
@@ -103,5 +122,7 @@ def test_whatever_passes_the_check_does_not_end_the_process(tmp_path: Path) -> N
         except ValueError:
             file.unlink()
     assert 20 < len(passed) < 300
-    done = subprocess.run([sys.executable, "-c", LOAD, *passed], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, *passed], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]} {done.stderr[-300:]}"

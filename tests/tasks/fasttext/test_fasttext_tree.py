@@ -37,12 +37,16 @@ def lid176() -> SoftmaxTree:
     return tree
 
 
-def read(tree: SoftmaxTree, texts: Sequence[str], allowed: Any = None) -> tuple[list[str], np.ndarray, np.ndarray]:
+def read(
+    tree: SoftmaxTree, texts: Sequence[str], allowed: Any = None
+) -> tuple[list[str], np.ndarray, np.ndarray]:
     written = np.ones((2, len(tree.labels)), bool)
     if allowed is not None:
         written[1] = allowed
     buf, begins = text_buffers(pa.array(texts, pa.large_string()))
-    labels, scores, facts = label_prefixes(tree, (buf, begins, begins[1:]), np.ones(len(texts), np.int64), written, -1, ())
+    labels, scores, facts = label_prefixes(
+        tree, (buf, begins, begins[1:]), np.ones(len(texts), np.int64), written, -1, ()
+    )
     return [tree.labels[label] if label >= 0 else "" for label in labels], scores, facts
 
 
@@ -58,18 +62,25 @@ def line_of(text: str) -> str:
 def test_labels_and_scores_are_those_of_fasttext(texts: list[str]) -> None:
     labels, scores, _ = read(lid176(), texts)
     for text, label, score in zip(texts, labels, scores.tolist(), strict=True):
-        known = {name: probability for probability, name in stock(MODEL)(line_of(text), -1, 0.0, "strict")}
+        known = {
+            name: probability
+            for probability, name in stock(MODEL)(line_of(text), -1, 0.0, "strict")
+        }
         assert score == pytest.approx(min(max(known.values()), 1), abs=2e-5)
         assert min(known[label], 1) == pytest.approx(score, abs=2e-5)
 
 
 def test_a_label_that_is_not_allowed_gives_way_to_the_best_that_is() -> None:
-    texts = [json.loads(line)["text"][:400] for line in SAMPLE.read_text("utf-8").splitlines()[::20]]
+    texts = [
+        json.loads(line)["text"][:400] for line in SAMPLE.read_text("utf-8").splitlines()[::20]
+    ]
     tree = lid176()
     allowed = np.array([name.removeprefix("__label__") < "en" for name in tree.labels])
     for text, label, score, fact in zip(texts, *read(tree, texts, allowed), strict=True):
         ranked = stock(MODEL)(line_of(text), -1, 0.0, "strict")
-        best = [(p, name) for p, name in ranked if allowed[tree.labels.index(name)]][:1] or [(0.0, "")]
+        best = [(p, name) for p, name in ranked if allowed[tree.labels.index(name)]][:1] or [
+            (0.0, "")
+        ]
         assert (label, pytest.approx(score, abs=2e-5)) == (best[0][1], min(best[0][0], 1))
         assert bool(fact & CORRECTED) == (ranked[0][1] != label)
 
@@ -96,16 +107,26 @@ def test_every_form_of_the_file_is_read(tmp_path: Path, form: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("settings", [{"loss": 3}, {"ngrams": 2}])
-def test_models_of_other_kinds_are_left_to_fasttext(tmp_path: Path, settings: dict[str, int]) -> None:
+def test_models_of_other_kinds_are_left_to_fasttext(
+    tmp_path: Path, settings: dict[str, int]
+) -> None:
     file = write_model(tmp_path / "model.bin", **settings)
     assert read_tree(file) is None
-    labels, scores, _ = label_texts(pa.array(["abc de bade", "1 2"]), file, LanguageConfig(min_score=0.0))
-    assert labels == [stock(file)("abc de bade\n", 1, 0.0, "strict")[0][1].removeprefix("__label__"), "und"]
+    labels, scores, _ = label_texts(
+        pa.array(["abc de bade", "1 2"]), file, LanguageConfig(min_score=0.0)
+    )
+    assert labels == [
+        stock(file)("abc de bade\n", 1, 0.0, "strict")[0][1].removeprefix("__label__"),
+        "und",
+    ]
     assert scores[0] > 0 == scores[1]
 
 
 def test_both_ways_give_the_labels_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = pa.array([json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[::5]], pa.large_string())
+    texts = pa.array(
+        [json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[::5]],
+        pa.large_string(),
+    )
     labels, scores, corrected = label_texts(texts, MODEL, LanguageConfig())
     monkeypatch.setattr("tasks.language.stage._load_tree", lambda model: None)
     stock_labels, stock_scores, stock_corrected = label_texts(texts, MODEL, LanguageConfig())
@@ -130,7 +151,9 @@ def test_a_damaged_model_is_refused_with_its_name(tmp_path: Path, keep: int) -> 
         (500, 159, 1 << 28, "counts of its labels"),  # the upper half of the count of a label
     ],
 )
-def test_tables_that_a_kernel_would_leave_are_refused(tmp_path: Path, buckets: int, at: int, number: int, said: str) -> None:
+def test_tables_that_a_kernel_would_leave_are_refused(
+    tmp_path: Path, buckets: int, at: int, number: int, said: str
+) -> None:
     file = write_model(tmp_path / "model.bin", buckets=buckets)
     data = bytearray(file.read_bytes())
     data[at : at + 4] = struct.pack("<i", number)
@@ -148,11 +171,15 @@ def test_a_file_that_is_no_model_is_refused_with_its_name(tmp_path: Path, data: 
 
 @settings(max_examples=60, deadline=None)
 @given(BYTES, BYTES)
-def test_scripts_and_labels_of_any_bytes_do_not_depend_on_their_neighbours(data: bytes, beside: bytes) -> None:
+def test_scripts_and_labels_of_any_bytes_do_not_depend_on_their_neighbours(
+    data: bytes, beside: bytes
+) -> None:
     written = np.ones((1, len(lid176().labels)), bool)
 
     def find(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
-        found = label_prefixes(lid176(), (buf, begins, begins[1:]), np.zeros(3, np.int64), written, -1, ())
+        found = label_prefixes(
+            lid176(), (buf, begins, begins[1:]), np.zeros(3, np.int64), written, -1, ()
+        )
         return (*(values[1] for values in found), count_scripts(buf, begins, 1000)[0][1])
 
     assert_neighbours_do_not_matter(data, beside, find)

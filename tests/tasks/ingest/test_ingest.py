@@ -26,7 +26,10 @@ from tasks.runtime.parts import PartRunner, thread_executor
 from tasks.runtime.stage import StageFailure
 from tests.support.data.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
 
-RECORDS = [{"id": f"r{i}", "text": f"text number {i}\nwith a second line", "license": "MIT"} for i in range(20)]
+RECORDS = [
+    {"id": f"r{i}", "text": f"text number {i}\nwith a second line", "license": "MIT"}
+    for i in range(20)
+]
 
 
 def texts(artifact) -> list[str]:
@@ -34,7 +37,10 @@ def texts(artifact) -> list[str]:
 
 
 def quarantine(artifact) -> list[dict]:
-    return [json.loads(line) for line in artifact.file("quarantine.jsonl").read_text("utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in artifact.file("quarantine.jsonl").read_text("utf-8").splitlines()
+    ]
 
 
 FAULTY_LINES = st.one_of(
@@ -63,22 +69,38 @@ FAULTY_LINES = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=st.lists(FAULTY_LINES, min_size=1, max_size=12), end=st.sampled_from([b"", b"\n", b"\r\n"]))
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    lines=st.lists(FAULTY_LINES, min_size=1, max_size=12),
+    end=st.sampled_from([b"", b"\n", b"\r\n"]),
+)
 def test_kept_plus_dropped_plus_quarantined_equals_read(tmp_path_factory, lines, end) -> None:
     folder = tmp_path_factory.mktemp("faults")
     (folder / "a.jsonl").write_bytes(b"\n".join(lines) + end)
     (folder / "good.jsonl").write_bytes(b'{"text": "good"}\n')
-    artifact = ingest(empty_dir(folder / "out"), SourceConfig(name="s", paths=(str(folder),), exclude={"kind": ("bad",)}))
+    artifact = ingest(
+        empty_dir(folder / "out"),
+        SourceConfig(name="s", paths=(str(folder),), exclude={"kind": ("bad",)}),
+    )
     check_accounting("ingest", artifact.counters)
     assert artifact.counters["read"] == 1 + sum(bool(line.strip()) for line in lines)
     assert len(read_documents(artifact)) == artifact.counters["kept"]
     assert len(quarantine(artifact)) == artifact.counters["quarantined"]
     rows = pq.read_table(artifact.file("dropped.parquet")).to_pylist()
-    lost = [(row["line"], row["byte_offset"], row["reason"]) for row in rows if row["outcome"] == "quarantined"]
-    assert lost == [(fault["line"], fault["byte_offset"], fault["error"]) for fault in quarantine(artifact)]
+    lost = [
+        (row["line"], row["byte_offset"], row["reason"])
+        for row in rows
+        if row["outcome"] == "quarantined"
+    ]
+    assert lost == [
+        (fault["line"], fault["byte_offset"], fault["error"]) for fault in quarantine(artifact)
+    ]
     reasons = Counter(row["reason"] for row in rows if row["outcome"] == "dropped")
-    assert reasons == Counter({reason: n for reason, n in artifact.counters["dropped"].items() if n})
+    assert reasons == Counter(
+        {reason: n for reason, n in artifact.counters["dropped"].items() if n}
+    )
     for row in read_documents(artifact):
         assert "\0" not in row["text"] and "\r\n" not in row["text"] and row["text"].strip()
         orjson.loads(row["metadata"])
@@ -102,7 +124,9 @@ def test_what_became_no_document_is_kept_by_its_id_and_place_and_without_its_tex
         ("odd", "quarantined", "wrong type: column text is a list, not text"),
         (None, "quarantined", "column text is null"),
     ]
-    assert [(row["source"], row["file"], row["line"]) for row in rows] == [("made", "a.jsonl", line) for line in (2, 3, 4, 5)]
+    assert [(row["source"], row["file"], row["line"]) for row in rows] == [
+        ("made", "a.jsonl", line) for line in (2, 3, 4, 5)
+    ]
     was = next(row["id"] for row in read_documents(everything) if row["source_id"] == "no")
     assert rows[1]["id"] == was, "a record has the id that it has as a document"
     assert b"secret" not in artifact.file("dropped.parquet").read_bytes()
@@ -123,7 +147,9 @@ def test_each_fault_costs_its_line_and_says_where(tmp_path) -> None:
     assert texts(artifact) == ["one", "last"]
     found = quarantine(artifact)
     assert [f["line"] for f in found] == [2, 3, 4, 5, 6, 7]
-    assert [f["byte_offset"] for f in found] == [sum(len(line) + 1 for line in lines[:i]) for i in range(1, 7)]
+    assert [f["byte_offset"] for f in found] == [
+        sum(len(line) + 1 for line in lines[:i]) for i in range(1, 7)
+    ]
     assert {f["file"] for f in found} == {"a.jsonl"}
     words = [
         "invalid UTF-8: byte 0xe9",
@@ -158,15 +184,30 @@ def at_depth(calls: int, function: Callable[[], Any]) -> Any:
 
 
 def test_record_nested_too_deeply_is_the_same_fault_from_any_depth_of_calls(tmp_path) -> None:
-    lines = [f'{{"text": "t", "{column}": {nested(253, end)}}}' for column in ("id", "kind", "m") for end in ("", "NaN")]
-    deep = [line.replace("[", "[" * n, 1).replace("]", "]" * n, 1) for line in lines for n in (2, 650, 740, 770)]
+    lines = [
+        f'{{"text": "t", "{column}": {nested(253, end)}}}'
+        for column in ("id", "kind", "m")
+        for end in ("", "NaN")
+    ]
+    deep = [
+        line.replace("[", "[" * n, 1).replace("]", "]" * n, 1)
+        for line in lines
+        for n in (2, 650, 740, 770)
+    ]
     brackets = [
         json.dumps({"text": "t", "m": '"\\' + "[" * 2000}),
         '{"text": "t", "m": NaN, "n": "' + '{"'.replace('"', '\\"') * 900 + '"}',
     ]
-    (tmp_path / "a.jsonl").write_text("\n".join([*lines, *brackets, *deep, '{"m": ' + nested(3000, "x") + "}"]))
+    (tmp_path / "a.jsonl").write_text(
+        "\n".join([*lines, *brackets, *deep, '{"m": ' + nested(3000, "x") + "}"])
+    )
     made = [
-        at_depth(calls, lambda n=calls: ingest_files(tmp_path, f"out{n}", [tmp_path / "a.jsonl"], exclude={"kind": ("bad",)}))
+        at_depth(
+            calls,
+            lambda n=calls: ingest_files(
+                tmp_path, f"out{n}", [tmp_path / "a.jsonl"], exclude={"kind": ("bad",)}
+            ),
+        )
         for calls in (0, 250)
     ]
     assert [a.counters["kept"] for a in made] == [len(lines) + len(brackets)] * 2
@@ -177,7 +218,9 @@ def test_record_nested_too_deeply_is_the_same_fault_from_any_depth_of_calls(tmp_
 def test_large_integers_keep_their_digits_wherever_they_are(tmp_path) -> None:
     number = "12345678901234567890123"
     values = [number, f"[{number}]", f'{{"a":[1,{{"b":{number}}}]}}']
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "t", "m": {value}}}\n' for value in values))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(f'{{"text": "t", "m": {value}}}\n' for value in values)
+    )
     rows = read_documents(ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"]))
     assert [row["metadata"] for row in rows] == [f'{{"m":{value}}}' for value in values]
 
@@ -207,8 +250,20 @@ def test_columns_are_mapped_and_the_rest_is_sorted_metadata(tmp_path) -> None:
         "site": "x",
     }
     write_jsonl(tmp_path / "a.jsonl", [record, {"body": "no site", "site": None}])
-    columns = {"text_column": "body", "id_column": "n", "url_column": "link", "language_column": "lang"}
-    artifact = ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"], **columns, added_column="when", source_column="site")
+    columns = {
+        "text_column": "body",
+        "id_column": "n",
+        "url_column": "link",
+        "language_column": "lang",
+    }
+    artifact = ingest_files(
+        tmp_path,
+        "out",
+        [tmp_path / "a.jsonl"],
+        **columns,
+        added_column="when",
+        source_column="site",
+    )
     first, second = read_documents(artifact)
     assert first | {"id": b""} == {
         "id": b"",
@@ -221,29 +276,51 @@ def test_columns_are_mapped_and_the_rest_is_sorted_metadata(tmp_path) -> None:
         "metadata": '{"z":[1,{"a":null,"b":2}]}',
     }
     assert second["source"] == "made" and second["source_id"] is None
-    assert artifact.metrics["by_source"] == {"made": {"documents": 1, "bytes": 7}, "x": {"documents": 1, "bytes": 1}}
+    assert artifact.metrics["by_source"] == {
+        "made": {"documents": 1, "bytes": 7},
+        "x": {"documents": 1, "bytes": 1},
+    }
 
 
 def test_column_with_two_meanings_has_both(tmp_path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [{"text": "t", "url": "https://x.org/1", "more": 1}])
-    (row,) = read_documents(ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"], id_column="url", source_column="url"))
-    assert [row[name] for name in ("source_id", "url", "source")] == ["https://x.org/1"] * 3 and row["metadata"] == '{"more":1}'
+    (row,) = read_documents(
+        ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"], id_column="url", source_column="url")
+    )
+    assert [row[name] for name in ("source_id", "url", "source")] == [
+        "https://x.org/1"
+    ] * 3 and row["metadata"] == '{"more":1}'
 
 
 def test_include_and_exclude_compare_values_as_text(tmp_path) -> None:
-    records = [{"text": "a", "ok": True, "n": 1}, {"text": "b", "ok": False, "n": 1}, {"text": "c", "n": 2}]
+    records = [
+        {"text": "a", "ok": True, "n": 1},
+        {"text": "b", "ok": False, "n": 1},
+        {"text": "c", "n": 2},
+    ]
     write_jsonl(tmp_path / "a.jsonl", records)
-    assert texts(ingest_files(tmp_path, "x", [tmp_path / "a.jsonl"], exclude={"ok": ("false",)})) == ["a", "c"]
-    assert texts(ingest_files(tmp_path, "y", [tmp_path / "a.jsonl"], include={"n": ("1",)})) == ["a", "b"]
+    assert texts(
+        ingest_files(tmp_path, "x", [tmp_path / "a.jsonl"], exclude={"ok": ("false",)})
+    ) == ["a", "c"]
+    assert texts(ingest_files(tmp_path, "y", [tmp_path / "a.jsonl"], include={"n": ("1",)})) == [
+        "a",
+        "b",
+    ]
 
 
 def test_identity_ignores_file_order_part_layout_folder_and_workers(tmp_path) -> None:
     def make(folder: Path, order: list[int], **config) -> tuple[dict, dict]:
         for i in order:
-            write_jsonl(folder / f"d{i % 2}" / f"f{i}.jsonl", [{"text": f"{i} {j}" * 20} for j in range(5)])
+            write_jsonl(
+                folder / f"d{i % 2}" / f"f{i}.jsonl", [{"text": f"{i} {j}" * 20} for j in range(5)]
+            )
         runner = PartRunner(make_executor=thread_executor(3))
         out = empty_dir(folder.with_name(folder.name + "-out"))
-        artifact = ingest(out, SourceConfig(name="s", paths=tuple(str(folder / f"d{i}") for i in (1, 0)), **config), runner)
+        artifact = ingest(
+            out,
+            SourceConfig(name="s", paths=tuple(str(folder / f"d{i}") for i in (1, 0)), **config),
+            runner,
+        )
         files = {f.name: f.read_bytes() for f in artifact.files("documents/*")}
         return {row["id"]: row["text"] for row in read_documents(artifact)}, files
 
@@ -267,8 +344,11 @@ def test_growing_a_source_keeps_the_identity_of_what_was_there(tmp_path) -> None
 def test_same_text_in_every_format(tmp_path) -> None:
     plain = write_jsonl(tmp_path / "a.jsonl", RECORDS)
     data = plain.read_bytes()
-    # Two members and two frames, cut in the middle of a line, with a skippable frame and zero padding between.
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data[:333]) + gzip.compress(data[333:]) + b"\0" * 7)
+    # Two members and two frames, cut in the middle of a line, with a skippable frame and zero
+    # padding between.
+    (tmp_path / "a.jsonl.gz").write_bytes(
+        gzip.compress(data[:333]) + gzip.compress(data[333:]) + b"\0" * 7
+    )
     skippable = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"skip"
     frames = zstandard.compress(data[:333]) + skippable + zstandard.compress(data[333:])
     (tmp_path / "a.jsonl.zst").write_bytes(frames)
@@ -294,20 +374,27 @@ def test_text_files_are_one_document_each_named_by_their_path(tmp_path) -> None:
         ("a.txt", "plain\ntext"),
         ("sub/b.md", "# Title\n\nbody"),
     ]
-    assert [(q["file"], q["line"], q["byte_offset"]) for q in quarantine(artifact)] == [("c.txt", 2, 8)]
+    assert [(q["file"], q["line"], q["byte_offset"]) for q in quarantine(artifact)] == [
+        ("c.txt", 2, 8)
+    ]
 
 
 def test_text_files_have_no_metadata_with_or_without_an_id_column(tmp_path) -> None:
     (tmp_path / "a.txt").write_text("plain")
     for id_column in ("uuid", None):
-        artifact = ingest_files(tmp_path, f"out-{id_column}", [tmp_path / "a.txt"], id_column=id_column)
+        artifact = ingest_files(
+            tmp_path, f"out-{id_column}", [tmp_path / "a.txt"], id_column=id_column
+        )
         (row,) = read_documents(artifact)
         assert (row["source_id"], row["metadata"]) == ("a.txt" if id_column else None, "{}")
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_truncated_archive_keeps_whole_lines_and_says_where_it_ends(tmp_path, suffix) -> None:
-    records = [{"text": f"{i} " + "".join(chr(97 + (i * j * j) % 26) for j in range(900))} for i in range(400)]
+    records = [
+        {"text": f"{i} " + "".join(chr(97 + (i * j * j) % 26) for j in range(900))}
+        for i in range(400)
+    ]
     data = write_jsonl(tmp_path / "a.jsonl", records).read_bytes()
     whole = gzip.compress(data) if suffix == ".gz" else zstandard.compress(data)
     (tmp_path / f"cut.jsonl{suffix}").write_bytes(whole[: len(whole) * 3 // 4])
@@ -322,7 +409,10 @@ def test_truncated_archive_keeps_whole_lines_and_says_where_it_ends(tmp_path, su
 
 def test_corrupt_archive_and_trailing_garbage_keep_what_is_sound(tmp_path) -> None:
     data = write_jsonl(tmp_path / "a.jsonl", RECORDS).read_bytes()
-    for name, stored in (("g.jsonl.gz", gzip.compress(data)), ("z.jsonl.zst", zstandard.compress(data))):
+    for name, stored in (
+        ("g.jsonl.gz", gzip.compress(data)),
+        ("z.jsonl.zst", zstandard.compress(data)),
+    ):
         (tmp_path / name).write_bytes(stored + b"garbage that is no stream")
         artifact = ingest_files(tmp_path, f"out-{name}", [tmp_path / name])
         assert texts(artifact) == [r["text"] for r in RECORDS]
@@ -336,7 +426,11 @@ def test_huge_line_passes(tmp_path) -> None:
     assert artifact.counters["kept"] == 3 and artifact.counters["bytes"] == 50_000_000 + 11
     assert len(artifact.files("documents/*")) == 3
     histogram = artifact.metrics["length_histogram"]
-    assert sum(histogram["counts"]) == 3 and histogram["edges_bytes"][0] <= 5 and histogram["edges_bytes"][-1] > 50_000_000
+    assert (
+        sum(histogram["counts"]) == 3
+        and histogram["edges_bytes"][0] <= 5
+        and histogram["edges_bytes"][-1] > 50_000_000
+    )
 
 
 def test_broken_parquet_is_a_fault_of_that_file(tmp_path) -> None:
@@ -360,14 +454,21 @@ def test_parquet_types_json_does_not_have_become_text(tmp_path) -> None:
     metadata = [json.loads(row["metadata"]) for row in read_documents(artifact)]
     assert metadata[0] == {"at": "1970-01-01T00:00:00+00:00", "raw": "01", "score": None}
     assert metadata[1] == {"at": "1970-01-01T00:00:02+00:00", "raw": None, "score": None}
-    assert quarantine(artifact) == [{"file": "a.parquet", "line": 2, "byte_offset": None, "error": "column text is null"}]
+    assert quarantine(artifact) == [
+        {"file": "a.parquet", "line": 2, "byte_offset": None, "error": "column text is null"}
+    ]
 
 
 def test_file_listed_twice_is_read_once(tmp_path, monkeypatch) -> None:
     write_jsonl(tmp_path / "a.jsonl", RECORDS)
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
     monkeypatch.chdir(tmp_path)
-    assert ingest_files(tmp_path, "out", ["a.jsonl", "./a.jsonl", "*.jsonl", str(tmp_path)]).counters["read"] == 20
+    assert (
+        ingest_files(tmp_path, "out", ["a.jsonl", "./a.jsonl", "*.jsonl", str(tmp_path)]).counters[
+            "read"
+        ]
+        == 20
+    )
 
 
 def test_paths_that_cannot_be_read_are_named(tmp_path, monkeypatch) -> None:
@@ -384,7 +485,9 @@ def test_paths_that_cannot_be_read_are_named(tmp_path, monkeypatch) -> None:
             SourceConfig(name="s", paths=tuple(paths)).input_files()
     with pytest.raises(ConfigError, match="not under source.root"):
         SourceConfig(name="s", paths=("in",), root=tmp_path / "in" / "deeper").input_files()
-    assert list(SourceConfig(name="s", paths=("in/*.jsonl",), root=tmp_path).input_files()) == ["in/a.jsonl"]
+    assert list(SourceConfig(name="s", paths=("in/*.jsonl",), root=tmp_path).input_files()) == [
+        "in/a.jsonl"
+    ]
 
 
 def test_source_without_documents_fails_with_the_reasons(tmp_path) -> None:
@@ -395,7 +498,10 @@ def test_source_without_documents_fails_with_the_reasons(tmp_path) -> None:
     with pytest.raises(StageFailure, match="hold no record"):
         ingest_files(tmp_path, "o2", [tmp_path / "empty.jsonl"])
     write_jsonl(tmp_path / "bad.jsonl", [{"text": ""}, {"content": "x"}, {"content": "y"}])
-    with pytest.raises(StageFailure, match=r"quarantined 2, EMPTY 1; first bad.jsonl line 2: column text is missing"):
+    with pytest.raises(
+        StageFailure,
+        match=r"quarantined 2, EMPTY 1; first bad.jsonl line 2: column text is missing",
+    ):
         ingest_files(tmp_path, "o3", [tmp_path / "bad.jsonl"])
 
 
@@ -407,7 +513,9 @@ def test_records_over_the_limit_are_quarantined_and_the_run_goes_on(tmp_path: Pa
     pq.write_table(pa.table({"text": texts}), tmp_path / "b.parquet")
     config = SourceConfig(name="s", paths=(str(tmp_path),), max_record_bytes=2000)
     artifact = ingest(empty_dir(tmp_path / "out"), config)
-    assert artifact.counters["kept"] == 6 and artifact.counters["quarantined_by"] == {"over the limit": 3}
+    assert artifact.counters["kept"] == 6 and artifact.counters["quarantined_by"] == {
+        "over the limit": 3
+    }
     assert {row["text"] for row in read_documents(artifact)} == {"short", "also short"}
 
 

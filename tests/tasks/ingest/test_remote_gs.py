@@ -47,16 +47,22 @@ def put() -> Iterator[Put]:
     patch = pytest.MonkeyPatch()
     server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket="texts")
     server.start()
-    server._api._httpd.handle_error = lambda *of_whom: None  # gcsfs breaks off what it need not know any more
+    server._api._httpd.handle_error = lambda *of_whom: (
+        None
+    )  # gcsfs breaks off what it need not know any more
     address = "http://{}:{}".format(*server._api._httpd.server_address)
     patch.setenv("STORAGE_EMULATOR_HOST", address)
 
     def put(name: str, data: bytes, **facts: str) -> None:
         about = json.dumps({"name": name, **facts}).encode()
         parts = (
-            b"".join(b"--B\r\nContent-Type: application/json\r\n\r\n" + part + b"\r\n" for part in (about, data)) + b"--B--\r\n"
+            b"".join(
+                b"--B\r\nContent-Type: application/json\r\n\r\n" + part + b"\r\n"
+                for part in (about, data)
+            )
+            + b"--B--\r\n"
         )
-        where = f"{address}/upload/storage/v1/b/texts/o?uploadType=multipart&name={quote(name, safe='')}"
+        where = f"{address}/upload/storage/v1/b/texts/o?uploadType=multipart&name={quote(name, safe='')}"  # noqa: E501
         kind = {"Content-Type": "multipart/related; boundary=B"}
         with urllib.request.urlopen(urllib.request.Request(where, parts, kind)) as answer:
             assert answer.status == 200
@@ -69,8 +75,14 @@ def put() -> Iterator[Put]:
 def test_bucket_gives_the_documents_of_its_files(put: Put, tmp_path: Path) -> None:
     table = io.BytesIO()
     pq.write_table(pa.table({"text": [f"row {i}" for i in range(200)]}), table)
-    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>A page about ships, and about the sea they sail on.</p>"
-    head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://x.example/\r\nContent-Length: {len(page)}\r\n"
+    page = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>A page about ships, and about the"
+        b" sea they sail on.</p>"
+    )
+    head = (
+        "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://x.example/\r\nContent-Length:"
+        f" {len(page)}\r\n"
+    )
     record = f"{head}Content-Type: application/http\r\n\r\n".encode() + page + b"\r\n\r\n"
     files = {
         "crawl/a.jsonl.zst": zstandard.compress(LINES),
@@ -82,11 +94,17 @@ def test_bucket_gives_the_documents_of_its_files(put: Put, tmp_path: Path) -> No
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(body)
     put("crawl/", b"")  # as the console makes a folder
-    here = read_documents(ingest(empty_dir(tmp_path / "o"), SourceConfig(name="s", paths=(str(tmp_path / "crawl"),))))
+    here = read_documents(
+        ingest(empty_dir(tmp_path / "o"), SourceConfig(name="s", paths=(str(tmp_path / "crawl"),)))
+    )
     assert len(here) == 130 + 200 + 1
     config = SourceConfig(name="s", paths=("gs://texts/crawl/",), cache=tmp_path / "cache")
     assert read_documents(ingest(empty_dir(tmp_path / "there"), config)) == here
-    for path, names in (("crawl/*", files), ("crawl/more/", list(files)[1:]), ("crawl/more/c%20[1] #.warc.gz", list(files)[2:])):
+    for path, names in (
+        ("crawl/*", files),
+        ("crawl/more/", list(files)[1:]),
+        ("crawl/more/c%20[1] #.warc.gz", list(files)[2:]),
+    ):
         found = list_files([f"gcs://texts/{path}"], None, tmp_path / "cache").files
         assert [file.read_bytes() for file in found.values()] == [files[name] for name in names]
 
@@ -94,13 +112,18 @@ def test_bucket_gives_the_documents_of_its_files(put: Put, tmp_path: Path) -> No
 def test_object_is_fetched_once_and_a_changed_one_again(put: Put, tmp_path: Path) -> None:
     for name in "ab":
         put(f"twice/{name}.jsonl", LINES)
-    assert [file.size_bytes for file in list_unfetched(["gs://texts/twice/"], tmp_path)] == [len(LINES)] * 2
+    assert [file.size_bytes for file in list_unfetched(["gs://texts/twice/"], tmp_path)] == [
+        len(LINES)
+    ] * 2
     before = list_files(["gs://texts/twice/"], None, tmp_path).files
     assert {file.read_bytes() for file in before.values()} == {LINES}
     assert list_unfetched(["gs://texts/twice/*"], tmp_path) == []
     put("twice/b.jsonl", b'{"text": "new"}\n')
     after = list_files(["gs://texts/twice/"], None, tmp_path).files
-    assert after["a.jsonl"] == before["a.jsonl"] and after["b.jsonl"].read_bytes() == b'{"text": "new"}\n'
+    assert (
+        after["a.jsonl"] == before["a.jsonl"]
+        and after["b.jsonl"].read_bytes() == b'{"text": "new"}\n'
+    )
 
 
 @pytest.mark.parametrize(("name", "is_unpacked"), [("a.jsonl", True), ("a.jsonl.gz", False)])
@@ -114,10 +137,15 @@ def test_object_that_is_stored_compressed_is_read_as_its_name_says(
     assert list_unfetched([f"gs://texts/packed/{name}"], tmp_path) == []
 
 
-def test_object_that_is_not_compressed_as_its_store_says_is_one_line(put: Put, tmp_path: Path) -> None:
+def test_object_that_is_not_compressed_as_its_store_says_is_one_line(
+    put: Put, tmp_path: Path
+) -> None:
     for name, body in {"cut": gzip.compress(LINES)[:-9], "plain": LINES}.items():
         put(f"unsound/{name}.jsonl", body, contentEncoding="gzip")
-        with pytest.raises(ConfigError, match=rf"{name}\.jsonl is not valid gzip, although its Content-Encoding says so"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"{name}\.jsonl is not valid gzip, although its Content-Encoding says so",
+        ):
             list_files([f"gs://texts/unsound/{name}.jsonl"], None, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -135,21 +163,40 @@ def test_what_a_bucket_has_not_is_one_line(path: str, words: str, put: Put, tmp_
     put("crawl/a.jsonl", LINES)
     with pytest.raises(ConfigError) as caught:
         list_files([path], None, tmp_path)
-    assert words in str(caught.value) and path in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        words in str(caught.value) and path in str(caught.value) and "\n" not in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize(
     ("status", "said", "words"),
     [
-        (401, "Anonymous caller does not have storage.objects.get access to the object.", "HTTP status 401"),
-        (403, "me@x.example does not have storage.objects.get access to the object.", "access is denied"),
+        (
+            401,
+            "Anonymous caller does not have storage.objects.get access to the object.",
+            "HTTP status 401",
+        ),
+        (
+            403,
+            "me@x.example does not have storage.objects.get access to the object.",
+            "access is denied",
+        ),
         (400, "Invalid bucket name: 'invalid'", "refused: Bad Request"),
-        (400, "Bucket is requester pays bucket but no user project provided.", "set FSSPEC_GS_REQUESTER_PAYS to your project"),
+        (
+            400,
+            "Bucket is requester pays bucket but no user project provided.",
+            "set FSSPEC_GS_REQUESTER_PAYS to your project",
+        ),
         (200, None, "the answer is not that of a store"),
     ],
 )
 def test_refusal_of_google_is_one_line_and_is_not_asked_for_again(
-    status: int, said: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    status: int,
+    said: str | None,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked: list[str] = []
 
@@ -158,7 +205,11 @@ def test_refusal_of_google_is_one_line_and_is_not_asked_for_again(
             asked.append(self.path)
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps({"error": {"code": status, "message": said}}).encode() if said else b"<html>")
+            self.wfile.write(
+                json.dumps({"error": {"code": status, "message": said}}).encode()
+                if said
+                else b"<html>"
+            )
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -171,4 +222,6 @@ def test_refusal_of_google_is_one_line_and_is_not_asked_for_again(
     server.shutdown()
     server.server_close()
     assert words in str(caught.value) and "\n" not in str(caught.value)
-    assert len(asked) <= 4 and not [r for r in caplog.records if r.name == "gcsfs"]  # the object, and what is below it
+    assert len(asked) <= 4 and not [
+        r for r in caplog.records if r.name == "gcsfs"
+    ]  # the object, and what is below it

@@ -1,4 +1,5 @@
-"""Files elsewhere: listed, fetched once, gone on with after a fault, explained in one line. Against real servers on loopback."""
+"""Files elsewhere: listed, fetched once, gone on with after a fault, explained in one line. Against
+real servers on loopback."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ class Server(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path, type[Server]]]:
+def site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Path, type[Server]]]:
     """(address, folder that is served, its server's class)."""
     folder = empty_dir(tmp_path / "site")
     handler = type("Handler", (Server,), {"asked": [], "failures": []})
@@ -81,10 +84,16 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str,
 
 
 def fetches(handler: type[Server]) -> list[str]:
-    return [line.split()[1] for line in handler.asked if line.startswith("GET") and not line.split()[1].endswith("/")]
+    return [
+        line.split()[1]
+        for line in handler.asked
+        if line.startswith("GET") and not line.split()[1].endswith("/")
+    ]
 
 
-def test_files_of_a_site_are_read_like_files_here(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+def test_files_of_a_site_are_read_like_files_here(
+    site: tuple[str, Path, type[Server]], tmp_path: Path
+) -> None:
     address, folder, _ = site
     write_jsonl(folder / "data" / "a.jsonl", [{"text": "first"}])
     write_jsonl(folder / "data" / "b c.jsonl", [{"text": "second"}])
@@ -92,7 +101,9 @@ def test_files_of_a_site_are_read_like_files_here(site: tuple[str, Path, type[Se
     by_glob = SourceConfig(name="s", paths=(f"{address}/data/*.jsonl",), cache=tmp_path / "cache")
     by_folder = SourceConfig(name="s", paths=(f"{address}/data/",), cache=tmp_path / "cache")
     here = SourceConfig(name="s", paths=(str(folder / "data"),))
-    artifacts = [ingest(empty_dir(tmp_path / f"out{i}"), c) for i, c in enumerate((by_glob, by_folder, here))]
+    artifacts = [
+        ingest(empty_dir(tmp_path / f"out{i}"), c) for i, c in enumerate((by_glob, by_folder, here))
+    ]
     rows = [read_documents(artifact) for artifact in artifacts]
     assert [r["text"] for r in rows[0]] == ["first", "second"] and rows[0] == rows[1] == rows[2]
 
@@ -108,7 +119,9 @@ def test_unchanged_file_is_fetched_once_and_a_changed_one_again(
     assert asked == ["/a.jsonl"] and first.read_bytes() == (folder / "a.jsonl").read_bytes()
     (again,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").files.values()
     assert again == first and fetches(handler) == asked
-    assert [record.getMessage() for record in caplog.records] == [f"fetching {address}/a.jsonl, 0.0 MB"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"fetching {address}/a.jsonl, 0.0 MB"
+    ]
     write_jsonl(folder / "a.jsonl", [{"text": "new"}])
     (changed,) = list_files([f"{address}/a.jsonl"], None, tmp_path / "cache").files.values()
     assert changed != first and "new" in changed.read_text() and len(fetches(handler)) == 2
@@ -118,8 +131,15 @@ def test_a_plan_looks_at_what_is_elsewhere_and_fetches_nothing(
     site: tuple[str, Path, type[Server]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address, folder, handler = site
-    files = [write_jsonl(folder / "data" / f"{name}.jsonl", [{"text": f"text {name}"}] * 40) for name in "ab"]
-    places = [f"source.paths=['{address}/data/*.jsonl']", f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
+    files = [
+        write_jsonl(folder / "data" / f"{name}.jsonl", [{"text": f"text {name}"}] * 40)
+        for name in "ab"
+    ]
+    places = [
+        f"source.paths=['{address}/data/*.jsonl']",
+        f"store={tmp_path / 'store'}",
+        f"state={tmp_path / 'state'}",
+    ]
 
     def plan() -> str:
         assert main(["plan", "refresh", "source=files", *places]) == 0
@@ -133,10 +153,15 @@ def test_a_plan_looks_at_what_is_elsewhere_and_fetches_nothing(
     fetched = len(fetches(handler))
     assert "not read" not in plan() and len(fetches(handler)) == fetched
     write_jsonl(folder / "data" / "b.jsonl", [{"text": "another"}])
-    assert f"not read: 1 file(s), 0.0 MB, first {address}/data/b.jsonl" in plan() and len(fetches(handler)) == fetched
+    assert (
+        f"not read: 1 file(s), 0.0 MB, first {address}/data/b.jsonl" in plan()
+        and len(fetches(handler)) == fetched
+    )
 
 
-def test_fetch_goes_on_where_it_was_cut_off(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+def test_fetch_goes_on_where_it_was_cut_off(
+    site: tuple[str, Path, type[Server]], tmp_path: Path
+) -> None:
     address, folder, handler = site
     (folder / "a.txt").write_bytes(bytes(range(256)) * 20)
     handler.failures[:] = [503] * 40
@@ -148,11 +173,17 @@ def test_fetch_goes_on_where_it_was_cut_off(site: tuple[str, Path, type[Server]]
     handler.asked.clear()
     (file,) = list_files([f"{address}/a.txt"], None, tmp_path / "cache").files.values()
     assert file.read_bytes() == (folder / "a.txt").read_bytes()
-    assert [line.split("=")[1] for line in handler.asked if "bytes=" in line] == ["2500-3499", "3500-4499", "4500-5119"]
+    assert [line.split("=")[1] for line in handler.asked if "bytes=" in line] == [
+        "2500-3499",
+        "3500-4499",
+        "4500-5119",
+    ]
     assert list((tmp_path / "cache").iterdir()) == [file]
 
 
-def test_trouble_that_passes_is_waited_for(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+def test_trouble_that_passes_is_waited_for(
+    site: tuple[str, Path, type[Server]], tmp_path: Path
+) -> None:
     address, folder, handler = site
     (folder / "a.txt").write_bytes(b"x" * 2500)
     handler.failures[:] = [500, 0]
@@ -160,7 +191,9 @@ def test_trouble_that_passes_is_waited_for(site: tuple[str, Path, type[Server]],
     assert file.stat().st_size == 2500
 
 
-def test_server_without_ranges_is_read_too(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+def test_server_without_ranges_is_read_too(
+    site: tuple[str, Path, type[Server]], tmp_path: Path
+) -> None:
     address, folder, handler = site
     handler.ranges = False
     (folder / "a.txt").write_bytes(bytes(range(256)) * 20)
@@ -173,11 +206,15 @@ def test_server_without_ranges_is_read_too(site: tuple[str, Path, type[Server]],
     assert again == file and file.read_bytes() == (folder / "a.txt").read_bytes()
 
 
-def test_names_are_relative_to_what_the_addresses_have_in_common(site: tuple[str, Path, type[Server]], tmp_path: Path) -> None:
+def test_names_are_relative_to_what_the_addresses_have_in_common(
+    site: tuple[str, Path, type[Server]], tmp_path: Path
+) -> None:
     address, folder, _ = site
     write_jsonl(folder / "x" / "a.jsonl", [{"text": "a"}])
     write_jsonl(folder / "y" / "a.jsonl", [{"text": "b"}])
-    names = list_files([f"{address}/y/a.jsonl", f"{address}/x/*.jsonl"], None, tmp_path / "cache").files
+    names = list_files(
+        [f"{address}/y/a.jsonl", f"{address}/x/*.jsonl"], None, tmp_path / "cache"
+    ).files
     assert list(names) == ["x/a.jsonl", "y/a.jsonl"]
 
 
@@ -189,13 +226,20 @@ def test_names_are_relative_to_what_the_addresses_have_in_common(site: tuple[str
         ("{site}/a.pdf", ["a.pdf has no reader"]),
         ("http://127.0.0.1:9/a.jsonl", ["127.0.0.1:9/a.jsonl cannot be read", "run again"]),
         ("http://me:secret@127.0.0.1:9/a.jsonl", ["http://127.0.0.1/a.jsonl comes with a user"]),
-        ("https://127.0.0.1:9/a.jsonl?sig=secret", ["https://127.0.0.1/a.jsonl comes with a user, a password or a query"]),
+        (
+            "https://127.0.0.1:9/a.jsonl?sig=secret",
+            ["https://127.0.0.1/a.jsonl comes with a user, a password or a query"],
+        ),
         ("ftp://127.0.0.1/a.jsonl", ["ftp:// is not a place to read from", "s3://"]),
         ("gs://bucket/a.jsonl", ["pip install 'textmill[gs]'"]),
     ],
 )
 def test_address_that_cannot_be_read_is_one_line_without_secrets(
-    path: str, words: list[str], site: tuple[str, Path, type[Server]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: str,
+    words: list[str],
+    site: tuple[str, Path, type[Server]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs.core", None)
     (site[1] / "a.pdf").touch()
@@ -212,12 +256,16 @@ def test_refused_header_is_not_quoted(tmp_path: Path, monkeypatch: pytest.Monkey
         raise ValueError("Invalid header value b'Bearer hidden-key'")
 
     monkeypatch.setattr(remotefiles, "open_system", refuse)
-    with pytest.raises(ConfigError, match=r"s3://texts/a\.jsonl cannot be read \(ValueError\)") as caught:
+    with pytest.raises(
+        ConfigError, match=r"s3://texts/a\.jsonl cannot be read \(ValueError\)"
+    ) as caught:
         list_files(["s3://texts/a.jsonl"], None, tmp_path)
     assert "hidden-key" not in str(caught.value)
 
 
-def test_a_mistake_of_ours_is_not_told_as_one_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_is_not_told_as_one_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours: dict[str, Any] = {"__name__": "tasks.ingest.remotefiles"}
     exec("def fail(scheme):\n    raise ValueError('not enough values to unpack')", ours)
     monkeypatch.setattr(remotefiles, "open_system", ours["fail"])
@@ -240,7 +288,11 @@ def bucket() -> Iterator[Any]:
     server = server_module.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "hidden-key", "DEFAULT_REGION": "us-east-1"}.items():
+    for name, value in {
+        "ACCESS_KEY_ID": "key",
+        "SECRET_ACCESS_KEY": "hidden-key",
+        "DEFAULT_REGION": "us-east-1",
+    }.items():
         patch.setenv(f"AWS_{name}", value)
     patch.setenv("AWS_ENDPOINT_URL", endpoint)
     client = boto3.client("s3")
@@ -250,13 +302,17 @@ def bucket() -> Iterator[Any]:
     patch.undo()
 
 
-def test_bucket_is_listed_fetched_and_kept(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_is_listed_fetched_and_kept(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remotefiles, "PIECE_BYTES", 1000)
     data = {f"crawl/{i}/part.jsonl": b'{"text": "%d"}\n' % i * 100 for i in range(3)}
     for key, body in {**data, "crawl/readme.pdf": b"%PDF"}.items():
         bucket.put_object(Bucket="texts", Key=key, Body=body)
     found = list_files(["s3://texts/crawl/*/*.jsonl"], None, tmp_path / "cache").files
-    assert {name: file.read_bytes() for name, file in found.items()} == {k.removeprefix("crawl/"): v for k, v in data.items()}
+    assert {name: file.read_bytes() for name, file in found.items()} == {
+        k.removeprefix("crawl/"): v for k, v in data.items()
+    }
     assert list_files(["s3://texts/crawl/"], None, tmp_path / "cache").files == found
     bucket.put_object(Bucket="texts", Key="crawl/1/part.jsonl", Body=b'{"text": "new"}\n')
     changed = list_files(["s3://texts/crawl/"], None, tmp_path / "cache").files
@@ -264,22 +320,42 @@ def test_bucket_is_listed_fetched_and_kept(bucket: Any, tmp_path: Path, monkeypa
     assert changed["1/part.jsonl"].read_bytes() == b'{"text": "new"}\n'
 
 
-@pytest.mark.parametrize(("path", "words"), [("s3://texts/nowhere.jsonl", "it is not there"), ("s3://no-bucket/*.jsonl", "no")])
-def test_bucket_that_cannot_be_read_is_one_line(bucket: Any, path: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("s3://texts/nowhere.jsonl", "it is not there"), ("s3://no-bucket/*.jsonl", "no")],
+)
+def test_bucket_that_cannot_be_read_is_one_line(
+    bucket: Any, path: str, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
         list_files([path], None, tmp_path)
-    assert words in str(caught.value) and path in str(caught.value) and "hidden-key" not in str(caught.value)
+    assert (
+        words in str(caught.value)
+        and path in str(caught.value)
+        and "hidden-key" not in str(caught.value)
+    )
 
 
-def test_address_of_a_folder_without_its_slash_is_an_error_that_writes_it(bucket: Any, tmp_path: Path) -> None:
+def test_address_of_a_folder_without_its_slash_is_an_error_that_writes_it(
+    bucket: Any, tmp_path: Path
+) -> None:
     bucket.put_object(Bucket="texts", Key="spark/part.jsonl/part-0", Body=b'{"text": "a"}\n')
     for form in (None, "jsonl"):
-        with pytest.raises(ConfigError, match="s3://texts/spark is a folder; write s3://texts/spark/"):
+        with pytest.raises(
+            ConfigError, match="s3://texts/spark is a folder; write s3://texts/spark/"
+        ):
             list_files(["s3://texts/spark"], None, tmp_path, form=form)
 
 
 def test_globs_and_folders_elsewhere_take_what_those_here_take(bucket: Any, tmp_path: Path) -> None:
-    keys = ["x/part.jsonl/0", "x/part.jsonl/more/1", "x/part.jsonl/_SUCCESS", "x/a[1].jsonl", "x/ab.jsonl", "x/.old.jsonl"]
+    keys = [
+        "x/part.jsonl/0",
+        "x/part.jsonl/more/1",
+        "x/part.jsonl/_SUCCESS",
+        "x/a[1].jsonl",
+        "x/ab.jsonl",
+        "x/.old.jsonl",
+    ]
     keys += ["x/.git/b.jsonl", "x/card.json", "x/b[1]/c.jsonl"]
     for key in keys:
         bucket.put_object(Bucket="texts", Key=key, Body=b'{"text": "%s"}\n' % key.encode())
@@ -287,10 +363,27 @@ def test_globs_and_folders_elsewhere_take_what_those_here_take(bucket: Any, tmp_
         (tmp_path / key).write_text("")
     bucket.put_object(Bucket="texts", Key="x/mark/", Body=b"")
 
-    for path in ("x/", "x/*", "x/part.*", "x/**/0", "x/b[1]/", "x/a[1].jsonl", "x/a?.jsonl", "x/*.json", "x/ab.jsonl"):
+    for path in (
+        "x/",
+        "x/*",
+        "x/part.*",
+        "x/**/0",
+        "x/b[1]/",
+        "x/a[1].jsonl",
+        "x/a?.jsonl",
+        "x/*.json",
+        "x/ab.jsonl",
+    ):
         here = list_files([f"{tmp_path}/{path}"], tmp_path / "x", tmp_path, form="jsonl")
         there = list_files([f"s3://texts/{path}"], None, tmp_path / "cache", form="jsonl")
         names = [str(file.relative_to(tmp_path / "x")) for file in here.files.values()]
-        assert [file.read_text() for file in there.files.values()] == [f'{{"text": "x/{name}"}}\n' for name in names], path
+        assert [file.read_text() for file in there.files.values()] == [
+            f'{{"text": "x/{name}"}}\n' for name in names
+        ], path
     of_folders = list_files(["s3://texts/x/*/"], None, tmp_path / "cache", form="jsonl").files
-    assert list(of_folders) == ["b[1]/c.jsonl", "part.jsonl/0", "part.jsonl/_SUCCESS", "part.jsonl/more/1"]
+    assert list(of_folders) == [
+        "b[1]/c.jsonl",
+        "part.jsonl/0",
+        "part.jsonl/_SUCCESS",
+        "part.jsonl/more/1",
+    ]

@@ -1,4 +1,5 @@
-"""A server decides nothing about this machine or its network: where it leads is checked at every connection."""
+"""A server decides nothing about this machine or its network: where it leads is checked at every
+connection."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from tasks.ingest import remotefiles, remotesystems
-from tasks.ingest.remotesystems import HERE, PRIVATE, PUBLIC, RefusedConnection, check_hub_request, nearness
+from tasks.ingest.remotesystems import (
+    HERE,
+    PRIVATE,
+    PUBLIC,
+    RefusedConnection,
+    check_hub_request,
+    nearness,
+)
 from tasks.ingest.sourcefiles import list_files
 from tests.support.data.hub_server import REPO, serve_hub
 
@@ -41,7 +49,11 @@ class Server(BaseHTTPRequestHandler):
             self.end_headers()
             return
         folder = self.links is not None and not self.path.endswith(".jsonl")
-        body = "".join(f'<a href="{link}">x</a>' for link in self.links(self.path)).encode() if folder and self.links else TEXT
+        body = (
+            "".join(f'<a href="{link}">x</a>' for link in self.links(self.path)).encode()
+            if folder and self.links
+            else TEXT
+        )
         self.send_response(200)
         self.send_header("Content-Type", "text/html" if folder else "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -67,8 +79,11 @@ def serve() -> Iterator[tuple[int, type[Server]]]:
 
 
 @pytest.fixture
-def far_and_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tuple[int, type[Server]], tuple[int, type[Server]]]]:
-    """Two servers. The name `far.example` leads to the first, whose address counts as public; the second is of this machine."""
+def far_and_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[tuple[int, type[Server]], tuple[int, type[Server]]]]:
+    """Two servers. The name `far.example` leads to the first, whose address counts as public; the
+    second is of this machine."""
     monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
     with ExitStack() as servers:
         far, near = servers.enter_context(serve()), servers.enter_context(serve())
@@ -85,21 +100,33 @@ def far_and_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tuple[int, t
 
 def lead_to(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> None:
     real = socket.getaddrinfo
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: real(names.get(host, host), *rest, **more))
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *rest, **more: real(names.get(host, host), *rest, **more),
+    )
 
 
-def test_a_redirect_from_elsewhere_to_this_machine_is_refused(far_and_near: Any, tmp_path: Path) -> None:
+def test_a_redirect_from_elsewhere_to_this_machine_is_refused(
+    far_and_near: Any, tmp_path: Path
+) -> None:
     (far_port, far), (near_port, near) = far_and_near
     for host in ("127.0.0.1", "localhost", "127.1", "0x7f.1", "[::ffff:127.0.0.1]"):
         far.moved["/a.jsonl"] = f"http://{host}:{near_port}/b.jsonl"
         with pytest.raises(ConfigError) as caught:
             list_files([f"http://far.example:{far_port}/a.jsonl"], None, tmp_path / "cache").files
-        why = "refused: .* not a canonical" if host == "127.1" else "far.example leads to an address of this machine"
+        why = (
+            "refused: .* not a canonical"
+            if host == "127.1"
+            else "far.example leads to an address of this machine"
+        )
         assert re.search(rf"a\.jsonl cannot be read \({why}", str(caught.value))
     assert near.seen == [] and not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_a_name_whose_address_changes_to_this_machine_is_refused(far_and_near: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_whose_address_changes_to_this_machine_is_refused(
+    far_and_near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (far_port, _), (near_port, near) = far_and_near
     system = remotesystems.open_system(f"http://far.example:{far_port}/a.jsonl")
     assert system.cat_file(f"http://far.example:{far_port}/a.jsonl") == TEXT
@@ -109,12 +136,18 @@ def test_a_name_whose_address_changes_to_this_machine_is_refused(far_and_near: A
     assert near.seen == []
 
 
-def test_redirects_elsewhere_and_among_servers_of_this_machine_are_followed(far_and_near: Any, tmp_path: Path) -> None:
+def test_redirects_elsewhere_and_among_servers_of_this_machine_are_followed(
+    far_and_near: Any, tmp_path: Path
+) -> None:
     (far_port, far), (near_port, near) = far_and_near
     far.moved["/a.jsonl"] = f"http://far.example:{far_port}/b.jsonl"
     near.moved["/a.jsonl"] = "/c.jsonl"
     near.moved["/far.jsonl"] = f"http://far.example:{far_port}/d.jsonl"
-    for address in (f"far.example:{far_port}/a", f"127.0.0.1:{near_port}/a", f"localhost:{near_port}/far"):
+    for address in (
+        f"far.example:{far_port}/a",
+        f"127.0.0.1:{near_port}/a",
+        f"localhost:{near_port}/far",
+    ):
         (file,) = list_files([f"http://{address}.jsonl"], None, tmp_path / "cache").files.values()
         assert file.read_bytes() == TEXT
 
@@ -128,15 +161,21 @@ def test_redirects_that_never_end_are_one_line(far_and_near: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("pattern", ["", "**/*.jsonl"])
-def test_an_index_that_links_ever_deeper_is_one_line(pattern: str, far_and_near: Any, tmp_path: Path) -> None:
+def test_an_index_that_links_ever_deeper_is_one_line(
+    pattern: str, far_and_near: Any, tmp_path: Path
+) -> None:
     (far_port, far), _ = far_and_near
     far.links = staticmethod(lambda path: [f"{path.rstrip('/')}/deeper/"])
     with pytest.raises(ConfigError, match="its folders link on for more than 32 levels"):
-        list_files([f"http://far.example:{far_port}/data/{pattern}"], None, tmp_path / "cache").files
+        list_files(
+            [f"http://far.example:{far_port}/data/{pattern}"], None, tmp_path / "cache"
+        ).files
     assert len(far.seen) < 40
 
 
-def test_an_index_of_ever_more_folders_is_one_line(far_and_near: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_of_ever_more_folders_is_one_line(
+    far_and_near: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (far_port, far), _ = far_and_near
     monkeypatch.setattr(remotesystems, "MAX_FOLDERS", 50)
     far.links = staticmethod(lambda path: [f"{path.rstrip('/')}/{number}/" for number in range(8)])
@@ -150,11 +189,41 @@ def test_an_index_of_ever_more_folders_is_one_line(far_and_near: Any, tmp_path: 
     [
         *[
             (a, HERE)
-            for a in ("127.0.0.1", "127.255.0.9", "0.0.0.0", "::1", "::", "169.254.169.254", "fe80::1%eth0", "224.0.0.1")
+            for a in (
+                "127.0.0.1",
+                "127.255.0.9",
+                "0.0.0.0",
+                "::1",
+                "::",
+                "169.254.169.254",
+                "fe80::1%eth0",
+                "224.0.0.1",
+            )
         ],
-        *[(a, HERE) for a in ("::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "::ffff:169.254.169.254")],
-        *[(a, PRIVATE) for a in ("10.0.0.1", "172.16.3.4", "192.168.1.1", "100.64.0.1", "fd00:ec2::254", "::ffff:10.0.0.1")],
-        *[(a, PUBLIC) for a in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")],
+        *[
+            (a, HERE)
+            for a in (
+                "::ffff:127.0.0.1",
+                "64:ff9b::7f00:1",
+                "2002:7f00:1::",
+                "::ffff:169.254.169.254",
+            )
+        ],
+        *[
+            (a, PRIVATE)
+            for a in (
+                "10.0.0.1",
+                "172.16.3.4",
+                "192.168.1.1",
+                "100.64.0.1",
+                "fd00:ec2::254",
+                "::ffff:10.0.0.1",
+            )
+        ],
+        *[
+            (a, PUBLIC)
+            for a in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")
+        ],
     ],
 )
 def test_addresses_are_as_near_as_what_they_stand_for(address: str, kind: int) -> None:
@@ -162,8 +231,14 @@ def test_addresses_are_as_near_as_what_they_stand_for(address: str, kind: int) -
 
 
 @given(st.ip_addresses())
-def test_no_address_that_is_not_global_counts_as_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    assert address.is_global or nearness(str(address)) > PUBLIC or isinstance(address, ipaddress.IPv6Address)
+def test_no_address_that_is_not_global_counts_as_public(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> None:
+    assert (
+        address.is_global
+        or nearness(str(address)) > PUBLIC
+        or isinstance(address, ipaddress.IPv6Address)
+    )
 
 
 class Request:
@@ -193,24 +268,41 @@ def test_the_token_of_the_hub_is_shown_to_the_hub_alone(url: str, refused: str |
 
 def test_the_hub_leads_nowhere_nearer_than_itself() -> None:
     near = {"hub.example": PUBLIC, "cdn.example": PUBLIC, "intranet": PRIVATE}
-    check_hub_request(Request("https://cdn.example/x"), "https://hub.example", lambda host, port: near[host])
-    with pytest.raises(RefusedConnection, match="hub.example leads to an address in a private network"):
-        check_hub_request(Request("https://intranet/x"), "https://hub.example", lambda host, port: near[host])
+    check_hub_request(
+        Request("https://cdn.example/x"), "https://hub.example", lambda host, port: near[host]
+    )
+    with pytest.raises(
+        RefusedConnection, match="hub.example leads to an address in a private network"
+    ):
+        check_hub_request(
+            Request("https://intranet/x"), "https://hub.example", lambda host, port: near[host]
+        )
 
 
-def test_a_page_of_the_hub_on_another_host_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_the_hub_on_another_host_gets_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("huggingface_hub", "1.0")
     import fsspec
 
     monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("HF_TOKEN", "hidden")
-    with serve() as (port, other), serve_hub({"main": {f"{i}.jsonl": TEXT for i in range(5)}}) as (address, hub):
+    with (
+        serve() as (port, other),
+        serve_hub({"main": {f"{i}.jsonl": TEXT for i in range(5)}}) as (address, hub),
+    ):
         hub.token = "hidden"
         monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": address})
         answer = hub._answer
 
-        def misleading(self: Any, status: int, body: Any, code: str | None = None, headers: Any = None) -> None:
-            link = {"Link": f'<http://127.0.0.1:{port}/next>; rel="next"'} if headers and "Link" in headers else headers
+        def misleading(
+            self: Any, status: int, body: Any, code: str | None = None, headers: Any = None
+        ) -> None:
+            link = (
+                {"Link": f'<http://127.0.0.1:{port}/next>; rel="next"'}
+                if headers and "Link" in headers
+                else headers
+            )
             answer(self, status, body, code, link)
 
         monkeypatch.setattr(hub, "_answer", misleading)

@@ -25,7 +25,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_hidden_below_a_folder_is_left_out_at_any_depth(folder: Path) -> None:
     assert names(folder) == ["a.jsonl", "sub/b.txt", "sub/deep/e.txt"]
-    assert names(folder / "**") == names(folder) and names(folder / "**" / "*.txt") == names(folder)[1:]
+    assert (
+        names(folder / "**") == names(folder)
+        and names(folder / "**" / "*.txt") == names(folder)[1:]
+    )
 
 
 def test_hidden_folder_that_is_named_itself_is_read(folder: Path) -> None:
@@ -36,7 +39,9 @@ def test_hidden_folder_that_is_named_itself_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", ["", "**", "**/*"])
-def test_links_to_folders_are_followed_and_circles_end(folder: Path, entry: str, tmp_path: Path) -> None:
+def test_links_to_folders_are_followed_and_circles_end(
+    folder: Path, entry: str, tmp_path: Path
+) -> None:
     before = names(folder / entry)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "f.txt").write_text("f")
@@ -67,7 +72,9 @@ def test_link_to_nothing_is_an_error_and_no_silence(folder: Path, entry: str) ->
     assert "a.jsonl" in names(folder / entry)
 
 
-def test_folder_that_cannot_be_listed_is_an_error_and_no_silence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_listed_is_an_error_and_no_silence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scandir = os.scandir
 
     def refuse(path: str) -> object:

@@ -12,7 +12,10 @@ from llm_core.private_folder import cache_folder
 from tasks.kernels import compiled_code_dir
 from tasks.runtime.code import ROOT
 
-OUTER = "from numba import njit\nfrom tasks.kernels.inner import answer\n@njit(cache=True)\ndef outer():\n    return answer()\n"
+OUTER = (
+    "from numba import njit\nfrom tasks.kernels.inner import answer\n@njit(cache=True)\ndef"
+    " outer():\n    return answer()\n"
+)
 INNER = "from numba import njit\n@njit(cache=True)\ndef answer():\n    return {}\n"
 
 
@@ -24,13 +27,17 @@ def test_an_edited_helper_is_compiled_into_the_kernels_that_call_it(tmp_path: Pa
     (kernels / "outer.py").write_text(OUTER)
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"} | {
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
-        # Python takes an edit of the same size within a second for no edit; only the compiled kernels are at stake here.
+        # Python takes an edit of the same size within a second for no edit; only the compiled
+        # kernels are at stake here.
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     for value in ("1", "2"):
         (kernels / "inner.py").write_text(INNER.format(value))
         command = [sys.executable, "-c", "from tasks.kernels.outer import outer; print(outer())"]
-        assert subprocess.check_output(command, env=environment, cwd=tmp_path, text=True).strip() == value
+        assert (
+            subprocess.check_output(command, env=environment, cwd=tmp_path, text=True).strip()
+            == value
+        )
 
 
 @pytest.mark.parametrize("others", [0o755, 0o777])

@@ -18,14 +18,27 @@ from tasks.corpus.documentset import DOCUMENT_SCHEMA, read_table, text_buffers, 
 from tasks.corpus.language_labels import LID176_LABELS
 from tasks.definitions.scripts import RANGES, SCRIPTS, scripts_of
 from tasks.kernels.text.scripts import count_scripts
-from tasks.language.stage import LANGUAGE_SCHEMA, LEAST_LETTERS, LEAST_SHARE, LanguageConfig, identify_languages, label_texts
+from tasks.language.stage import (
+    LANGUAGE_SCHEMA,
+    LEAST_LETTERS,
+    LEAST_SHARE,
+    LanguageConfig,
+    identify_languages,
+    label_texts,
+)
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
 from tasks.runtime.parts import PartRunner
 
 SAMPLE = Path(__file__).parents[3] / "data" / "sample" / "sample.jsonl"
-ENGLISH = "The quick brown fox jumps over the lazy dog, and then it goes back to the forest where it lives."
-GERMAN = "Der schnelle braune Fuchs springt über den faulen Hund und läuft dann zurück in den Wald, in dem er wohnt."
+ENGLISH = (
+    "The quick brown fox jumps over the lazy dog, and then it goes back to the forest where it"
+    " lives."
+)
+GERMAN = (
+    "Der schnelle braune Fuchs springt über den faulen Hund und läuft dann zurück in den Wald, in"
+    " dem er wohnt."
+)
 CHINESE = "今天天气很好，我们一起去公园散步，然后回家吃晚饭。你明天有没有时间？"
 
 
@@ -36,18 +49,27 @@ def documents_artifact(path: Path, parts: Sequence[Sequence[str]]) -> Artifact:
     for i, texts in enumerate(parts):
         rows = []
         for text in texts:
-            rows.append({"id": number.to_bytes(16, "big"), "text": text, "source": "test", "metadata": "{}"})
+            rows.append(
+                {"id": number.to_bytes(16, "big"), "text": text, "source": "test", "metadata": "{}"}
+            )
             number += 1
-        write_table(pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA), path / "documents" / f"part-{i:05d}.parquet")
+        write_table(
+            pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA),
+            path / "documents" / f"part-{i:05d}.parquet",
+        )
     return Artifact(path, "ingest")
 
 
-def identify(tmp_path: Path, parts: Sequence[Sequence[str]], name: str = "out", **config: object) -> tuple[Artifact, list[dict]]:
+def identify(
+    tmp_path: Path, parts: Sequence[Sequence[str]], name: str = "out", **config: object
+) -> tuple[Artifact, list[dict]]:
     ingest = documents_artifact(tmp_path / f"{name}-ingest", parts)
     out = tmp_path / name
     out.mkdir()
     artifact = identify_languages(ingest, out, build(LanguageConfig, config))
-    return artifact, [row for file in artifact.files("part-*.parquet") for row in read_table(file).to_pylist()]
+    return artifact, [
+        row for file in artifact.files("part-*.parquet") for row in read_table(file).to_pylist()
+    ]
 
 
 def test_languages_of_plain_texts_are_found(tmp_path: Path) -> None:
@@ -62,7 +84,9 @@ def test_languages_of_plain_texts_are_found(tmp_path: Path) -> None:
 
 def test_a_newline_parts_words_like_a_space(tmp_path: Path) -> None:
     run_together, broken = GERMAN.replace(" ", ""), GERMAN.replace(" ", "\n")
-    _, rows = identify(tmp_path, [[GERMAN, broken, GERMAN.replace(" ", " \r\n\t"), GERMAN.upper(), run_together]])
+    _, rows = identify(
+        tmp_path, [[GERMAN, broken, GERMAN.replace(" ", " \r\n\t"), GERMAN.upper(), run_together]]
+    )
     assert len({(row["language"], row["score"]) for row in rows[:4]}) == 1
     assert rows[4]["score"] != rows[0]["score"]
 
@@ -101,9 +125,15 @@ def test_parts_do_not_change_labels(tmp_path: Path) -> None:
 
 def test_sample_labels_agree_with_the_declared_ones() -> None:
     declared = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
-    declared = [d for d in declared if d["kind"] in ("prose", "verse", "dict", "changelog") and len(d["text"]) > 200]
+    declared = [
+        d
+        for d in declared
+        if d["kind"] in ("prose", "verse", "dict", "changelog") and len(d["text"]) > 200
+    ]
     config = LanguageConfig(min_score=0.0)
-    labels, _, _ = label_texts(pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config)
+    labels, _, _ = label_texts(
+        pa.array([d["text"] for d in declared]), config.input_files()["lid_model"], config
+    )
     right = sum(label == d["lang"] for label, d in zip(labels, declared, strict=True))
     assert right >= 0.97 * len(declared)
 
@@ -122,11 +152,14 @@ def test_a_label_its_letters_contradict_gives_way(monkeypatch: pytest.MonkeyPatc
     answers = [(0.6, "__label__de"), (0.3, "__label__uk"), (0.1, "__label__ru")]
     monkeypatch.setattr("tasks.language.stage._load_tree", lambda model: None)
     monkeypatch.setattr(
-        "tasks.language.stage._load_predict", lambda model: lambda line, k, *rest: answers[: k if k > 0 else None]
+        "tasks.language.stage._load_predict",
+        lambda model: lambda line, k, *rest: answers[: k if k > 0 else None],
     )
 
     def label(text: str, min_score: float = 0.2) -> tuple[str, float]:
-        labels, scores, _ = label_texts(pa.array([text]), Path("model"), LanguageConfig(min_score=min_score))
+        labels, scores, _ = label_texts(
+            pa.array([text]), Path("model"), LanguageConfig(min_score=min_score)
+        )
         return labels[0], pytest.approx(float(scores[0]))
 
     assert label("Der Hund und die Katze sind im Garten") == ("de", 0.6)
@@ -151,11 +184,18 @@ def test_every_label_of_the_model_has_a_script_and_can_be_named() -> None:
 
 def test_no_label_contradicts_the_letters_of_its_text() -> None:
     config = LanguageConfig(min_score=0.0)
-    texts = pa.array([json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[::4]], pa.large_string())
+    texts = pa.array(
+        [json.loads(line)["text"] for line in SAMPLE.read_text("utf-8").splitlines()[::4]],
+        pa.large_string(),
+    )
     labels, _, _ = label_texts(texts, config.input_files()["lid_model"], config)
     letters = count_scripts(*text_buffers(texts), config.prefix_chars)[0][:, 1:]
     for label, counts in zip(labels, letters, strict=True):
-        if counts.max() >= LEAST_LETTERS and counts.max() > LEAST_SHARE * counts.sum() and label != "und":
+        if (
+            counts.max() >= LEAST_LETTERS
+            and counts.max() > LEAST_SHARE * counts.sum()
+            and label != "und"
+        ):
             assert SCRIPTS[counts.argmax() + 1] in scripts_of(label)
 
 
@@ -164,7 +204,15 @@ def test_no_label_contradicts_the_letters_of_its_text() -> None:
 def test_scripts_are_counted_in_the_prefix(text: str, limit: int) -> None:
     counts, ends = count_scripts(*text_buffers(pa.array(["x", text], pa.large_string())), limit)
     found = counts[1]
-    known = {"a": "LATIN", "s": "LATIN", "Я": "CYRILLIC", "ض": "ARABIC", "文": "HAN", "カ": "KANA", "한": "HANGUL"}
+    known = {
+        "a": "LATIN",
+        "s": "LATIN",
+        "Я": "CYRILLIC",
+        "ض": "ARABIC",
+        "文": "HAN",
+        "カ": "KANA",
+        "한": "HANGUL",
+    }
     expected = Counter(known.get(char, "OTHER") for char in text[:limit])
     assert {name: n for name, n in zip(SCRIPTS, found.tolist(), strict=True) if n} == dict(expected)
     assert ends[1] == 1 + len(text[:limit].encode())
@@ -187,7 +235,9 @@ def test_finished_parts_are_those_of_the_same_model(tmp_path: Path) -> None:
     for name in ("same.ftz", "other.ftz"):
         (tmp_path / name[:-4]).mkdir()
         for path in (None, tmp_path / name):
-            identify_languages(ingest, tmp_path / name[:-4], LanguageConfig(path), PartRunner(tmp_path / "parts"))
+            identify_languages(
+                ingest, tmp_path / name[:-4], LanguageConfig(path), PartRunner(tmp_path / "parts")
+            )
             (tmp_path / name[:-4] / "part-00000.parquet").unlink()
         num_parts.append(len(list((tmp_path / "parts").glob("[!.]*"))))
     assert num_parts == [1, 2]
@@ -205,8 +255,12 @@ def test_loading_the_model_says_nothing(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 def test_a_script_contradicts_a_label_only_where_nearly_all_letters_are_of_it() -> None:
-    """Manuals in Chinese have more letters of commands than of text: the model knows them, and so do we."""
-    chinese = "什么是 package manager：dpkg、apt-get、aptitude 和 synaptic，请阅读 /usr/share/doc/apt 的说明以及相关手册页。"
+    """Manuals in Chinese have more letters of commands than of text: the model knows them, and so
+    do we."""
+    chinese = (
+        "什么是 package manager：dpkg、apt-get、aptitude 和 synaptic，请阅读 /usr/share/doc/apt"
+        " 的说明以及相关手册页。"
+    )
     latin = sum("a" <= c.lower() <= "z" for c in chinese)
     assert latin > sum(c > "\u4e00" for c in chinese)
     model = LanguageConfig().input_files()["lid_model"]
@@ -215,17 +269,23 @@ def test_a_script_contradicts_a_label_only_where_nearly_all_letters_are_of_it() 
 
 
 def test_a_text_of_han_letters_alone_is_chinese() -> None:
-    """The model takes a fiftieth of classical Chinese for Japanese, which has Kana in every sentence."""
+    """The model takes a fiftieth of classical Chinese for Japanese, which has Kana in every
+    sentence."""
     poem = (
-        "上王吏部\n周麟之\n人物南州望，風流一代英。\n夙傳天上譽，早夢月中名。\n車載三千牘，鵬飛九萬程。\n向來辭泮水，端合上仙瀛。"
+        "上王吏部\n周麟之\n人物南州望，風流一代英。\n夙傳天上譽，早夢月中名。\n車載三千牘，"
+        "鵬飛九萬程。\n向來辭泮水，端合上仙瀛。"
     )
-    japanese = "この章ではパッケージの保守に使う道具を概観する。詳しくは各々の説明書を参照されたい。"
+    japanese = (
+        "この章ではパッケージの保守に使う道具を概観する。詳しくは各々の説明書を参照されたい。"
+    )
     model = LanguageConfig().input_files()["lid_model"]
     labels, _, corrected = label_texts(pa.array([poem, japanese]), model, LanguageConfig())
     assert labels == ["zh", "ja"] and corrected == 1
 
 
-@pytest.mark.parametrize("values", [{"prefix_chars": 0}, {"min_score": 1.5}, {"min_score": -0.1}, {"threshold": 0.5}])
+@pytest.mark.parametrize(
+    "values", [{"prefix_chars": 0}, {"min_score": 1.5}, {"min_score": -0.1}, {"threshold": 0.5}]
+)
 def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         build(LanguageConfig, values)

@@ -41,7 +41,10 @@ FOUND = [
     ("电话：138 1234 5678", "电话：<PHONE>"),
     ("4111111111111111, 5555-5555-5555-4444, 3782 822463 10005", "<CARD>, <CARD>, <CARD>"),
     ("192.168.1.10 2001 times", "<IP> 2001 times"),
-    ("see 192.168.1.10 and 8.8.4.4; from 8.8.4.4, 9.9.9.9 (10.1.1.1)", "see <IP> and <IP>; from <IP>, <IP> (<IP>)"),
+    (
+        "see 192.168.1.10 and 8.8.4.4; from 8.8.4.4, 9.9.9.9 (10.1.1.1)",
+        "see <IP> and <IP>; from <IP>, <IP> (<IP>)",
+    ),
 ]
 
 KEPT = [
@@ -50,9 +53,18 @@ KEPT = [
     "@app.route('/') @property npm i @a/b@1.2 @types/node@latest x@2.1.0 left-pad@1.3.0",
     "logo@2x.png getty@tty1.service A@B.dot(C) a @ b.c user@localhost @@ -1,7 +1,7 @@",
     "1.3.6.1.4.1.311.21.20 OID 1.3.6.1 OID: 2.5.4.3",
-    "libfoo-4.15.0.112 v8.0.33.21 version 8.0.33.21 Version: 8.0.33.21 (>= 8.0.33.21) pkg==1.2.3.4 1.2.3.4-5ubuntu 1.2.3.4+dfsg",
-    "section 4.2.2.1, Sec. 4.2.2.1, § 4.2.2.1, §4.2.2.1; Standards-Version to 4.6.0.1; boost/1.74.0.1",
-    "an error (see 4.2.3.9), Sections 3.2.2.9 and 3.3.1.1, Section\n      4.2.1.1 for it, sections 1.2.3.4, 1.2.3.5 or 1.2.3.6",
+    (
+        "libfoo-4.15.0.112 v8.0.33.21 version 8.0.33.21 Version: 8.0.33.21 (>= 8.0.33.21)"
+        " pkg==1.2.3.4 1.2.3.4-5ubuntu 1.2.3.4+dfsg"
+    ),
+    (
+        "section 4.2.2.1, Sec. 4.2.2.1, § 4.2.2.1, §4.2.2.1; Standards-Version to 4.6.0.1;"
+        " boost/1.74.0.1"
+    ),
+    (
+        "an error (see 4.2.3.9), Sections 3.2.2.9 and 3.3.1.1, Section\n      4.2.1.1 for it,"
+        " sections 1.2.3.4, 1.2.3.5 or 1.2.3.6"
+    ),
     "9911.1.2.3 300.1.1.1 1.2.3 1.2.3.4.5 01.2.3.4 127.0.0.1 0.0.0.0 255.255.255.0",
     "std::abs a::b 12:34:56 ::1 http://[::]:80",
     "05.10.1986 03.06.15 2023-11-27 10:00:00 1986-10-05 +0000 +02:00",
@@ -123,7 +135,9 @@ def test_documents_in_one_buffer_are_judged_alone(texts) -> None:
     values, begins = text_buffers(pa.array(texts, pa.large_string()))
     found = find_all_spans(values, begins, DEFAULT)
     shifts = begins[found.documents]
-    together = list(zip(found.documents, found.starts - shifts, found.ends - shifts, found.types, strict=True))
+    together = list(
+        zip(found.documents, found.starts - shifts, found.ends - shifts, found.types, strict=True)
+    )
     alone = [
         (number, start, end, TYPE_NAMES.index(kind))
         for number, text in enumerate(texts)
@@ -139,24 +153,47 @@ def test_documents_in_one_buffer_are_judged_alone(texts) -> None:
     st.sampled_from(["a", "1", " ", ".", "/", "@", "1 "]),
 )
 def test_nothing_further_than_the_look_around_decides(text, other, filler) -> None:
-    """Linear time by structure: beyond a fixed distance no byte is looked at, so any change there changes nothing here."""
+    """Linear time by structure: beyond a fixed distance no byte is looked at, so any change there
+    changes nothing here."""
     gap = (filler * MAX_LOOK_BYTES)[:MAX_LOOK_BYTES].encode()
-    quiet = b"\n" * 8  # stands between the text and the hostile filler, so that the filler is no neighbour
+    quiet = (
+        b"\n" * 8
+    )  # stands between the text and the hostile filler, so that the filler is no neighbour
     middle = gap + quiet + text.encode() + quiet + gap
     left, right = other.encode() + b"\n", b"\n" + other.encode()
 
     def inside(data: bytes, shift: int) -> list:
         low, high = len(gap) + len(quiet), len(gap) + len(quiet) + len(text.encode())
-        return [(s - shift, e - shift, k) for s, e, k in find_spans(data, DEFAULT) if low <= s - shift and e - shift <= high]
+        return [
+            (s - shift, e - shift, k)
+            for s, e, k in find_spans(data, DEFAULT)
+            if low <= s - shift and e - shift <= high
+        ]
 
     assert inside(middle, 0) == inside(left + middle + right, len(left))
 
 
 @pytest.mark.parametrize(
-    "pattern", ["a/", "a.", "@@", "((((", "4111 ", "a.b-", "aa@bb.cc ", "123-456-7890 ", "1.1.1.1.", "::", "1 ", "+1", "\u4f8b@"]
+    "pattern",
+    [
+        "a/",
+        "a.",
+        "@@",
+        "((((",
+        "4111 ",
+        "a.b-",
+        "aa@bb.cc ",
+        "123-456-7890 ",
+        "1.1.1.1.",
+        "::",
+        "1 ",
+        "+1",
+        "\u4f8b@",
+    ],
 )
 def test_hostile_repetition_gives_the_same_spans_at_any_length(pattern) -> None:
-    """Away from both ends a repeated pattern is judged alike everywhere: no state grows with the text."""
+    """Away from both ends a repeated pattern is judged alike everywhere: no state grows with the
+    text."""
     unit = pattern.encode()
     counts = []
     for repeats in (2_000, 4_000, 6_000):
@@ -171,13 +208,20 @@ def test_chain_of_addresses_that_free_each_other_is_found_to_its_end() -> None:
 
 
 def test_every_marked_address_of_the_sample_is_found() -> None:
-    truth = {d["id"]: d["spans"] for d in map(json.loads, (SAMPLE / "truth_pii.jsonl").open(encoding="utf-8"))}
+    truth = {
+        d["id"]: d["spans"]
+        for d in map(json.loads, (SAMPLE / "truth_pii.jsonl").open(encoding="utf-8"))
+    }
     found = wanted = extra = 0
     for record in map(json.loads, (SAMPLE / "sample.jsonl").open(encoding="utf-8")):
         if record["id"] not in truth:
             continue
         data = record["text"].encode()
-        got = {(len(data[:s].decode()), len(data[:e].decode())) for s, e, k in find_spans(data, DEFAULT) if k == "EMAIL"}
+        got = {
+            (len(data[:s].decode()), len(data[:e].decode()))
+            for s, e, k in find_spans(data, DEFAULT)
+            if k == "EMAIL"
+        }
         want = {(s, e) for kind, s, e in truth[record["id"]] if kind == "email"}
         found, wanted, extra = found + len(got & want), wanted + len(want), extra + len(got - want)
     assert wanted == 649 and found == wanted
@@ -212,7 +256,9 @@ def test_stage_writes_byte_spans_and_counts_types(tmp_path) -> None:
 def test_regions_decide_which_national_numbers_are_found() -> None:
     text = b"030 901820 und 020 7946 0958"
     assert find_spans(text, PiiConfig(regions=())) == []
-    assert [text[s:e] for s, e, _ in find_spans(text, PiiConfig(regions=("GB",)))] == [b"020 7946 0958"]
+    assert [text[s:e] for s, e, _ in find_spans(text, PiiConfig(regions=("GB",)))] == [
+        b"020 7946 0958"
+    ]
 
 
 def test_config_names_unknown_types_and_regions() -> None:

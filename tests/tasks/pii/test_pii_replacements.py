@@ -61,21 +61,40 @@ def test_actions_of_single_types_win() -> None:
     config = _config(actions={"IP": "mask", "EMAIL": "pseudonym"})
     text = _scrubbed("bob@x.org Bob@X.org 8.8.4.4 4111 1111 1111 1111", config)
     first, second, *rest = text.split()
-    assert first == second and first.startswith("<EMAIL-") and first[7:-1].isalpha() and len(first) == 7 + 16 + 1
+    assert (
+        first == second
+        and first.startswith("<EMAIL-")
+        and first[7:-1].isalpha()
+        and len(first) == 7 + 16 + 1
+    )
     assert rest == ["*******", "<CARD>"]
 
 
 def test_pseudonyms_are_equal_for_equal_values_and_keys_alone() -> None:
-    assert pseudonym(b"a" * 16, "PHONE", b"+1 212-555-0199") == pseudonym(b"a" * 16, "PHONE", b"+1 (212) 555 0199")
-    made = {pseudonym(key, kind, value) for key in (b"a" * 16, b"b" * 16) for kind in ("IP", "MAC") for value in (b"1", b"2")}
+    assert pseudonym(b"a" * 16, "PHONE", b"+1 212-555-0199") == pseudonym(
+        b"a" * 16, "PHONE", b"+1 (212) 555 0199"
+    )
+    made = {
+        pseudonym(key, kind, value)
+        for key in (b"a" * 16, b"b" * 16)
+        for kind in ("IP", "MAC")
+        for value in (b"1", b"2")
+    }
     assert len(made) == 8
-    assert normal_form("API_KEY", b"aB") == b"aB" and normal_form("EMAIL", "É@x.org".encode()) == "é@x.org".encode()
+    assert (
+        normal_form("API_KEY", b"aB") == b"aB"
+        and normal_form("EMAIL", "É@x.org".encode()) == "é@x.org".encode()
+    )
 
 
 def test_keys_come_from_outside_and_only_their_digest_is_kept(tmp_path, monkeypatch) -> None:
     config = _config(action="pseudonym")
-    assert KEY not in canonical_json(key_config(config)) and KEY.encode() not in pickle.dumps(config)
-    assert config.key_id in canonical_json(key_config(config)) and "PII_KEY" not in canonical_json(key_config(config))
+    assert KEY not in canonical_json(key_config(config)) and KEY.encode() not in pickle.dumps(
+        config
+    )
+    assert config.key_id in canonical_json(key_config(config)) and "PII_KEY" not in canonical_json(
+        key_config(config)
+    )
     file = tmp_path / "key"
     file.write_text(KEY + "\n")
     assert PiiConfig(action="pseudonym", key_file=file).key_id == config.key_id
@@ -107,13 +126,20 @@ def test_bad_settings_are_named_with_their_way_out(values, message, monkeypatch)
 
 
 def test_documents_are_dropped_where_an_action_says_so(tmp_path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", [{"text": "é bob@x.org 8.8.4.4"}, {"text": "nothing"}, {"text": "4111 1111 1111 1111"}])
+    write_jsonl(
+        tmp_path / "a.jsonl",
+        [{"text": "é bob@x.org 8.8.4.4"}, {"text": "nothing"}, {"text": "4111 1111 1111 1111"}],
+    )
     source = ingest_files(tmp_path, "in", [tmp_path / "a.jsonl"])
     config = PiiConfig(actions={"CARD": "drop_document", "EMAIL": "mask"})
     artifact = find_pii(source, empty_dir(tmp_path / "out"), config)
     rows = read_documents(artifact)
     assert [row["kept"] for row in rows] == [True, True, False]
-    assert [span["replacement"] for row in rows for span in row["spans"]] == ["*********", "<IP>", "<CARD>"]
+    assert [span["replacement"] for row in rows for span in row["spans"]] == [
+        "*********",
+        "<IP>",
+        "<CARD>",
+    ]
     assert artifact.counters == {"read": 3, "kept": 2, "dropped": {"PII": 1}, "quarantined": 0}
     everything = PiiConfig(action="drop_document", types=("EMAIL", "CARD"))
     write_jsonl(tmp_path / "b.jsonl", [{"text": "bob@x.org"}])
@@ -128,7 +154,10 @@ def test_worker_processes_get_the_key_that_the_config_names(tmp_path) -> None:
         write_jsonl(file, [{"text": f"bob@x.org in {file.name}"}])
     source = ingest_files(tmp_path, "in", files)
     two = find_pii(
-        source, empty_dir(tmp_path / "two"), _config(action="pseudonym"), PartRunner(make_executor=process_executor(2))
+        source,
+        empty_dir(tmp_path / "two"),
+        _config(action="pseudonym"),
+        PartRunner(make_executor=process_executor(2)),
     )
     one = find_pii(source, empty_dir(tmp_path / "one"), _config(action="pseudonym"))
     assert read_documents(two) == read_documents(one) and len(read_documents(two)) == 2
@@ -141,7 +170,11 @@ def test_every_span_is_listed_without_its_value(tmp_path) -> None:
     keyed = find_pii(source, empty_dir(tmp_path / "keyed"), PiiConfig(key_env="PII_KEY"))
     listed = [pq.read_table(a.file("spans.parquet")).to_pylist() for a in (plain, keyed)]
     for rows in listed:
-        assert [(row["start"], row["end"], row["type"]) for row in rows] == [(0, 9, "EMAIL"), (11, 20, "EMAIL"), (0, 9, "EMAIL")]
+        assert [(row["start"], row["end"], row["type"]) for row in rows] == [
+            (0, 9, "EMAIL"),
+            (11, 20, "EMAIL"),
+            (0, 9, "EMAIL"),
+        ]
     hashes = [row["value_hash"] for row in listed[1]]
     assert hashes[0] == hashes[2] != hashes[1] and {len(h) for h in hashes} == {8}
     assert [row["value_hash"] for row in listed[0]] == [None] * 3
@@ -150,12 +183,16 @@ def test_every_span_is_listed_without_its_value(tmp_path) -> None:
 
 
 def test_without_a_key_nothing_is_kept_that_tells_one_value_from_another(tmp_path) -> None:
-    """A digest that anybody can make is undone by trying: there are a billion social security numbers."""
+    """A digest that anybody can make is undone by trying: there are a billion social security
+    numbers."""
     made = []
     for name, text in (("one", "SSN 536-90-4399, 8.8.4.4"), ("two", "SSN 078-05-1121, 9.8.4.4")):
         write_jsonl(tmp_path / name / "a.jsonl", [{"text": text}])
         source = ingest_files(tmp_path, f"in-{name}", [tmp_path / name / "a.jsonl"])
         made.append(find_pii(source, empty_dir(tmp_path / f"out-{name}"), PiiConfig()))
-    assert [span["type"] for row in read_documents(made[0]) for span in row["spans"]] == ["NATIONAL_ID", "IP"]
+    assert [span["type"] for row in read_documents(made[0]) for span in row["spans"]] == [
+        "NATIONAL_ID",
+        "IP",
+    ]
     for file in ("spans.parquet", "part-00000.parquet"):
         assert made[0].file(file).read_bytes() == made[1].file(file).read_bytes()

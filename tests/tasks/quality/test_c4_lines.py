@@ -1,4 +1,5 @@
-"""Lines that C4 takes out: as many as its measures say, each for a reason, and accounted for to the end."""
+"""Lines that C4 takes out: as many as its measures say, each for a reason, and accounted for to the
+end."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from tasks.quality.stage import QualityConfig, measure_features
 from tests.support.data.sample_documents import SAMPLE
 from tests.tasks.kernels.quality.test_features import JOINED
 
-KEPT_FRAC = {"c4_paper": "c4_kept_line_frac", "c4_code": "c4_code_kept_line_frac", "c4_fineweb": "c4_fineweb_kept_line_frac"}
+KEPT_FRAC = {
+    "c4_paper": "c4_kept_line_frac",
+    "c4_code": "c4_code_kept_line_frac",
+    "c4_fineweb": "c4_fineweb_kept_line_frac",
+}
 
 
 def without(text: str, cuts: list[tuple[int, int, str]]) -> str:
@@ -35,7 +40,9 @@ def agrees(text: str) -> None:
     for rules, feature in KEPT_FRAC.items():
         cuts = list(line_cuts(text, rules))
         left, before = shown(without(text, cuts)), shown(text)
-        assert len(left) == round(features[feature][0] * len(before)) == len(before) - len(cuts), rules
+        assert len(left) == round(features[feature][0] * len(before)) == len(before) - len(cuts), (
+            rules
+        )
         assert all(any(line == one for one in before) for line in left), "lines are cut whole"
 
 
@@ -53,7 +60,13 @@ def test_as_many_lines_of_real_documents_stay_as_the_measures_count() -> None:
 
 
 def test_each_line_goes_for_its_first_reason_with_the_blank_lines_after_it() -> None:
-    lines = ["A title\n", "This stays. Really.\n", "Ok.", "Please enable JavaScript to read.\n", "See our Privacy Policy here."]
+    lines = [
+        "A title\n",
+        "This stays. Really.\n",
+        "Ok.",
+        "Please enable JavaScript to read.\n",
+        "See our Privacy Policy here.",
+    ]
     text = "\n".join([*lines, "w" * 1001])
     cuts = list(line_cuts(text, "c4_paper"))
     reasons = ["C4_NO_END_MARK", "C4_TOO_FEW_WORDS", "C4_JAVASCRIPT", "C4_POLICY", "C4_LONG_WORD"]
@@ -62,14 +75,27 @@ def test_each_line_goes_for_its_first_reason_with_the_blank_lines_after_it() -> 
 
 
 def test_counts_are_of_kept_documents_and_others_lose_nothing() -> None:
-    texts = pa.chunked_array([pa.array(["no end\nno end", "no end", "It ends well here.", "ü no end"], pa.large_string())])
+    texts = pa.chunked_array(
+        [
+            pa.array(
+                ["no end\nno end", "no end", "It ends well here.", "ü no end"], pa.large_string()
+            )
+        ]
+    )
     cuts = cut_lines(texts, np.array([True, True, True, False]), "c4_paper")
     assert cuts.type == LINE_CUTS and [len(some) for some in cuts.to_pylist()] == [2, 1, 0, 0]
     counted = count_line_cuts(cuts, np.array([True, False, True, True]))
-    assert counted == {name: {"cuts": 2, "bytes": 13, "documents": 1} for name in ("C4_NO_END_MARK", "all")}
+    assert counted == {
+        name: {"cuts": 2, "bytes": 13, "documents": 1} for name in ("C4_NO_END_MARK", "all")
+    }
 
 
 def test_languages_without_rules_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"line_cuts.languages \(en\) does nothing without line_cuts.rules; try rules=c4_paper"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"line_cuts.languages \(en\) does nothing without line_cuts.rules; try rules=c4_paper"
+        ),
+    ):
         build(QualityConfig, {"line_cuts": {"languages": ["en"]}})
     assert build(QualityConfig, {}).line_cuts == LineCutsConfig()

@@ -1,4 +1,5 @@
-"""Keywords: what is found is what a plain search on folded text finds, and it drops, tags or masks."""
+"""Keywords: what is found is what a plain search on folded text finds, and it drops, tags or
+masks."""
 
 from __future__ import annotations
 
@@ -35,9 +36,16 @@ TEXTS = st.text(ALPHABET, max_size=40)
 TERMS = st.text(ALPHABET, min_size=1, max_size=5).filter(str.strip)
 
 
-def search(texts: list[str], lists: dict[str, KeywordList], languages: list[str] | None = None, digest: str = "none"):  # type: ignore[no-untyped-def]
+def search(
+    texts: list[str],
+    lists: dict[str, KeywordList],
+    languages: list[str] | None = None,
+    digest: str = "none",
+):  # type: ignore[no-untyped-def]
     labels = np.array(languages or ["en"] * len(texts), object)
-    return find_keywords(lists, digest, pa.chunked_array([pa.array(texts, pa.large_string())]), labels)
+    return find_keywords(
+        lists, digest, pa.chunked_array([pa.array(texts, pa.large_string())]), labels
+    )
 
 
 def folded_characters(text: str) -> list[tuple[str, int, int]]:
@@ -78,9 +86,14 @@ def plain_search(text: str, term: str) -> list[tuple[int, int]]:
     return found
 
 
-@given(texts=st.lists(TEXTS, max_size=4), terms=st.lists(st.lists(TERMS, min_size=1, max_size=6), min_size=1, max_size=3))
+@given(
+    texts=st.lists(TEXTS, max_size=4),
+    terms=st.lists(st.lists(TERMS, min_size=1, max_size=6), min_size=1, max_size=3),
+)
 @settings(max_examples=300, deadline=None)
-def test_hits_and_masks_are_those_of_a_plain_search_on_folded_text(texts: list[str], terms: list[list[str]]) -> None:
+def test_hits_and_masks_are_those_of_a_plain_search_on_folded_text(
+    texts: list[str], terms: list[list[str]]
+) -> None:
     lists = {f"l{i}": KeywordList(terms=tuple(one), action="mask") for i, one in enumerate(terms)}
     hits, masks = search(texts, lists)
     assert masks is not None
@@ -115,7 +128,10 @@ def test_terms_stand_between_word_boundaries_and_fold(text: str, term: str, hits
 
 
 def test_a_list_counts_only_in_its_languages() -> None:
-    lists = {"all": KeywordList(terms=("gift",)), "de": KeywordList(terms=("gift",), languages=("de",), action="mask")}
+    lists = {
+        "all": KeywordList(terms=("gift",)),
+        "de": KeywordList(terms=("gift",), languages=("de",), action="mask"),
+    }
     hits, masks = search(["a gift", "ein Gift"], lists, ["en", "de"])
     assert hits["keywords_all"].tolist() == [1, 1] and hits["keywords_de"].tolist() == [0, 1]
     assert masks is not None and [len(row) for row in masks.to_pylist()] == [0, 1]
@@ -123,26 +139,36 @@ def test_a_list_counts_only_in_its_languages() -> None:
 
 def test_more_masks_than_there_was_room_for_are_all_there() -> None:
     _, masks = search(["word " * 3000], {"one": KeywordList(terms=("word",), action="mask")})
-    assert masks is not None and masks[0].as_py() == [{"start": 5 * i, "end": 5 * i + 4, "type": "ONE"} for i in range(3000)]
+    assert masks is not None and masks[0].as_py() == [
+        {"start": 5 * i, "end": 5 * i + 4, "type": "ONE"} for i in range(3000)
+    ]
 
 
 def test_every_term_of_a_large_list_is_found() -> None:
     terms = [f"w{i * i:x} {i}" for i in range(20_000)]
     text = ", ".join(terms)
-    assert search([text], {"one": KeywordList(terms=tuple(terms))})[0]["keywords_one"].tolist() == [20_000]
+    assert search([text], {"one": KeywordList(terms=tuple(terms))})[0]["keywords_one"].tolist() == [
+        20_000
+    ]
 
 
-def filtered(tmp_path: Path, texts: list[str], name: str, runner: PartRunner | None = None, **config: object) -> Artifact:
+def filtered(
+    tmp_path: Path, texts: list[str], name: str, runner: PartRunner | None = None, **config: object
+) -> Artifact:
     folder = tmp_path / name
     ingest = documents_artifact(folder / "ingest", [texts[:1], texts[1:]])
     language = identify_languages(ingest, empty_dir(folder / "language"), LanguageConfig())
     scores = score_documents(ingest, language, empty_dir(folder / "scores"), ScoresConfig())
     made = build(QualityConfig, {"presets": [], "record": [], **config})
-    return filter_quality(ingest, language, scores, empty_dir(folder / "quality"), made, runner or PartRunner())
+    return filter_quality(
+        ingest, language, scores, empty_dir(folder / "quality"), made, runner or PartRunner()
+    )
 
 
 def rows_of(artifact: Artifact) -> list[dict]:
-    return [row for file in artifact.files("part-*.parquet") for row in read_table(file).to_pylist()]
+    return [
+        row for file in artifact.files("part-*.parquet") for row in read_table(file).to_pylist()
+    ]
 
 
 TEXTS_OF_ANIMALS = ["The cat sat there.", "A dog and a cat.", "Dog, dog, dog."]
@@ -167,7 +193,9 @@ def test_lists_drop_tag_and_mask(tmp_path: Path) -> None:
     for table, texts in zip(tables, (TEXTS_OF_ANIMALS[:1], TEXTS_OF_ANIMALS[1:]), strict=True):
         nothing = edits_column(table.select(["id"]), "cuts")
         edits = collect_edits(nothing, nothing, edits_column(table, "masks"))
-        edited, _ = edit_texts(pa.chunked_array([pa.array(texts, pa.large_string())]), edits, "quality")
+        edited, _ = edit_texts(
+            pa.chunked_array([pa.array(texts, pa.large_string())]), edits, "quality"
+        )
         assert edited.to_pylist() == [re.sub("(?i)the cat|cat", "<HIDDEN>", text) for text in texts]
 
 
@@ -182,8 +210,13 @@ def test_limits_bound_hits_and_a_replay_agrees(tmp_path: Path) -> None:
     before = filtered(tmp_path, TEXTS_OF_ANIMALS, "a", keywords=keywords)
     after = filtered(tmp_path, TEXTS_OF_ANIMALS, "b", keywords=keywords, limits=limits)
     assert after.counters["dropped"] == {"KEYWORDS_DOGS_OVER_MAX": 1}
-    parents = [Artifact(tmp_path / "a" / name, name, {}, {"scores": {}}) for name in ("ingest", "language", "scores")]
-    config = build(QualityConfig, {"presets": [], "record": [], "keywords": keywords, "limits": limits})
+    parents = [
+        Artifact(tmp_path / "a" / name, name, {}, {"scores": {}})
+        for name in ("ingest", "language", "scores")
+    ]
+    config = build(
+        QualityConfig, {"presets": [], "record": [], "keywords": keywords, "limits": limits}
+    )
     assert replay_quality(*parents, before, config).total.kept_after == after.counters["kept"] == 2
 
 
@@ -197,13 +230,20 @@ def test_a_replay_with_other_terms_than_those_that_were_counted_is_refused(tmp_p
         "files": [{"path": path.name} for path in made.path.iterdir()],
     }
     stored = Artifact(made.path, "quality", made.counters, made.metrics, record)
-    parents = [Artifact(tmp_path / "a" / name, name, {}, {"scores": {}}) for name in ("ingest", "language", "scores")]
+    parents = [
+        Artifact(tmp_path / "a" / name, name, {}, {"scores": {}})
+        for name in ("ingest", "language", "scores")
+    ]
     looser = {"dogs": {"terms": ["dog"], "max_hits": 1}}
     config = build(QualityConfig, {"presets": [], "record": [], "keywords": looser})
     assert replay_quality(*parents, stored, config).total.kept_after == 2
     listed = tmp_path / "list.txt"
     listed.write_text("cat", "utf-8")
-    for other in ({"terms": ["cat"]}, {"terms": ["dog"], "files": [str(listed)]}, {"terms": ["dog"], "languages": ["de"]}):
+    for other in (
+        {"terms": ["cat"]},
+        {"terms": ["dog"], "files": [str(listed)]},
+        {"terms": ["dog"], "languages": ["de"]},
+    ):
         with pytest.raises(ConfigError, match=r"keywords\.dogs is not the list"):
             replay_quality(*parents, stored, build(QualityConfig, {"keywords": {"dogs": other}}))
 
@@ -215,7 +255,14 @@ def test_a_changed_file_is_another_part(tmp_path: Path) -> None:
         listed.write_text(term, "utf-8")
         keywords = {"one": {"files": [str(listed)]}}
         runner = PartRunner(tmp_path / "parts")
-        kept.append([row["kept"] for row in rows_of(filtered(tmp_path, TEXTS_OF_ANIMALS, term, runner, keywords=keywords))])
+        kept.append(
+            [
+                row["kept"]
+                for row in rows_of(
+                    filtered(tmp_path, TEXTS_OF_ANIMALS, term, runner, keywords=keywords)
+                )
+            ]
+        )
     assert kept == [[False, False, True], [True, False, False]]
 
 

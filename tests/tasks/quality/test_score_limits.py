@@ -1,4 +1,5 @@
-"""Limits on scores: shares, quantiles of each language, and draws that depend on a document's id alone."""
+"""Limits on scores: shares, quantiles of each language, and draws that depend on a document's id
+alone."""
 
 from __future__ import annotations
 
@@ -25,11 +26,14 @@ LANGUAGES = ["en", "de"]
 NUM = 40
 
 
-def scored(folder: Path, values: list[float], best: str = "high", by_language: bool = False, parts: int = 2) -> list[Artifact]:
+def scored(
+    folder: Path, values: list[float], best: str = "high", by_language: bool = False, parts: int = 2
+) -> list[Artifact]:
     """Ingest, language and scores of documents with these values of `edu`; languages take turns."""
     size = len(values) // parts
     ingest = documents_artifact(
-        folder / "ingest", [[f"{ENGLISH} {i}" for i in range(p * size, (p + 1) * size)] for p in range(parts)]
+        folder / "ingest",
+        [[f"{ENGLISH} {i}" for i in range(p * size, (p + 1) * size)] for p in range(parts)],
     )
     language, scores = (Artifact(empty_dir(folder / name), name) for name in ("language", "scores"))
     (scores.path / LABELS_FOLDER).mkdir()
@@ -38,20 +42,32 @@ def scored(folder: Path, values: list[float], best: str = "high", by_language: b
         ids = read_table(file, ["id"])["id"]
         labels = [LANGUAGES[i % 2] for i in rows]
         write_table(
-            pa.table([ids, labels, pa.array([1.0] * size, pa.float32())], schema=LANGUAGE_SCHEMA), language.path / file.name
+            pa.table([ids, labels, pa.array([1.0] * size, pa.float32())], schema=LANGUAGE_SCHEMA),
+            language.path / file.name,
         )
         edu = pa.array([values[i] for i in rows], pa.float32(), from_pandas=True)
         write_table(pa.table({"id": ids, "edu": edu}), scores.path / file.name)
-        about = {"language": labels, "source": ["test"] * size, "register": ["prose"] * size, "bytes": [100] * size}
+        about = {
+            "language": labels,
+            "source": ["test"] * size,
+            "register": ["prose"] * size,
+            "bytes": [100] * size,
+        }
         write_table(pa.table(about), scores.path / LABELS_FOLDER / file.name)
     about = {"edu": {"best": best, "cut_by_language": by_language}}
     return [ingest, language, Artifact(scores.path, "scores", metrics={"scores": about})]
 
 
-def judged(parents: list[Artifact], out: Path, limit: dict[str, object], **config: object) -> tuple[Artifact, list[bool]]:
+def judged(
+    parents: list[Artifact], out: Path, limit: dict[str, object], **config: object
+) -> tuple[Artifact, list[bool]]:
     made = build(QualityConfig, {"presets": [], "record": [], "limits": {"edu": limit}, **config})
     artifact = filter_quality(*parents, empty_dir(out), made)
-    return artifact, [kept for file in artifact.files("part-*.parquet") for kept in read_table(file)["kept"].to_pylist()]
+    return artifact, [
+        kept
+        for file in artifact.files("part-*.parquet")
+        for kept in read_table(file)["kept"].to_pylist()
+    ]
 
 
 def test_a_share_keeps_the_best_of_all_parts(tmp_path: Path) -> None:
@@ -62,7 +78,13 @@ def test_a_share_keeps_the_best_of_all_parts(tmp_path: Path) -> None:
     rule = next(r for r in artifact.metrics["rules"] if r["name"] == "EDU_UNDER_MIN")
     assert rule["threshold"] == 36 and rule["drops"]
     table = artifact.metrics["score_rules"]["EDU_UNDER_MIN"]
-    assert table["language"]["de"] == {"documents": 20, "bytes": 2000, "scored": 20, "removed": 18, "removed_bytes": 1800}
+    assert table["language"]["de"] == {
+        "documents": 20,
+        "bytes": 2000,
+        "scored": 20,
+        "removed": 18,
+        "removed_bytes": 1800,
+    }
     assert table["register"]["prose"]["removed"] == 36
     parents[2].metrics["scores"]["edu"]["best"] = "low"  # type: ignore[index]
     assert judged(parents, tmp_path / "low", {"keep_frac": 0.1})[1] == [i < 4 for i in range(NUM)]
@@ -74,7 +96,9 @@ def test_quantiles_are_of_each_language_where_scores_do_not_compare(tmp_path: Pa
     parents = scored(tmp_path, values, "low", by_language=True)
     _, each = judged(parents, tmp_path / "each", {"max_quantile": 0.6})
     assert each == [i < 24 for i in range(NUM)]
-    _, together = judged(parents, tmp_path / "together", {"max_quantile": 0.6, "each_language": False})
+    _, together = judged(
+        parents, tmp_path / "together", {"max_quantile": 0.6, "each_language": False}
+    )
     limit = sorted(values)[23]
     assert together == [value <= limit for value in values]
     _, one = judged(parents, tmp_path / "one", {"max_quantile": 0.6, "languages": ["de"]})
@@ -111,27 +135,45 @@ def test_draws_keep_the_better_more_often_and_depend_on_ids_alone(tmp_path: Path
 
 
 def test_spared_documents_pass_whatever_their_score(tmp_path: Path) -> None:
-    _, kept = judged(scored(tmp_path, [0.0] * 2000), tmp_path / "q", {"min": 0.5, "spare_frac": 0.1})
+    _, kept = judged(
+        scored(tmp_path, [0.0] * 2000), tmp_path / "q", {"min": 0.5, "spare_frac": 0.1}
+    )
     assert np.mean(kept) == pytest.approx(0.1, abs=0.03)
 
 
 @pytest.mark.parametrize(
-    "limit", [{"keep_frac": 0.25}, {"max_quantile": 0.6}, {"max": 10, "max_by_language": {"de": 30}}, {"pareto": 9}]
+    "limit",
+    [
+        {"keep_frac": 0.25},
+        {"max_quantile": 0.6},
+        {"max": 10, "max_by_language": {"de": 30}},
+        {"pareto": 9},
+    ],
 )
-def test_a_replay_of_limits_on_scores_is_what_a_run_would_give(limit: dict[str, object], tmp_path: Path) -> None:
+def test_a_replay_of_limits_on_scores_is_what_a_run_would_give(
+    limit: dict[str, object], tmp_path: Path
+) -> None:
     parents = scored(tmp_path, [float(i) / NUM for i in range(NUM)], "low", by_language=True)
     made, kept = judged(parents, tmp_path / "made", limit)
     before = made if "pareto" in limit else judged(parents, tmp_path / "before", {"min": 0})[0]
-    replay = replay_quality(*parents, before, build(QualityConfig, {"presets": [], "record": [], "limits": {"edu": limit}}))
+    replay = replay_quality(
+        *parents,
+        before,
+        build(QualityConfig, {"presets": [], "record": [], "limits": {"edu": limit}}),
+    )
     assert replay.total.kept_after == sum(kept)
 
 
 def test_finished_parts_are_those_of_the_same_cut(tmp_path: Path) -> None:
     parents = scored(tmp_path, [float(i) for i in range(NUM)])
     config = build(QualityConfig, {"presets": [], "limits": {"edu": {"keep_frac": 0.5}}})
-    first = filter_quality(*parents, empty_dir(tmp_path / "q1"), config, PartRunner(tmp_path / "parts"))
+    first = filter_quality(
+        *parents, empty_dir(tmp_path / "q1"), config, PartRunner(tmp_path / "parts")
+    )
     other = scored(tmp_path / "other", [float(-i) for i in range(NUM)])
-    second = filter_quality(*other[:2], other[2], empty_dir(tmp_path / "q2"), config, PartRunner(tmp_path / "parts"))
+    second = filter_quality(
+        *other[:2], other[2], empty_dir(tmp_path / "q2"), config, PartRunner(tmp_path / "parts")
+    )
     keeps = [read_table(a.files("part-*.parquet")[0])["kept"].to_pylist() for a in (first, second)]
     assert keeps == [[False] * 20, [True] * 20]
 
@@ -139,9 +181,15 @@ def test_finished_parts_are_those_of_the_same_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["quality.limits={mean_word_length: {min: 3}}"], "neither a feature nor a score.*did you mean mean_word_chars"),
+        (
+            ["quality.limits={mean_word_length: {min: 3}}"],
+            "neither a feature nor a score.*did you mean mean_word_chars",
+        ),
         (["quality.limits={prose: {keep_frac: 0.1}}"], "neither a feature nor a score"),
-        (["scores=prose", "quality.by_language={de: {limits: {prose: {keep_frac: 0.1}}}}"], "by_language.de.*all documents"),
+        (
+            ["scores=prose", "quality.by_language={de: {limits: {prose: {keep_frac: 0.1}}}}"],
+            "by_language.de.*all documents",
+        ),
     ],
 )
 def test_a_limit_on_nothing_is_refused_before_the_run(overrides: list[str], message: str) -> None:
@@ -150,5 +198,7 @@ def test_a_limit_on_nothing_is_refused_before_the_run(overrides: list[str], mess
 
 
 def test_a_limit_may_stand_on_a_score_of_the_run() -> None:
-    limit = compose(["scores=prose", "quality.limits={prose: {keep_frac: 0.1}}"]).quality.limits["prose"]
+    limit = compose(["scores=prose", "quality.limits={prose: {keep_frac: 0.1}}"]).quality.limits[
+        "prose"
+    ]
     assert limit.keep_frac == 0.1 and limit.is_share

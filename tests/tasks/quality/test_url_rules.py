@@ -1,4 +1,5 @@
-"""URL rules: a domain stands for what is under it and no more, lists of allowed places win, and no URL is no hit."""
+"""URL rules: a domain stands for what is under it and no more, lists of allowed places win, and no
+URL is no hit."""
 
 from __future__ import annotations
 
@@ -56,17 +57,29 @@ def test_a_domain_hits_itself_and_what_is_under_it(url: str | None, hit: int) ->
 
 
 @given(
-    names=st.lists(st.sampled_from(["a", "bb", "co", "uk", "com", "github", "io", "kobe", "jp"]), min_size=1, max_size=5),
-    listed=st.lists(st.sampled_from(["a", "bb", "co", "uk", "com", "github", "io", "kobe", "jp"]), min_size=1, max_size=4),
+    names=st.lists(
+        st.sampled_from(["a", "bb", "co", "uk", "com", "github", "io", "kobe", "jp"]),
+        min_size=1,
+        max_size=5,
+    ),
+    listed=st.lists(
+        st.sampled_from(["a", "bb", "co", "uk", "com", "github", "io", "kobe", "jp"]),
+        min_size=1,
+        max_size=4,
+    ),
 )
 @settings(max_examples=150, deadline=None)
-def test_a_rule_is_an_error_for_a_public_suffix_and_a_suffix_match_otherwise(names: list[str], listed: list[str]) -> None:
+def test_a_rule_is_an_error_for_a_public_suffix_and_a_suffix_match_otherwise(
+    names: list[str], listed: list[str]
+) -> None:
     host, rule = ".".join(names), ".".join(listed)
     if rule == SUFFIXES.publicsuffix(rule):
         with pytest.raises(ConfigError, match="a public suffix"):
             hits([f"http://{host}/"], domains=[rule])
     else:
-        assert hits([f"http://{host}/"], domains=[rule]) == [int(host == rule or host.endswith(f".{rule}"))]
+        assert hits([f"http://{host}/"], domains=[rule]) == [
+            int(host == rule or host.endswith(f".{rule}"))
+        ]
 
 
 SUFFIXES = PublicSuffixList(only_icann=True)
@@ -88,18 +101,30 @@ SUFFIXES = PublicSuffixList(only_icann=True)
     ],
 )
 def test_a_listed_url_hits_itself_and_what_is_under_its_path(url: str | None, hit: int) -> None:
-    assert hits([url], "url_listed", urls=["http://example.com/bad/", "example.org/page?id=7"]) == [hit]
+    assert hits([url], "url_listed", urls=["http://example.com/bad/", "example.org/page?id=7"]) == [
+        hit
+    ]
 
 
 def test_keywords_are_whole_pieces_of_the_url() -> None:
-    urls = ["http://a.com/free-CASINO/x", "http://casino.com", "http://a.com/casinos", "http://a.com/q?c%61sino=1", None]
+    urls = [
+        "http://a.com/free-CASINO/x",
+        "http://casino.com",
+        "http://a.com/casinos",
+        "http://a.com/q?c%61sino=1",
+        None,
+    ]
     assert hits(urls, "url_keyword", keywords=["Casino"]) == [1, 1, 0, 1, 0]
 
 
 def test_allowed_places_win_over_all_lists() -> None:
     rules = {"domains": ["example.com"], "urls": ["example.com/x"], "keywords": ["x"]}
     allowed = {"allow_domains": ["good.example.com"], "allow_urls": ["example.com/x/y"]}
-    urls: list[str | None] = ["http://a.good.example.com/x", "http://example.com/x/y/z", "http://example.com/x"]
+    urls: list[str | None] = [
+        "http://a.good.example.com/x",
+        "http://example.com/x/y/z",
+        "http://example.com/x",
+    ]
     for feature in ("url_domain", "url_listed", "url_keyword"):
         assert hits(urls, feature, **rules, **allowed) == [0, 0, 1]
 
@@ -110,7 +135,12 @@ def test_folders_of_categories_and_files_are_read(tmp_path: Path) -> None:
         (tmp_path / category / "domains").write_text(f"# list\n{domain}\n", "utf-8")
     (tmp_path / "adult" / "urls").write_text("three.com/page\n", "utf-8")
     (tmp_path / "allowed").write_text("fine.two.com\n", "utf-8")
-    urls: list[str | None] = ["http://one.com", "http://two.com", "http://three.com/page/1", "http://fine.two.com"]
+    urls: list[str | None] = [
+        "http://one.com",
+        "http://two.com",
+        "http://three.com/page/1",
+        "http://fine.two.com",
+    ]
     everything = {"folders": [str(tmp_path)], "allow_domain_files": [str(tmp_path / "allowed")]}
     assert hits(urls, **everything) == [1, 1, 0, 0]
     assert hits(urls, "url_listed", **everything) == [0, 0, 1, 0]
@@ -138,7 +168,11 @@ def test_folders_of_categories_and_files_are_read(tmp_path: Path) -> None:
 )
 def test_entries_that_mean_nothing_are_refused(rules: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        find_urls(build(UrlRules, {"keywords": ["x"], **rules}), "none", pa.chunked_array([pa.array(["http://a.com"])]))
+        find_urls(
+            build(UrlRules, {"keywords": ["x"], **rules}),
+            "none",
+            pa.chunked_array([pa.array(["http://a.com"])]),
+        )
 
 
 def test_an_unknown_category_is_named(tmp_path: Path) -> None:
@@ -151,12 +185,22 @@ def test_an_unknown_category_is_named(tmp_path: Path) -> None:
 def test_odd_lines_of_folders_are_passed_over_and_counted(tmp_path: Path) -> None:
     (tmp_path / "adult").mkdir()
     odd = ["com.ve", "a b.com", "http://x.com/", "-", "localhost", "caf\udce9.com"]
-    (tmp_path / "adult" / "domains").write_text("\n".join(["good.com", *odd, "one.com"]), "utf-8", "surrogateescape")
+    (tmp_path / "adult" / "domains").write_text(
+        "\n".join(["good.com", *odd, "one.com"]), "utf-8", "surrogateescape"
+    )
     (tmp_path / "adult" / "urls").write_text("host.com/\nhost.com\nx.com/a\n", "utf-8")
     rules = {"folders": [str(tmp_path)]}
-    assert hits(["http://a.good.com", "http://one.com", "http://host.com", None], **rules) == [1, 1, 0, 0]
+    assert hits(["http://a.good.com", "http://one.com", "http://host.com", None], **rules) == [
+        1,
+        1,
+        0,
+        0,
+    ]
     assert hits(["http://x.com/a/b", "http://host.com/b"], "url_listed", **rules) == [1, 0]
-    assert odd_entries(build(UrlRules, rules), "none") == {"urls/folders/0/adult/domains": 6, "urls/folders/0/adult/urls": 2}
+    assert odd_entries(build(UrlRules, rules), "none") == {
+        "urls/folders/0/adult/domains": 6,
+        "urls/folders/0/adult/urls": 2,
+    }
     assert odd_entries(build(UrlRules, {"domains": ["one.com"]}), "none") == {}
 
 
@@ -169,9 +213,14 @@ def test_odd_lines_of_folders_are_passed_over_and_counted(tmp_path: Path) -> Non
         ("allow_domain_files", "a b.com", "no domain"),
     ],
 )
-def test_files_of_ones_own_are_checked_at_the_start(setting: str, line: str, message: str, tmp_path: Path) -> None:
+def test_files_of_ones_own_are_checked_at_the_start(
+    setting: str, line: str, message: str, tmp_path: Path
+) -> None:
     file = tmp_path / "list.txt"
-    file.write_text({"url_files": "fine.com/x", "keyword_files": "fine"}.get(setting, "fine.com") + "\n", "utf-8")
+    file.write_text(
+        {"url_files": "fine.com/x", "keyword_files": "fine"}.get(setting, "fine.com") + "\n",
+        "utf-8",
+    )
     config = build(QualityConfig, {"urls": {setting: [str(file)], "keywords": ["x"]}})
     assert list(config.input_files().values()) == [file]
     file.write_text(f"{line}\n", "utf-8")
@@ -182,17 +231,28 @@ def test_files_of_ones_own_are_checked_at_the_start(setting: str, line: str, mes
 
 def test_url_rules_drop_count_and_replay(tmp_path: Path) -> None:
     urls = ["http://a.bad.com/", None, "http://good.com/casino", "http://good.com/"]
-    rows = [{"id": bytes([i]) * 16, "text": f"text {i}", "source": "s", "url": url} for i, url in enumerate(urls)]
+    rows = [
+        {"id": bytes([i]) * 16, "text": f"text {i}", "source": "s", "url": url}
+        for i, url in enumerate(urls)
+    ]
     (tmp_path / "ingest" / "documents").mkdir(parents=True)
-    write_table(pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA), tmp_path / "ingest" / "documents" / "part-00000.parquet")
+    write_table(
+        pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA),
+        tmp_path / "ingest" / "documents" / "part-00000.parquet",
+    )
     ingest = Artifact(tmp_path / "ingest", "ingest")
     language = identify_languages(ingest, empty_dir(tmp_path / "language"), LanguageConfig())
     scores = score_documents(ingest, language, empty_dir(tmp_path / "scores"), ScoresConfig())
     config = {"presets": [], "record": [], "urls": {"domains": ["bad.com"], "keywords": ["casino"]}}
-    made = filter_quality(ingest, language, scores, empty_dir(tmp_path / "quality"), build(QualityConfig, config))
+    made = filter_quality(
+        ingest, language, scores, empty_dir(tmp_path / "quality"), build(QualityConfig, config)
+    )
     assert made.counters["dropped"] == {"URL_DOMAIN": 1, "URL_KEYWORD": 1}
     assert made.metrics["urls"] == {"url_domain": 1, "url_keyword": 1}
     table = read_table(made.files("part-*.parquet")[0])
-    assert table["kept"].to_pylist() == [False, True, False, True] and "url_listed" not in table.column_names
+    assert (
+        table["kept"].to_pylist() == [False, True, False, True]
+        and "url_listed" not in table.column_names
+    )
     recorded = build(QualityConfig, config | {"urls": config["urls"] | {"drops": False}})  # type: ignore[operator]
     assert replay_quality(ingest, language, scores, made, recorded).total.kept_after == 4

@@ -46,9 +46,20 @@ def as_text(value: Any) -> Any:
         (times(pa.timestamp("s", "No/Where"), FAR, 1), FAR),
         (times(pa.timestamp("us"), FAR, 1).dictionary_encode(), FAR),
     ],
-    ids=["time", "seconds", "duration", "date", "end of time", "no zone", "far and no zone", "dictionary"],
+    ids=[
+        "time",
+        "seconds",
+        "duration",
+        "date",
+        "end of time",
+        "no zone",
+        "far and no zone",
+        "dictionary",
+    ],
 )
-def test_time_that_python_has_no_form_for_costs_no_document(column: pa.Array, first: Any, tmp_path: Path) -> None:
+def test_time_that_python_has_no_form_for_costs_no_document(
+    column: pa.Array, first: Any, tmp_path: Path
+) -> None:
     items = read_table(tmp_path, text=pa.array(["a", "b"]), at=column)
     rows = [item.values for item in items if isinstance(item, Record)]
     assert [row["text"] for row in rows] == ["a", "b"] and as_text(rows[0]["at"]) == first
@@ -68,7 +79,13 @@ def test_such_a_time_within_a_value_leaves_the_rest_of_it(kind: str, tmp_path: P
     (item,) = read_table(tmp_path, text=pa.array(["a"]), at=column)
     assert isinstance(item, Record)
     found = item.values["at"]
-    members = list(found.values()) if kind == "struct" else [m[1] for m in found] if kind == "map" else found
+    members = (
+        list(found.values())
+        if kind == "struct"
+        else [m[1] for m in found]
+        if kind == "map"
+        else found
+    )
     assert list(map(as_text, members)) == [FAR, "1970-01-01T00:00:00"]
 
 

@@ -1,4 +1,5 @@
-"""Every format gives the same records, and no file, however broken, crashes a reader or loses a record in silence."""
+"""Every format gives the same records, and no file, however broken, crashes a reader or loses a
+record in silence."""
 
 from __future__ import annotations
 
@@ -32,15 +33,23 @@ WHOLE = {
     "r.md": "# größere 数据\n\n* one\n* two\n".encode(),
     "r.html": HTML,
     "r.warc": warc_record("request", b"GET / HTTP/1.1\r\n\r\n")
-    + warc_record("response", PAGE, Content_Type="application/http", WARC_Target_URI="http://a.example/")
+    + warc_record(
+        "response", PAGE, Content_Type="application/http", WARC_Target_URI="http://a.example/"
+    )
     + warc_record("response", PAGE.replace(b"chunked", b"gzip"), Content_Type="application/http"),
 }
 """Files that are one document, and a web archive of pages."""
-FUZZED = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZED = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def found(items: list[Item]) -> list[tuple[str, str, str]]:
-    return [(i.values.get("id"), i.values.get("text"), i.values.get("url")) for i in items if isinstance(i, Record)]
+    return [
+        (i.values.get("id"), i.values.get("text"), i.values.get("url"))
+        for i in items
+        if isinstance(i, Record)
+    ]
 
 
 def faults(items: list[Item]) -> list[Fault]:
@@ -57,13 +66,16 @@ def test_same_records_in_every_format(name: str, tmp_path: Path) -> None:
     assert "tar" in name or "zip" in name or "tgz" in name or positions == sorted(set(positions))
 
 
-@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("r.jsonl.", "r.csv.", "r.warc.wet.", "r.tar."))])
+@pytest.mark.parametrize(
+    "name", [n for n in FILES if n.startswith(("r.jsonl.", "r.csv.", "r.warc.wet.", "r.tar."))]
+)
 def test_identity_does_not_depend_on_compression(name: str, tmp_path: Path) -> None:
     plain = name.rpartition(".")[0]
     for one in (name, plain):
         (tmp_path / one).write_bytes(FILES[one])
     compressed, uncompressed = (
-        [(i.position, i.line) for i in read_items(tmp_path / one) if isinstance(i, Record)] for one in (name, plain)
+        [(i.position, i.line) for i in read_items(tmp_path / one) if isinstance(i, Record)]
+        for one in (name, plain)
     )
     assert compressed == uncompressed
 
@@ -71,7 +83,9 @@ def test_identity_does_not_depend_on_compression(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", FILES)
 @FUZZED
 @given(st.floats(0, 1, exclude_max=True))
-def test_cut_off_file_keeps_its_whole_records_in_order(name: str, tmp_path: Path, frac: float) -> None:
+def test_cut_off_file_keeps_its_whole_records_in_order(
+    name: str, tmp_path: Path, frac: float
+) -> None:
     data = FILES[name][: int(len(FILES[name]) * frac)]
     (tmp_path / name).write_bytes(data)
     items = read_items(tmp_path / name)
@@ -79,16 +93,30 @@ def test_cut_off_file_keeps_its_whole_records_in_order(name: str, tmp_path: Path
     if name in ("r.csv", "r.tsv") and not data.endswith(b"\n"):
         got = got[:-1]  # the last row needs no line end, so its last field may be short
     assert got == WANTED[: len(got)]
-    # Only where a line or a record ends can a file end unnoticed: lines also where only the end of the last one is missing.
-    line_ends = data.endswith(b"\n") or (name in ("r.json", "r.jsonl") and FILES[name][len(data) : len(data) + 1] == b"\n")
-    at_an_end = not data or name in ("r.csv", "r.tsv", "r.arrows") or line_ends or name.startswith("r.warc.wet")
+    # Only where a line or a record ends can a file end unnoticed: lines also where only the end of
+    # the last one is missing.
+    line_ends = data.endswith(b"\n") or (
+        name in ("r.json", "r.jsonl") and FILES[name][len(data) : len(data) + 1] == b"\n"
+    )
+    at_an_end = (
+        not data
+        or name in ("r.csv", "r.tsv", "r.arrows")
+        or line_ends
+        or name.startswith("r.warc.wet")
+    )
     assert len(got) == len(WANTED) or faults(items) or at_an_end
 
 
 @pytest.mark.parametrize("name", FILES)
 @FUZZED
-@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=8))
-def test_flipped_bits_are_survived(name: str, tmp_path: Path, flips: list[tuple[float, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=8
+    )
+)
+def test_flipped_bits_are_survived(
+    name: str, tmp_path: Path, flips: list[tuple[float, int]]
+) -> None:
     data = bytearray(FILES[name])
     for frac, bit in flips:
         data[int(len(data) * frac)] ^= 1 << bit
@@ -100,7 +128,9 @@ def test_flipped_bits_are_survived(name: str, tmp_path: Path, flips: list[tuple[
 @pytest.mark.parametrize("name", FILES)
 @FUZZED
 @given(st.binary(max_size=400))
-def test_bytes_that_are_no_file_are_faults_and_no_texts(name: str, tmp_path: Path, data: bytes) -> None:
+def test_bytes_that_are_no_file_are_faults_and_no_texts(
+    name: str, tmp_path: Path, data: bytes
+) -> None:
     (tmp_path / name).write_bytes(data)
     items = read_items(tmp_path / name)
     assert not any(text for _, text, _ in found(items))
@@ -111,7 +141,10 @@ def test_bytes_that_are_no_file_are_faults_and_no_texts(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", WHOLE)
 @FUZZED
-@given(st.binary(max_size=400), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=8))
+@given(
+    st.binary(max_size=400),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=8),
+)
 def test_any_bytes_of_texts_pages_and_answers_of_servers_are_survived(
     name: str, tmp_path: Path, data: bytes, flips: list[tuple[float, int]]
 ) -> None:
@@ -126,34 +159,60 @@ def test_any_bytes_of_texts_pages_and_answers_of_servers_are_survived(
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
-def test_garbage_after_a_compressed_stream_costs_nothing_but_a_fault(suffix: str, tmp_path: Path) -> None:
-    (tmp_path / f"r.jsonl{suffix}").write_bytes(COMPRESS[suffix](FILES["r.jsonl"]) + b"garbage that is no stream")
+def test_garbage_after_a_compressed_stream_costs_nothing_but_a_fault(
+    suffix: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"r.jsonl{suffix}").write_bytes(
+        COMPRESS[suffix](FILES["r.jsonl"]) + b"garbage that is no stream"
+    )
     items = read_items(tmp_path / f"r.jsonl{suffix}")
     assert found(items) == WANTED
     assert [f.error.partition(":")[0] for f in faults(items)] == ["damaged file"]
 
 
-def test_members_without_a_reader_are_skipped_and_members_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_members_without_a_reader_are_skipped_and_members_of_one_name_are_told_apart(
+    tmp_path: Path,
+) -> None:
     line = b'{"text": "a"}\n'
-    members = {"a.txt": b"plain", "b.exe": b"MZ", ".hidden.txt": b"", "inner.zip": as_zip({"c.jsonl": line}), "d.jsonl": line}
+    members = {
+        "a.txt": b"plain",
+        "b.exe": b"MZ",
+        ".hidden.txt": b"",
+        "inner.zip": as_zip({"c.jsonl": line}),
+        "d.jsonl": line,
+    }
     for name, data in (("m.zip", as_zip(members)), ("m.tar", as_tar(members))):
         (tmp_path / name).write_bytes(data)
         items = read_items(tmp_path / name)
         assert [i.values["text"] for i in items if isinstance(i, Record)] == ["plain", "a"]
         assert [i.kind for i in items if isinstance(i, Skipped)] == ["archive_member"] * 3
     twice = as_tar({"d.jsonl": line})[:1024] * 2 + b"\0" * 1024
-    names = [name for name, items in read_streams(io.BytesIO(twice), "twice.tar", COLUMNS) if list(items)]
+    names = [
+        name for name, items in read_streams(io.BytesIO(twice), "twice.tar", COLUMNS) if list(items)
+    ]
     assert names == ["twice.tar!d.jsonl", "twice.tar!d.jsonl#2"]
 
 
 def test_members_are_named_without_the_folder_that_an_archive_was_made_in() -> None:
     line = b'{"text": "a"}\n'
-    members = {"./d.jsonl": line, "/e.jsonl": line, "../up.jsonl": line, "./.hidden/f.jsonl": line, "./sub//g.jsonl": line}
+    members = {
+        "./d.jsonl": line,
+        "/e.jsonl": line,
+        "../up.jsonl": line,
+        "./.hidden/f.jsonl": line,
+        "./sub//g.jsonl": line,
+    }
     for name, data in (("m.zip", as_zip(members)), ("m.tar", as_tar(members))):
-        streams = [(inner, list(items)) for inner, items in read_streams(io.BytesIO(data), name, COLUMNS)]
+        streams = [
+            (inner, list(items)) for inner, items in read_streams(io.BytesIO(data), name, COLUMNS)
+        ]
         read = [inner for inner, items in streams if isinstance(items[0], Record)]
-        assert read == [f"{name}!{member}" for member in ("d.jsonl", "e.jsonl", "../up.jsonl", "sub/g.jsonl")]
-        assert [items for _, items in streams if not isinstance(items[0], Record)] == [[Skipped("archive_member")]]
+        assert read == [
+            f"{name}!{member}" for member in ("d.jsonl", "e.jsonl", "../up.jsonl", "sub/g.jsonl")
+        ]
+        assert [items for _, items in streams if not isinstance(items[0], Record)] == [
+            [Skipped("archive_member")]
+        ]
 
 
 def test_what_stands_after_the_end_of_a_file_is_read_or_a_fault(tmp_path: Path) -> None:
@@ -174,7 +233,10 @@ def test_broken_header_in_a_tar_archive_is_not_taken_for_its_end(tmp_path: Path)
     (tmp_path / "m.tar").write_bytes(data)
     first, fault = read_items(tmp_path / "m.tar")
     assert isinstance(first, Record) and first.values["text"] == "one"
-    assert isinstance(fault, Fault) and fault.error == "damaged file: broken tar (no header where one should be)"
+    assert (
+        isinstance(fault, Fault)
+        and fault.error == "damaged file: broken tar (no header where one should be)"
+    )
 
 
 def test_bad_row_of_a_table_costs_itself(tmp_path: Path) -> None:
@@ -206,7 +268,9 @@ def test_bad_row_of_a_table_costs_itself(tmp_path: Path) -> None:
 
 
 def test_a_quote_in_tab_separated_values_is_text(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_bytes(b'id\ttext\n1\t"Hello, he said\n2\tsecond "x"\n3\t"third"\n4\tone\ttoo many\n5\t\n')
+    (tmp_path / "a.tsv").write_bytes(
+        b'id\ttext\n1\t"Hello, he said\n2\tsecond "x"\n3\t"third"\n4\tone\ttoo many\n5\t\n'
+    )
     items = read_items(tmp_path / "a.tsv")
     texts = [i.values["text"] for i in items if isinstance(i, Record)]
     assert texts == ['"Hello, he said', 'second "x"', '"third"', ""]
@@ -221,18 +285,30 @@ def test_a_quote_in_tab_separated_values_is_text(tmp_path: Path) -> None:
         ("a.csv", Layout(delimiter="|", quote=""), b"id|text\n1|a,b\n2|c;d\n"),
         ("part-00000", Layout("csv", ";"), b'id;text\n1;a,b\n2;"c;d"\n'),
         ("part-00000.gz", Layout("tsv"), COMPRESS[".gz"](b"id\ttext\n1\ta,b\n2\tc;d\n")),
-        ("part.00001", Layout("jsonl.zst"), COMPRESS[".zst"](b'{"id": "1", "text": "a,b"}\n{"id": "2", "text": "c;d"}')),
+        (
+            "part.00001",
+            Layout("jsonl.zst"),
+            COMPRESS[".zst"](b'{"id": "1", "text": "a,b"}\n{"id": "2", "text": "c;d"}'),
+        ),
     ],
 )
-def test_a_source_says_what_names_do_not(name: str, layout: Layout, data: bytes, tmp_path: Path) -> None:
+def test_a_source_says_what_names_do_not(
+    name: str, layout: Layout, data: bytes, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(data)
     items = read_items(tmp_path / name, layout)
-    assert [(i.values["id"], i.values["text"]) for i in items if isinstance(i, Record)] == [("1", "a,b"), ("2", "c;d")]
+    assert [(i.values["id"], i.values["text"]) for i in items if isinstance(i, Record)] == [
+        ("1", "a,b"),
+        ("2", "c;d"),
+    ]
     assert faults(items) == []
 
 
 def test_a_known_ending_wins_over_what_a_source_says() -> None:
-    assert format_of("a.csv", "jsonl") == ("csv", "") and format_of("a.tar.xz", "jsonl") == ("tar", ".xz")
+    assert format_of("a.csv", "jsonl") == ("csv", "") and format_of("a.tar.xz", "jsonl") == (
+        "tar",
+        ".xz",
+    )
     assert format_of("a.parquet.gz", "jsonl") is None and format_of("part-0.gz", "parquet") is None
     assert format_of("part-0", "parquet") == ("parquet", "") and format_of("part-0", "docx") is None
 
@@ -260,7 +336,9 @@ def test_compressed_content_is_read_under_any_name(kind: str, suffix: str, tmp_p
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.tar", "r.warc.wet"])
-def test_plain_content_is_read_under_the_name_of_a_compressed_file(name: str, tmp_path: Path) -> None:
+def test_plain_content_is_read_under_the_name_of_a_compressed_file(
+    name: str, tmp_path: Path
+) -> None:
     for suffix in (".gz", ".zst", ".bz2", ".xz"):
         (tmp_path / f"{name}{suffix}").write_bytes(FILES[name])
         items = read_items(tmp_path / f"{name}{suffix}")
@@ -277,18 +355,36 @@ def test_tables_are_read_under_another_name(table: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("a.jsonl", FILES["r.zip"], "a zip archive (also .docx, .xlsx, .epub) under the name of jsonl; rename"),
+        (
+            "a.jsonl",
+            FILES["r.zip"],
+            "a zip archive (also .docx, .xlsx, .epub) under the name of jsonl; rename",
+        ),
         ("a.csv", FILES["r.tar"], "a tar archive under the name of csv; rename"),
-        ("a.txt", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "a PDF file under the name of text; rename"),
+        (
+            "a.txt",
+            b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj",
+            "a PDF file under the name of text; rename",
+        ),
         ("a.html", b"\x89PNG\r\n\x1a\n", "a picture under the name of html; rename"),
         ("a.parquet", FILES["r.jsonl"], "plain text under the name of parquet; rename it"),
         ("a.zip", FILES["r.csv"], "plain text under the name of zip; rename it"),
-        ("a.parquet", COMPRESS[".gz"](FILES["r.parquet"]), "a file in .gz under the name of parquet; rename or unpack it"),
-        ("a.txt.gz", b"a text that is not compressed", "plain text under a name in .gz; take that off its name"),
+        (
+            "a.parquet",
+            COMPRESS[".gz"](FILES["r.parquet"]),
+            "a file in .gz under the name of parquet; rename or unpack it",
+        ),
+        (
+            "a.txt.gz",
+            b"a text that is not compressed",
+            "plain text under a name in .gz; take that off its name",
+        ),
         ("a.csv.zst", FILES["r.csv"], "plain text under a name in .zst; take that off its name"),
     ],
 )
-def test_a_file_of_another_kind_is_one_fault_that_says_what_it_is(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_one_fault_that_says_what_it_is(
+    name: str, data: bytes, said: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(data)
     (fault,) = read_items(tmp_path / name)
     assert isinstance(fault, Fault) and fault.error.startswith(f"another format: {said}")
@@ -297,8 +393,19 @@ def test_a_file_of_another_kind_is_one_fault_that_says_what_it_is(name: str, dat
 @pytest.mark.parametrize(
     "text",
     [
-        *("PAR1 is a magic number", "ARROW1 too", "BZh9 is one", "PK is short for more", "GIF is a format", "7z", "Obj"),
-        *("MZ is what a program begins with, and then come a good many bytes that no text has", "GIF89a was its last version"),
+        *(
+            "PAR1 is a magic number",
+            "ARROW1 too",
+            "BZh9 is one",
+            "PK is short for more",
+            "GIF is a format",
+            "7z",
+            "Obj",
+        ),
+        *(
+            "MZ is what a program begins with, and then come a good many bytes that no text has",
+            "GIF89a was its last version",
+        ),
     ],
 )
 def test_a_text_that_begins_like_a_magic_number_stays_a_text(text: str, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Files that are made to end the process that reads them cost themselves, and what is sound around them is kept."""
+"""Files that are made to end the process that reads them cost themselves, and what is sound around
+them is kept."""
 
 from __future__ import annotations
 
@@ -30,13 +31,25 @@ def read(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
 
 def kinds(items: list[Item]) -> list[str]:
     """`sound`, or the error of a fault."""
-    return [item.error if isinstance(item, Fault) else "sound" for item in items if isinstance(item, (Fault, Record))]
+    return [
+        item.error if isinstance(item, Fault) else "sound"
+        for item in items
+        if isinstance(item, (Fault, Record))
+    ]
 
 
 def header(kind: bytes, size: int | bytes, name: bytes = b"x.jsonl", middle: bytes = b"") -> bytes:
     """A header of a tar archive. middle: what GNU tar writes from byte 345 on."""
     number = b"%011o\0" % size if isinstance(size, int) else size
-    block = bytearray(name.ljust(100, b"\0") + b"0000644\0" + b"0000000\0" * 2 + number + b"00000000000\0" + b" " * 8 + kind)
+    block = bytearray(
+        name.ljust(100, b"\0")
+        + b"0000644\0"
+        + b"0000000\0" * 2
+        + number
+        + b"00000000000\0"
+        + b" " * 8
+        + kind
+    )
     block = block.ljust(257, b"\0") + b"ustar  \0"
     block = block.ljust(345, b"\0") + middle
     block = block.ljust(512, b"\0")
@@ -66,35 +79,53 @@ def large_number(value: int) -> bytes:
 
 def sparse(real_size: int) -> bytes:
     """A GNU member whose only data is at its end."""
-    spans = large_number(real_size - 512) + large_number(512) + b"\0" * 72 + b"\0" + large_number(real_size)
+    spans = (
+        large_number(real_size - 512)
+        + large_number(512)
+        + b"\0" * 72
+        + b"\0"
+        + large_number(real_size)
+    )
     return header(b"S", 512, middle=b"\0" * 41 + spans) + padded(LINE)
 
 
 @pytest.mark.parametrize("size", [2**62, 2**80], ids=["2e62", "2e80"])
 @pytest.mark.parametrize("name", [b"x.jsonl", b"x.bin"])
-def test_a_size_beyond_the_end_of_a_tar_archive_ends_with_the_archive(size: int, name: bytes) -> None:
+def test_a_size_beyond_the_end_of_a_tar_archive_ends_with_the_archive(
+    size: int, name: bytes
+) -> None:
     first, *rest = kinds(read("a.tar", FIRST + header(b"0", large_number(size), name) + LAST))
     assert first == "sound" and rest[-1] == "damaged file: broken tar (unexpected end of data)"
 
 
 @pytest.mark.parametrize("size", ["-1024", "-1536", "9" * 20])
 def test_a_size_in_an_extension_header_leads_neither_back_nor_beyond_the_end(size: str) -> None:
-    first, *rest = kinds(read("a.tar", FIRST + pax(size=size) + header(b"0", 18) + padded(LINE) + LAST))
-    assert first == "sound" and rest[-1].startswith("damaged file: broken tar") and rest.count("sound") < 2
+    first, *rest = kinds(
+        read("a.tar", FIRST + pax(size=size) + header(b"0", 18) + padded(LINE) + LAST)
+    )
+    assert (
+        first == "sound"
+        and rest[-1].startswith("damaged file: broken tar")
+        and rest.count("sound") < 2
+    )
 
 
 @pytest.mark.parametrize("kind", [b"L", b"x", b"g"])
 def test_a_chain_of_extension_headers_ends_by_its_length(kind: bytes) -> None:
     one = header(kind, 9) + padded(b"9 path=a\n")
     first, *rest = kinds(read("a.tar.gz", COMPRESS[".gz"](FIRST + one * 3000 + LAST)))
-    assert first == "sound" and rest == ["damaged file: broken tar (more than 16 headers for one member)"]
+    assert first == "sound" and rest == [
+        "damaged file: broken tar (more than 16 headers for one member)"
+    ]
 
 
 @pytest.mark.parametrize("kind", [b"L", b"x", b"g"])
 def test_an_extension_header_takes_no_more_memory_than_a_header_may(kind: bytes) -> None:
     data = FIRST + header(kind, 1 << 26) + b"1" * (1 << 26) + LAST
     first, *rest = kinds(read("a.tar.gz", COMPRESS[".gz"](data)))
-    assert first == "sound" and rest == ["damaged file: broken tar (a header of more than 1,048,576 bytes)"]
+    assert first == "sound" and rest == [
+        "damaged file: broken tar (a header of more than 1,048,576 bytes)"
+    ]
 
 
 def test_digits_without_end_in_an_extension_header_take_no_time() -> None:
@@ -107,13 +138,19 @@ def test_holes_over_the_limit_cost_their_member(name: str) -> None:
     member = bytearray(sparse(1 << 60))
     member[:512] = header(b"S", 512, name.encode(), bytes(member[345:512]))
     first, fault, last = kinds(read("a.tar", FIRST + bytes(member) + LAST))
-    assert (first, last) == ("sound", "sound") and "over the limit: holes" in fault and "source.max_record_bytes" in fault
+    assert (
+        (first, last) == ("sound", "sound")
+        and "over the limit: holes" in fault
+        and "source.max_record_bytes" in fault
+    )
 
 
 def test_members_with_few_holes_are_read() -> None:
     items = read("a.tar", FIRST + sparse(2048) + LAST)
     first, zeros, padding, last = kinds(items)
-    assert (first, last) == ("sound", "sound") and "broken JSON" in zeros and "broken JSON" in padding
+    assert (
+        (first, last) == ("sound", "sound") and "broken JSON" in zeros and "broken JSON" in padding
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +163,9 @@ def test_members_with_few_holes_are_read() -> None:
     ],
 )
 def test_maps_of_holes_in_extension_headers_are_held_to_the_limit(fields: dict[str, str]) -> None:
-    first, *rest = kinds(read("a.tar", FIRST + pax(**fields) + header(b"0", 18) + padded(LINE) + LAST))
+    first, *rest = kinds(
+        read("a.tar", FIRST + pax(**fields) + header(b"0", 18) + padded(LINE) + LAST)
+    )
     assert first == "sound" and rest and "sound" not in rest[:1]
 
 
@@ -145,7 +184,10 @@ def test_a_member_that_would_fill_the_disk_costs_itself() -> None:
     members = {"a.parquet": as_parquet(RECORDS), "b.txt": b"sound"}
     for name, data in (("m.zip", as_zip(members)), ("m.tar", as_tar(members))):
         fault, last = kinds(read(name, data, limits))
-        assert "a member in parquet of more than 160 bytes, 16 times source.max_record_bytes" in fault and last == "sound"
+        assert (
+            "a member in parquet of more than 160 bytes, 16 times source.max_record_bytes" in fault
+            and last == "sound"
+        )
 
 
 def test_members_of_a_zip_archive_that_share_bytes_are_refused() -> None:
@@ -156,7 +198,9 @@ def test_members_of_a_zip_archive_that_share_bytes_are_refused() -> None:
     assert "broken zip: a member overlaps another" in kinds(read("m.zip", bytes(data)))
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED]
+)
 def test_every_method_of_zip_is_read_in_small_pieces(method: int) -> None:
     limits = Limits(1 << 20)
     items = read("m.zip", as_zip({"a.txt": b"x" * 30_000_000, "b.txt": b"sound"}, method), limits)
@@ -189,7 +233,9 @@ def nested_schema(levels: int) -> bytes:
 
 @pytest.mark.parametrize("levels", [1000, 10_000, 100_000])
 def test_a_schema_of_many_levels_does_not_end_the_process(levels: int) -> None:
-    assert kinds(read("deep.parquet", nested_schema(levels))) == ["over the limit: a Parquet schema of more than 254 levels"]
+    assert kinds(read("deep.parquet", nested_schema(levels))) == [
+        "over the limit: a Parquet schema of more than 254 levels"
+    ]
 
 
 def parquet_of(texts: list[str], **how: object) -> bytes:
@@ -205,8 +251,12 @@ def test_a_page_that_is_a_bomb_is_refused_by_its_header(version: str) -> None:
     assert error == Limits(1 << 20).over("a Parquet page")
 
 
-@pytest.mark.parametrize("how", [{}, {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}])
-def test_values_that_are_repeated_without_being_written_are_read_a_few_at_a_time(how: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "how", [{}, {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}]
+)
+def test_values_that_are_repeated_without_being_written_are_read_a_few_at_a_time(
+    how: dict[str, object],
+) -> None:
     texts = ["x" * 100_000 + str(i % 2) for i in range(600)]
     data = parquet_of(texts, row_group_size=600, **how)
     limits = Limits(1 << 20)
@@ -221,4 +271,7 @@ def test_a_decimal_of_an_impossible_scale_costs_its_row() -> None:
     table, out = pa.table({"text": ["a", "b", "c"], "price": prices}), io.BytesIO()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
-    assert kinds(read("d.arrows", out.getvalue())) == ["wrong type: InvalidOperation where a value becomes one of Python"] * 3
+    assert (
+        kinds(read("d.arrows", out.getvalue()))
+        == ["wrong type: InvalidOperation where a value becomes one of Python"] * 3
+    )

@@ -1,4 +1,5 @@
-"""A JSON file is read as what it is, lines, array or objects over lines, and one without records is one fault that says so."""
+"""A JSON file is read as what it is, lines, array or objects over lines, and one without records is
+one fault that says so."""
 
 from __future__ import annotations
 
@@ -16,13 +17,19 @@ from tasks.readers import Fault, Item, Record, jsonfiles, jsonvalues
 from tasks.readers.recordlimits import Limits
 from tests.support.data.input_files import COLUMNS, COMPRESS, read_items
 
-FUZZED = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZED = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
-RECORD = st.fixed_dictionaries({"id": st.integers(0, 99), "text": st.text(max_size=30)}, optional={"more": VALUES})
+RECORD = st.fixed_dictionaries(
+    {"id": st.integers(0, 99), "text": st.text(max_size=30)}, optional={"more": VALUES}
+)
 RECORDS = st.lists(RECORD, min_size=1, max_size=6)
 STYLES: Mapping[str, Callable[[list[Any]], str]] = {
     "one line": json.dumps,
@@ -33,7 +40,9 @@ STYLES: Mapping[str, Callable[[list[Any]], str]] = {
     "commas first": lambda records: "[" + "\n,".join(map(json.dumps, records)) + "\n]",
     "trailing comma": lambda records: json.dumps(records, indent=2)[:-2] + ",\n]",
     "objects over lines": lambda records: "\n".join(json.dumps(r, indent=2) for r in records),
-    "objects over lines, apart": lambda records: "\n\n".join(json.dumps(r, indent="\t") for r in records) + "\n",
+    "objects over lines, apart": lambda records: (
+        "\n\n".join(json.dumps(r, indent="\t") for r in records) + "\n"
+    ),
     "several arrays": lambda records: "\n".join(json.dumps([r], indent=2) for r in records),
     "carriage returns": lambda records: json.dumps(records, indent=2).replace("\n", "\r\n"),
     "lines": lambda records: "\n".join(map(json.dumps, records)),
@@ -55,7 +64,9 @@ def faults_of(items: list[Item]) -> list[Fault]:
 
 @pytest.mark.parametrize("style", STYLES)
 @FUZZED
-@given(records=RECORDS, suffix=st.sampled_from(list(COMPRESS)), bom=st.booleans(), few=st.booleans())
+@given(
+    records=RECORDS, suffix=st.sampled_from(list(COMPRESS)), bom=st.booleans(), few=st.booleans()
+)
 def test_the_same_records_come_of_every_way_to_write_them(
     style: str, tmp_path: Path, records: list[Any], suffix: str, bom: bool, few: bool
 ) -> None:
@@ -66,14 +77,19 @@ def test_the_same_records_come_of_every_way_to_write_them(
                 patch.setattr("tasks.readers.bytestreams.BLOCK_BYTES", 7)
                 patch.setattr("tasks.readers.jsonfiles.BEGINNING_BYTES", 64)
             items = read_items(write(tmp_path / f"{name}{suffix}", text, suffix))
-        assert values_of(items) == [json.loads(json.dumps(r)) for r in records] and not faults_of(items)
+        assert values_of(items) == [json.loads(json.dumps(r)) for r in records] and not faults_of(
+            items
+        )
         data = text.encode("utf-8", "surrogatepass")
         for item in items:
             assert isinstance(item, Record) and item.position == item.byte_offset
             assert item.line == data.count(b"\n", 0, item.position) + 1
             start = data[item.position :].removeprefix(b"\xef\xbb\xbf")
             assert start.startswith(b"{")
-        assert ["BOM" in item.repaired for item in items if isinstance(item, Record)] == [bom, *[False] * (len(records) - 1)]
+        assert ["BOM" in item.repaired for item in items if isinstance(item, Record)] == [
+            bom,
+            *[False] * (len(records) - 1),
+        ]
 
 
 def broken(text: str, how: str) -> str:
@@ -89,13 +105,27 @@ def broken(text: str, how: str) -> str:
     }[how]
 
 
-@pytest.mark.parametrize("how", ["no brace", "no quote", "no comma", "a word", "a sign", "an open text", "an open list"])
-@pytest.mark.parametrize("style", ["one line", "indented", "indented more", "a record per line", "objects over lines"])
+@pytest.mark.parametrize(
+    "how", ["no brace", "no quote", "no comma", "a word", "a sign", "an open text", "an open list"]
+)
+@pytest.mark.parametrize(
+    "style", ["one line", "indented", "indented more", "a record per line", "objects over lines"]
+)
 @pytest.mark.parametrize("hit", [1, 3, 5])
-def test_a_broken_record_of_an_array_costs_itself(style: str, how: str, hit: int, tmp_path: Path) -> None:
-    records = [{"id": i, "text": f"number {i}: {{[ marker", "more": [{"id": i}, {"key": [i]}]} for i in range(6)]
+def test_a_broken_record_of_an_array_costs_itself(
+    style: str, how: str, hit: int, tmp_path: Path
+) -> None:
+    records = [
+        {"id": i, "text": f"number {i}: {{[ marker", "more": [{"id": i}, {"key": [i]}]}
+        for i in range(6)
+    ]
     text = STYLES[style](records)
-    written = [json.dumps(r, indent={"indented": 1, "indented more": 4, "objects over lines": 2}.get(style)) for r in records]
+    written = [
+        json.dumps(
+            r, indent={"indented": 1, "indented more": 4, "objects over lines": 2}.get(style)
+        )
+        for r in records
+    ]
     indent = {"indented": 1, "indented more": 4}.get(style, 0)
     written = [one.replace("\n", "\n" + " " * indent) for one in written]
     assert all(text.count(one) == 1 for one in written)
@@ -112,13 +142,20 @@ def test_a_broken_record_of_an_array_costs_itself(style: str, how: str, hit: int
 @pytest.mark.parametrize("style", ["one line", "indented", "objects over lines"])
 @FUZZED
 @given(records=RECORDS, frac=st.floats(0, 1, exclude_max=True))
-def test_an_array_that_is_cut_off_keeps_its_whole_records(style: str, tmp_path: Path, records: list[Any], frac: float) -> None:
+def test_an_array_that_is_cut_off_keeps_its_whole_records(
+    style: str, tmp_path: Path, records: list[Any], frac: float
+) -> None:
     text = STYLES[style](records)
     cut = text[: 2 + int((len(text) - 2) * frac)]
     items = read_items(write(tmp_path / "a.json", cut))
     got = values_of(items)
     assert got == [json.loads(json.dumps(r)) for r in records][: len(got)]
-    assert len(got) == len(records) or faults_of(items) or style == "objects over lines" or cut.strip() == "[]"
+    assert (
+        len(got) == len(records)
+        or faults_of(items)
+        or style == "objects over lines"
+        or cut.strip() == "[]"
+    )
     assert len(faults_of(items)) <= 1
 
 
@@ -136,21 +173,41 @@ NO_COLUMN = "no records: one JSON object without column text, in which 1 array(s
         (" [\n]\n", 0, "no records: an empty JSON array"),
         ("[null]", 1, f"no records: 1 {NO_OBJECT} null"),
         ("[" + "1," * 5000 + "1]", 1, f"no records: 5,001 {NO_OBJECT} a number"),
-        ('{"data": [{"text": "a"}, {"text": "b"}]}', 0, f"{NO_COLUMN} 2 objects; write those as an array or as lines"),
-        ('{\n "version": 1,\n "data": [\n  {\n   "text": "a"\n  }\n ]\n}', 0, f"{NO_COLUMN} 1 objects"),
-        ("plain text\n" * 200, 0, "no records: 200 line(s), none of them a JSON object (the first: broken JSON"),
+        (
+            '{"data": [{"text": "a"}, {"text": "b"}]}',
+            0,
+            f"{NO_COLUMN} 2 objects; write those as an array or as lines",
+        ),
+        (
+            '{\n "version": 1,\n "data": [\n  {\n   "text": "a"\n  }\n ]\n}',
+            0,
+            f"{NO_COLUMN} 1 objects",
+        ),
+        (
+            "plain text\n" * 200,
+            0,
+            "no records: 200 line(s), none of them a JSON object (the first: broken JSON",
+        ),
         ("42", 0, "wrong type: the record is a number, not an object"),
     ],
 )
-def test_a_file_without_records_is_one_fault_that_says_what_it_is(text: str, at: int, said: str, tmp_path: Path) -> None:
+def test_a_file_without_records_is_one_fault_that_says_what_it_is(
+    text: str, at: int, said: str, tmp_path: Path
+) -> None:
     for suffix in ("", ".gz"):
         (fault,) = read_items(write(tmp_path / f"a.json{suffix}", text, suffix))
         assert isinstance(fault, Fault) and fault.error.startswith(said) and fault.byte_offset == at
 
 
 def test_values_that_are_no_objects_among_records_cost_themselves(tmp_path: Path) -> None:
-    items = read_items(write(tmp_path / "a.json", '[1, {"text": "a"}, null, [2], {"text": "b"}, "c"]'))
-    assert [i.values["text"] if isinstance(i, Record) else i.byte_offset for i in items if isinstance(i, (Record, Fault))] == [
+    items = read_items(
+        write(tmp_path / "a.json", '[1, {"text": "a"}, null, [2], {"text": "b"}, "c"]')
+    )
+    assert [
+        i.values["text"] if isinstance(i, Record) else i.byte_offset
+        for i in items
+        if isinstance(i, (Record, Fault))
+    ] == [
         1,
         "a",
         19,
@@ -160,10 +217,16 @@ def test_values_that_are_no_objects_among_records_cost_themselves(tmp_path: Path
     ]
 
 
-def test_lines_before_the_first_record_are_one_fault_where_they_are_many_and_no_record_is_lost(tmp_path: Path) -> None:
-    first, second, *rest = read_items(write(tmp_path / "a.jsonl", "-- a header\n" * 300 + '{"text": "a"}\nbad\n{"text": "b"}\n'))
+def test_lines_before_the_first_record_are_one_fault_where_they_are_many_and_no_record_is_lost(
+    tmp_path: Path,
+) -> None:
+    first, second, *rest = read_items(
+        write(tmp_path / "a.jsonl", "-- a header\n" * 300 + '{"text": "a"}\nbad\n{"text": "b"}\n')
+    )
     assert isinstance(first, Fault) and "300 line(s) before the first record" in first.error
-    assert values_of([second, *rest]) == [{"text": "a"}, {"text": "b"}] and len(faults_of(rest)) == 1
+    assert (
+        values_of([second, *rest]) == [{"text": "a"}, {"text": "b"}] and len(faults_of(rest)) == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +240,9 @@ def test_lines_before_the_first_record_are_one_fault_where_they_are_many_and_no_
         '"x"\n{"text": "b"}\n',
     ],
 )
-def test_a_first_line_that_is_bad_costs_only_itself_in_json_lines(text: str, tmp_path: Path) -> None:
+def test_a_first_line_that_is_bad_costs_only_itself_in_json_lines(
+    text: str, tmp_path: Path
+) -> None:
     fault, record = read_items(write(tmp_path / "a.jsonl", text))
     assert isinstance(fault, Fault) and (fault.line, fault.byte_offset) == (1, 0)
     assert isinstance(record, Record) and record.values == {"text": "b"} and record.line == 2
@@ -194,7 +259,11 @@ def test_an_array_takes_the_memory_of_a_block_and_not_of_the_file(tmp_path: Path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.readers.jsonfiles.Values", Watched)
-        items = read_items(write(tmp_path / "a.json", "[" + ",".join(['{"text": "%s"}' % ("x" * 500)] * 20_000) + "]"))
+        items = read_items(
+            write(
+                tmp_path / "a.json", "[" + ",".join(['{"text": "%s"}' % ("x" * 500)] * 20_000) + "]"
+            )
+        )
     assert len(items) == 20_000 and max(held) < 3 << 20
 
 
@@ -206,13 +275,25 @@ def test_numbers_and_surrogates_are_kept_or_repaired_as_in_lines(tmp_path: Path)
 
 
 def test_a_record_that_is_refused_as_a_whole_is_not_searched_for_others(tmp_path: Path) -> None:
-    deep = '{"id": 1, "text": "deep", "more": ' + "[" * 2000 + ', {"id": 7, "text": "inner"}' + "]" * 2000 + "}"
+    deep = (
+        '{"id": 1, "text": "deep", "more": '
+        + "[" * 2000
+        + ', {"id": 7, "text": "inner"}'
+        + "]" * 2000
+        + "}"
+    )
     deep = deep.replace("[,", "[1,")
-    data = b'[{"id": 0, "text": "a"}, {"id": 5, "text": "caf\xe9", "more": [1, {"id": 8, "text": "inner"}]}, ' + deep.encode()
+    data = (
+        b'[{"id": 0, "text": "a"}, {"id": 5, "text": "caf\xe9", "more": [1, {"id": 8, "text":'
+        b' "inner"}]}, ' + deep.encode()
+    )
     (tmp_path / "a.json").write_bytes(data + b', {"id": 2, "text": "b"}]')
     items = read_items(tmp_path / "a.json")
     assert [values["id"] for values in values_of(items)] == [0, 2]
-    assert [fault.error.partition(":")[0] for fault in faults_of(items)] == ["invalid UTF-8", "nested too deeply"]
+    assert [fault.error.partition(":")[0] for fault in faults_of(items)] == [
+        "invalid UTF-8",
+        "nested too deeply",
+    ]
 
 
 def test_a_damaged_stream_keeps_the_records_before_the_damage(tmp_path: Path) -> None:
@@ -221,7 +302,11 @@ def test_a_damaged_stream_keeps_the_records_before_the_damage(tmp_path: Path) ->
     (tmp_path / "a.json.gz").write_bytes(data[: len(data) // 2])
     *records, fault = read_items(tmp_path / "a.json.gz")
     assert len(records) > 500 and all(isinstance(item, Record) for item in records)
-    assert isinstance(fault, Fault) and fault.ends and fault.error == "damaged file: truncated gzip stream"
+    assert (
+        isinstance(fault, Fault)
+        and fault.ends
+        and fault.error == "damaged file: truncated gzip stream"
+    )
 
 
 def test_blanks_after_the_first_line_are_not_gathered() -> None:

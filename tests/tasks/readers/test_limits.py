@@ -1,4 +1,5 @@
-"""A record over the limit costs itself, before its memory is taken; what is around it is read as ever."""
+"""A record over the limit costs itself, before its memory is taken; what is around it is read as
+ever."""
 
 from __future__ import annotations
 
@@ -33,11 +34,20 @@ def read(name: str, data: bytes, limits: Limits = LIMITS) -> list[Item]:
 
 def places(items: list[Item]) -> list[tuple[int, int, bool]]:
     """(line, byte offset, whether it is over the limit) of each."""
-    assert all(isinstance(item, Record) or (isinstance(item, Fault) and "over the limit" in item.error) for item in items)
-    return [(item.line, item.byte_offset or 0, isinstance(item, Fault)) for item in items if isinstance(item, (Record, Fault))]
+    assert all(
+        isinstance(item, Record) or (isinstance(item, Fault) and "over the limit" in item.error)
+        for item in items
+    )
+    return [
+        (item.line, item.byte_offset or 0, isinstance(item, Fault))
+        for item in items
+        if isinstance(item, (Record, Fault))
+    ]
 
 
-def line_starts(rows: list[bytes], first_line: int = 1, first_offset: int = 0) -> Iterator[tuple[int, int, bool]]:
+def line_starts(
+    rows: list[bytes], first_line: int = 1, first_offset: int = 0
+) -> Iterator[tuple[int, int, bool]]:
     """What `places` should be of rows that end with a line end."""
     line, offset = first_line, first_offset
     for row in rows:
@@ -53,7 +63,9 @@ def test_a_line_over_the_limit_costs_itself(sizes: list[int], name: str) -> None
 
 
 @given(SIZES, st.sampled_from(['"', "x", "\n", ",", 'a"\nb']))
-def test_a_row_over_the_limit_costs_itself_wherever_its_quotes_are(sizes: list[int], sign: str) -> None:
+def test_a_row_over_the_limit_costs_itself_wherever_its_quotes_are(
+    sizes: list[int], sign: str
+) -> None:
     out = io.StringIO(newline="")
     rows = []
     for size in sizes:
@@ -78,13 +90,21 @@ def test_a_value_of_an_array_over_the_limit_costs_itself(sizes: list[int], sign:
 def test_a_value_over_the_limit_that_goes_over_blocks_costs_itself() -> None:
     short, long = b'{"text": "short"}', b'{"text": "' + b"x" * 5_000_000 + b'"}'
     data = b"[\n" + b",\n".join([short, long, short]) + b"\n]"
-    assert places(read("r.json", data)) == [(2, 2, False), (3, 21, True), (4, len(data) - len(short) - 2, False)]
+    assert places(read("r.json", data)) == [
+        (2, 2, False),
+        (3, 21, True),
+        (4, len(data) - len(short) - 2, False),
+    ]
 
 
 def test_a_record_of_a_web_archive_over_the_limit_costs_itself() -> None:
-    short, long = (warc_record("conversion", b"x" * size, Content_Type="text/plain") for size in (10, 300))
+    short, long = (
+        warc_record("conversion", b"x" * size, Content_Type="text/plain") for size in (10, 300)
+    )
     items = read("r.warc.wet", short + long + short)
-    assert [(item.byte_offset, type(item)) for item in items if isinstance(item, (Record, Fault))] == [
+    assert [
+        (item.byte_offset, type(item)) for item in items if isinstance(item, (Record, Fault))
+    ] == [
         (0, Record),
         (len(short), Fault),
         (len(short) + len(long), Record),
@@ -98,14 +118,23 @@ def test_a_document_over_the_limit_costs_its_member(archive: str) -> None:
     assert [isinstance(item, Record) for item in items] == [True, False, False, True]
 
 
-@given(st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")), st.integers(1, 9), st.integers(1, 30))
-def test_lines_do_not_depend_on_how_they_are_cut_into_blocks(data: bytes, max_line_bytes: int, block_bytes: int) -> None:
+@given(
+    st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")),
+    st.integers(1, 9),
+    st.integers(1, 30),
+)
+def test_lines_do_not_depend_on_how_they_are_cut_into_blocks(
+    data: bytes, max_line_bytes: int, block_bytes: int
+) -> None:
     blocks = iter([data[i : i + block_bytes] for i in range(0, len(data), block_bytes)])
     found: list[bytes | tuple[int, int]] = []
     for lines in line_blocks(blocks, max_line_bytes, b"x"):
         assert not isinstance(lines, DamagedStream)
         found += [tuple(lines)] if isinstance(lines, LongLine) else lines
-    wanted = [line if len(line) <= max_line_bytes else (len(line), line.count(b"x")) for line in data.split(b"\n")]
+    wanted = [
+        line if len(line) <= max_line_bytes else (len(line), line.count(b"x"))
+        for line in data.split(b"\n")
+    ]
     assert found == (wanted[:-1] if wanted[-1] == b"" else wanted)
 
 
@@ -113,7 +142,9 @@ BOMBS: dict[str, Callable[[bytes], bytes]] = {
     "r.jsonl": lambda filling: b'{"text": "' + filling + b'"}\n',
     "r.json": lambda filling: b'[\n{"text": "' + filling + b'"}\n]',
     "r.csv": lambda filling: b"id,text\n1," + filling + b"\n",
-    "quoted.csv": lambda filling: b'id,text\n1,"' + filling.replace(b"x" * 5000, b"x" * 4999 + b"\n") + b'"\n',
+    "quoted.csv": lambda filling: (
+        b'id,text\n1,"' + filling.replace(b"x" * 5000, b"x" * 4999 + b"\n") + b'"\n'
+    ),
     "r.txt": bytes,
     "r.html": bytes,
     "blank.jsonl": lambda filling: b'{"text": 1}' + (b" " * 5000 + b"\n") * (len(filling) // 5000),
@@ -132,7 +163,9 @@ def test_memory_is_that_of_the_limit_and_not_of_what_is_compressed(name: str) ->
     finally:
         tracemalloc.stop()
     assert peak_bytes < 20_000_000, f"{peak_bytes:,}"
-    assert name == "blank.jsonl" or [item.error.partition(":")[0] for item in items if isinstance(item, Fault)]
+    assert name == "blank.jsonl" or [
+        item.error.partition(":")[0] for item in items if isinstance(item, Fault)
+    ]
 
 
 def xz_with_dictionary(prop: int) -> bytes:
@@ -151,25 +184,34 @@ ZSTD_WINDOW_2_GIB = b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00"
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("r.jsonl.xz", xz_with_dictionary(prop)) for prop in (38, 39, 40)] + [("r.jsonl.zst", ZSTD_WINDOW_2_GIB)],
+    [("r.jsonl.xz", xz_with_dictionary(prop)) for prop in (38, 39, 40)]
+    + [("r.jsonl.zst", ZSTD_WINDOW_2_GIB)],
 )
 def test_a_window_over_the_limit_is_refused_and_the_setting_named(name: str, data: bytes) -> None:
     (fault,) = read(name, data, Limits())
-    assert isinstance(fault, Fault) and "needs a window of more than 536,870,912 bytes" in fault.error
+    assert (
+        isinstance(fault, Fault) and "needs a window of more than 536,870,912 bytes" in fault.error
+    )
     assert fault.error.endswith("raise source.max_record_bytes")
 
 
 def test_what_the_tools_write_at_most_is_read_whatever_the_limit() -> None:
     line = b'{"text": "a"}\n'
-    long = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=27)).compressobj()
-    for name, data in (("r.jsonl.xz", lzma.compress(line, preset=9)), ("r.jsonl.zst", long.compress(line) + long.flush())):
+    long = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=27)
+    ).compressobj()
+    for name, data in (
+        ("r.jsonl.xz", lzma.compress(line, preset=9)),
+        ("r.jsonl.zst", long.compress(line) + long.flush()),
+    ):
         (record,) = read(name, data)
         assert isinstance(record, Record)
 
 
 def test_blocks_of_one_repeated_byte_in_zstd_are_given_a_few_at_a_time() -> None:
     frame = b"\x28\xb5\x2f\xfd\x00\x58" + b"".join(
-        (is_last | 1 << 1 | (1 << 17) << 3).to_bytes(3, "little") + b"x" for is_last in [0] * 999 + [1]
+        (is_last | 1 << 1 | (1 << 17) << 3).to_bytes(3, "little") + b"x"
+        for is_last in [0] * 999 + [1]
     )
     tracemalloc.start()
     try:

@@ -32,7 +32,9 @@ class Here(Sandbox):
 HERE = Here(READ_PAGE, 1.0, 1 << 30)
 
 
-def text_of(data: bytes, charset: str | None = None, is_html: bool = True, codings: tuple[str, ...] = ()) -> str:
+def text_of(
+    data: bytes, charset: str | None = None, is_html: bool = True, codings: tuple[str, ...] = ()
+) -> str:
     return extract(Encoded(data, charset, is_html, codings), HERE, main_content=False).text
 
 
@@ -58,15 +60,24 @@ OLD_META = b'<meta http-equiv="content-type" content="text/html; charset=shift_j
     ],
 )
 def test_encoding_is_found(data: bytes, charset: str | None, text: str, encoding: str) -> None:
-    page = extract(Encoded(b"<p>" + data if data[0] < 128 else data, charset, True), HERE, main_content=False)
+    page = extract(
+        Encoded(b"<p>" + data if data[0] < 128 else data, charset, True), HERE, main_content=False
+    )
     assert page.text == text
-    assert (page.encoding.replace("-", "").replace("_", ""), page.repaired) == (encoding.replace("-", "").replace("_", ""), False)
+    assert (page.encoding.replace("-", "").replace("_", ""), page.repaired) == (
+        encoding.replace("-", "").replace("_", ""),
+        False,
+    )
 
 
 def test_bytes_without_a_meaning_are_replaced_and_said() -> None:
     assert decode(b"\xef\xbb\xbfa\xffb", None, False) == ("a\ufffdb", Encoding("utf-8", True))
     text, encoding = decode(b"caf\xe9 \x81\x8d", "utf-8", False)
-    assert text.startswith("café ") and not any("\ud800" <= c <= "\udfff" for c in text) and encoding.name
+    assert (
+        text.startswith("café ")
+        and not any("\ud800" <= c <= "\udfff" for c in text)
+        and encoding.name
+    )
 
 
 CHARSETS = [None, "utf-8", "utf-7", "euc-kr", "hz", "x", "utf-16", "idna", "rot13", "zlib"]
@@ -75,7 +86,9 @@ CHARSETS = [None, "utf-8", "utf-7", "euc-kr", "hz", "x", "utf-16", "idna", "rot1
 @given(st.binary(max_size=200), st.sampled_from(CHARSETS), st.booleans())
 def test_any_bytes_become_some_text(data: bytes, charset: str | None, is_html: bool) -> None:
     text, _ = decode(data, charset, is_html)
-    text.encode("utf-8", "strict" if not any("\ud800" <= c <= "\udfff" for c in text) else "replace")
+    text.encode(
+        "utf-8", "strict" if not any("\ud800" <= c <= "\udfff" for c in text) else "replace"
+    )
     assert isinstance(text_of(data, charset, is_html), str)
 
 
@@ -114,7 +127,9 @@ def test_what_the_transport_did_is_undone(data: bytes, codings: tuple[str, ...])
         (BODY, ("compress",), "nobody knows"),
     ],
 )
-def test_body_that_is_not_what_it_says_is_a_fault(data: bytes, codings: tuple[str, ...], error: str) -> None:
+def test_body_that_is_not_what_it_says_is_a_fault(
+    data: bytes, codings: tuple[str, ...], error: str
+) -> None:
     with pytest.raises(BrokenPage, match=error):
         text_of(data, None, True, codings)
 
@@ -137,11 +152,15 @@ def in_brotli(data: bytes) -> bytes:
         (zstandard.compress, "zstd"),
     ],
 )
-def test_a_body_over_the_limit_is_refused_while_it_is_decompressed(compress: Callable[[bytes], bytes], coding: str) -> None:
+def test_a_body_over_the_limit_is_refused_while_it_is_decompressed(
+    compress: Callable[[bytes], bytes], coding: str
+) -> None:
     page, limits = Encoded(compress(b"x" * 50_000_000), None, True, (coding,)), Limits(1 << 20)
     tracemalloc.start()
     try:
-        with pytest.raises(BrokenPage, match=f"over the limit: a body in {coding} of more than 1,048,576 bytes"):
+        with pytest.raises(
+            BrokenPage, match=f"over the limit: a body in {coding} of more than 1,048,576 bytes"
+        ):
             extract(page, HERE, True, limits)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:

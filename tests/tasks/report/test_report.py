@@ -1,4 +1,5 @@
-"""The report of a run: a sound page for any artifacts, that shows what was measured and nothing else."""
+"""The report of a run: a sound page for any artifacts, that shows what was measured and nothing
+else."""
 
 from __future__ import annotations
 
@@ -19,19 +20,34 @@ from llm_core.config import ConfigError, build
 from tasks.corpus.tally import OTHER
 from tasks.quality.described_rules import describe_rule
 from tasks.quality.stage import QualityConfig
-from tasks.report.quantities import NARROW, NOT_MEASURED, compact, count, fixed, percent, significant, size
+from tasks.report.quantities import (
+    NARROW,
+    NOT_MEASURED,
+    compact,
+    count,
+    fixed,
+    percent,
+    significant,
+    size,
+)
 from tasks.report.stage import REPORT_FILE, ReportConfig, write_report
 from tasks.report.text_sections import legible_token
 from tasks.runtime.artifact import Artifact
 from tests.support.data import report_artifacts
 
 VOID = {"meta", "br", "hr", "col", "wbr"}
-KINDS = [report_artifacts.realistic, report_artifacts.bare, report_artifacts.single, report_artifacts.hostile]
+KINDS = [
+    report_artifacts.realistic,
+    report_artifacts.bare,
+    report_artifacts.single,
+    report_artifacts.hostile,
+]
 Make = Callable[[Path], list[Artifact]]
 
 
 class Page(HTMLParser):
-    """What a browser would see: elements, attributes, text; and whether every tag is closed in order."""
+    """What a browser would see: elements, attributes, text; and whether every tag is closed in
+    order."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -69,7 +85,10 @@ def render(artifacts: list[Artifact], out_dir: Path, title: str = "A run") -> st
 
 
 def changed(artifacts: list[Artifact], stage: str, **metrics: Any) -> list[Artifact]:
-    return [dataclasses.replace(a, metrics={**a.metrics, **metrics}) if a.stage == stage else a for a in artifacts]
+    return [
+        dataclasses.replace(a, metrics={**a.metrics, **metrics}) if a.stage == stage else a
+        for a in artifacts
+    ]
 
 
 @pytest.mark.parametrize("make", KINDS)
@@ -84,7 +103,11 @@ def test_page_is_well_formed(make: Make, tmp_path: Path) -> None:
 def test_links_lead_to_places_on_the_page(make: Make, tmp_path: Path) -> None:
     page = Page(render(make(tmp_path), tmp_path))
     ids = {value for _, name, value in page.attributes if name == "id"}
-    targets = [value for _, name, value in page.attributes if name in ("href", "src", "xlink:href", "data", "poster", "srcset")]
+    targets = [
+        value
+        for _, name, value in page.attributes
+        if name in ("href", "src", "xlink:href", "data", "poster", "srcset")
+    ]
     assert targets and all(target.startswith("#") and target[1:] in ids for target in targets)
 
 
@@ -92,11 +115,24 @@ def test_links_lead_to_places_on_the_page(make: Make, tmp_path: Path) -> None:
 def test_page_loads_nothing_and_runs_nothing(make: Make, tmp_path: Path) -> None:
     html = render(make(tmp_path), tmp_path, title=report_artifacts.HOSTILE)
     page = Page(html)
-    assert not {"script", "img", "iframe", "link", "object", "embed", "image", "use", "foreignobject", "base"} & set(page.tags)
+    assert not {
+        "script",
+        "img",
+        "iframe",
+        "link",
+        "object",
+        "embed",
+        "image",
+        "use",
+        "foreignobject",
+        "base",
+    } & set(page.tags)
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     style = html[html.index("<style>") : html.index("</style>")]
     assert "url(" not in style and "@import" not in style
-    assert "default-src 'none'" in next(v for t, n, v in page.attributes if t == "meta" and v.startswith("default-src"))
+    assert "default-src 'none'" in next(
+        v for t, n, v in page.attributes if t == "meta" and v.startswith("default-src")
+    )
 
 
 def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
@@ -115,7 +151,9 @@ def test_long_names_are_shortened_in_charts_and_whole_in_titles(tmp_path: Path) 
     html = render(report_artifacts.hostile(tmp_path), tmp_path)
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", html)
     assert max(map(len, labels)) < 100
-    assert any(report_artifacts.LONG_NAME in title for title in re.findall(r"<title>([^<]*)</title>", html))
+    assert any(
+        report_artifacts.LONG_NAME in title for title in re.findall(r"<title>([^<]*)</title>", html)
+    )
 
 
 def test_equal_artifacts_give_equal_bytes(tmp_path: Path) -> None:
@@ -127,13 +165,17 @@ def test_equal_artifacts_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_page_does_not_depend_on_the_order_of_json_keys(tmp_path: Path) -> None:
-    """An artifact that was read back from disk has its keys sorted; a fresh one has them as the stage wrote them."""
+    """An artifact that was read back from disk has its keys sorted; a fresh one has them as the
+    stage wrote them."""
 
     def reread(value: Any) -> Any:
         return json.loads(json.dumps(value, sort_keys=True))
 
     artifacts = report_artifacts.realistic(tmp_path)
-    read_back = [Artifact(a.path, a.stage, *map(reread, (a.counters, a.metrics, a.record))) for a in artifacts]
+    read_back = [
+        Artifact(a.path, a.stage, *map(reread, (a.counters, a.metrics, a.record)))
+        for a in artifacts
+    ]
     assert render(read_back, tmp_path) == render(artifacts, tmp_path)
 
 
@@ -150,12 +192,20 @@ def test_every_headline_metric_is_shown(tmp_path: Path) -> None:
         *ingest["licenses"],
         *(x["error"] for x in ingest["quarantine_examples"]),
         *(count(v["documents"]) for v in metrics["language"]["languages"].values()),
-        *(count(row[key]) for row in metrics["quality"]["funnel"] for key in ("dropped", "dropped_first")),
+        *(
+            count(row[key])
+            for row in metrics["quality"]["funnel"]
+            for key in ("dropped", "dropped_first")
+        ),
         *(rule["feature"].replace("_", "_ ") for rule in metrics["quality"]["rules"]),
         *(count(n) for n in metrics["quality"]["dropped_by_language"].values()),
         *(count(dedup[key]) for key in ("candidate_pairs", "verified_pairs", "families")),
         *(c["survivor_id"] for c in dedup["clusters"]),
-        *(count(t[key]) for t in metrics["pii"]["types"].values() for key in ("spans", "documents")),
+        *(
+            count(t[key])
+            for t in metrics["pii"]["types"].values()
+            for key in ("spans", "documents")
+        ),
         *(count(row["documents"]) for row in metrics["documents"]["funnel"]),
         *(count(n) for group in metrics["documents"]["dropped"].values() for n in group.values()),
         count(tokenizer["vocab_size"]),
@@ -177,7 +227,11 @@ def test_every_headline_metric_is_shown(tmp_path: Path) -> None:
         *(fixed(evaluate["val_bpb"][key]) for key in ("value", "low", "high")),
         fixed(evaluate["unigram_bpb"]),
         fixed(evaluate["bigram_bpb"]),
-        *(fixed(v["value"]) for group in ("by_source", "by_language") for v in evaluate[group].values()),
+        *(
+            fixed(v["value"])
+            for group in ("by_source", "by_language")
+            for v in evaluate[group].values()
+        ),
         *(re.sub(r"\s+", " ", sample["text"]) for sample in evaluate["samples"][2:]),
         significant(bench["correctness"]["fp64_max_abs_diff"]),
         compact(bench["decode_tok_s"]),
@@ -199,8 +253,13 @@ def test_tokens_seen_and_tokens_in_shards_are_told_apart(tmp_path: Path) -> None
     train = next(a for a in artifacts if a.stage == "train")
     held = next(a for a in artifacts if a.stage == "shards").metrics["splits"]["train"]["tokens"]
     seen = train.counters["tokens"] * (1 - train.metrics["packing"]["padding_frac"])
-    assert made.metrics["headline"]["train_shard_tokens"] == held and made.metrics["headline"]["train_seen_tokens"] == seen
-    assert len({compact(held), compact(seen), compact(train.counters["tokens"])}) == 3, "none can be taken for another"
+    assert (
+        made.metrics["headline"]["train_shard_tokens"] == held
+        and made.metrics["headline"]["train_seen_tokens"] == seen
+    )
+    assert len({compact(held), compact(seen), compact(train.counters["tokens"])}) == 3, (
+        "none can be taken for another"
+    )
     said = (
         f"Tokens seen {compact(seen)} {compact(held)} in training shards",
         f"as many as {significant(seen / held, 2)} passes over them",
@@ -213,11 +272,19 @@ def test_curve_points_carry_their_values(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     titles = re.findall(r"<title>([^<]*)</title>", render(artifacts, tmp_path))
     for point in next(a for a in artifacts if a.stage == "train").metrics["val_curve"]:
-        assert any(t.startswith("validation loss") and f"step {point['step']}: {point['val_loss']:.4g}" in t for t in titles)
+        assert any(
+            t.startswith("validation loss")
+            and f"step {point['step']}: {point['val_loss']:.4g}" in t
+            for t in titles
+        )
 
 
 def test_types_of_personal_data_without_a_find_are_not_said_to_be_found(tmp_path: Path) -> None:
-    types = {"EMAIL": {"spans": 3, "documents": 2}, "IP": {"spans": 1, "documents": 1}, "CARD": {"spans": 0, "documents": 0}}
+    types = {
+        "EMAIL": {"spans": 3, "documents": 2},
+        "IP": {"spans": 1, "documents": 1},
+        "CARD": {"spans": 0, "documents": 0},
+    }
     page = render(changed(report_artifacts.realistic(tmp_path), "pii", types=types), tmp_path)
     assert "4 passages of 2 of 3 types looked for were found" in page
 
@@ -227,14 +294,20 @@ def test_a_corpus_of_one_language_is_not_weighed_by_language(tmp_path: Path) -> 
     states = next(a for a in artifacts if a.stage == "analysis").metrics["states"]
     alone = {name: state | {"languages": {"effective": 1.0}} for name, state in states.items()}
     assert "as many languages as" in render(artifacts, tmp_path)
-    assert "as many languages as" not in render(changed(artifacts, "analysis", states=alone), tmp_path)
+    assert "as many languages as" not in render(
+        changed(artifacts, "analysis", states=alone), tmp_path
+    )
 
 
-@pytest.mark.parametrize("i", range(max(len(a.metrics) for a in report_artifacts.realistic(Path("unused")))))
+@pytest.mark.parametrize(
+    "i", range(max(len(a.metrics) for a in report_artifacts.realistic(Path("unused"))))
+)
 def test_missing_metrics_are_tolerated(i: int, tmp_path: Path) -> None:
     """The i-th metric of every stage is left out."""
     artifacts = [
-        dataclasses.replace(a, metrics={k: v for j, (k, v) in enumerate(a.metrics.items()) if j != i})
+        dataclasses.replace(
+            a, metrics={k: v for j, (k, v) in enumerate(a.metrics.items()) if j != i}
+        )
         for a in report_artifacts.realistic(tmp_path)
     ]
     page = Page(render(artifacts, tmp_path))
@@ -251,9 +324,27 @@ def test_an_empty_run_says_not_measured_and_shows_no_invented_number(tmp_path: P
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_mistyped_metrics_never_break_the_page(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_mistyped_metrics_never_break_the_page(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """A value of another type than the contract's reads as missing."""
-    odd = st.sampled_from([None, True, -1, 0, 1e300, 1e-300, "text", [], {}, [None], [[1]], {"a": None}, {"": {"": "x"}}])
+    odd = st.sampled_from(
+        [
+            None,
+            True,
+            -1,
+            0,
+            1e300,
+            1e-300,
+            "text",
+            [],
+            {},
+            [None],
+            [[1]],
+            {"a": None},
+            {"": {"": "x"}},
+        ]
+    )
     artifacts = report_artifacts.realistic(Path("unused"))
     stage = data.draw(st.integers(0, len(artifacts) - 1))
     metrics = copy.deepcopy(dict(artifacts[stage].metrics))
@@ -276,18 +367,33 @@ def test_speed_is_withheld_when_the_cache_is_not_proved_right(tmp_path: Path) ->
     made = write_report(*failed, tmp_path, ReportConfig())  # type: ignore[arg-type]
     html = (tmp_path / REPORT_FILE).read_text("utf-8")
     text = Page(html).text
-    medians = [significant(cell["decode_tok_s"]["median"]) for cell in artifacts[-1].metrics["cells"]]
+    medians = [
+        significant(cell["decode_tok_s"]["median"]) for cell in artifacts[-1].metrics["cells"]
+    ]
     assert "withheld" in text and f" {speed} " not in text and "tokens/s, smallest" not in html
     assert not [median for median in medians if f" {median} " in text]
-    assert "decode_tok_s" not in made.metrics["headline"] and made.metrics["warnings"][0].startswith("Decode speed is withheld")
-    checks = [{"name": "pieces", "passed": True}, {"name": "capacity", "max_abs_diff": None, "passed": False}]
+    assert "decode_tok_s" not in made.metrics["headline"] and made.metrics["warnings"][
+        0
+    ].startswith("Decode speed is withheld")
+    checks = [
+        {"name": "pieces", "passed": True},
+        {"name": "capacity", "max_abs_diff": None, "passed": False},
+    ]
     unstated = {"fp64_max_abs_diff": None, "passed": False, "checks": checks}
     write_report(*changed(artifacts, "bench", correctness=unstated), tmp_path, ReportConfig())  # type: ignore[arg-type]
-    assert "check of cached decoding failed (capacity)" in Page((tmp_path / REPORT_FILE).read_text("utf-8")).text
+    assert (
+        "check of cached decoding failed (capacity)"
+        in Page((tmp_path / REPORT_FILE).read_text("utf-8")).text
+    )
 
 
-@pytest.mark.parametrize(("ends", "name"), [(("min", "max"), "smallest to largest"), (("p05", "p95"), "5th to 95th percentile")])
-def test_spread_of_speeds_is_named_as_what_it_is(ends: tuple[str, str], name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ends", "name"),
+    [(("min", "max"), "smallest to largest"), (("p05", "p95"), "5th to 95th percentile")],
+)
+def test_spread_of_speeds_is_named_as_what_it_is(
+    ends: tuple[str, str], name: str, tmp_path: Path
+) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     speed = {"median": 200.0, ends[0]: 190.25, ends[1]: 211.5, "repeats": 7}
     cells = [cell | {"decode_tok_s": speed} for cell in artifacts[-1].metrics["cells"]]
@@ -302,15 +408,17 @@ def test_spread_of_speeds_is_named_as_what_it_is(ends: tuple[str, str], name: st
 @pytest.mark.parametrize(
     "stage,metrics,warning",
     [
-        ("evaluate", {"gain_over_best_baseline": {"value": 0.1, "low": -0.1, "high": 0.3, "baseline": "bigram"}}, "not shown to"),
-        ("evaluate", {"gain_over_best_baseline": None, "bigram_bpb": 1.7}, "not shown to be better than the bigram"),
-        ("train", {"val_curve": [{"step": 0, "val_loss": 4.0}, {"step": 9, "val_loss": 4.2}]}, "Validation loss rose"),
-        ("train", {"events": {"resumed": 1, "slow_rank": 2}}, "Not all of training went well: slow rank × 2;"),
+        ("evaluate", {"gain_over_best_baseline": {"value": 0.1, "low": -0.1, "high": 0.3, "baseline": "bigram"}}, "not shown to"),  # noqa: E501
+        ("evaluate", {"gain_over_best_baseline": None, "bigram_bpb": 1.7}, "not shown to be better than the bigram"),  # noqa: E501
+        ("train", {"val_curve": [{"step": 0, "val_loss": 4.0}, {"step": 9, "val_loss": 4.2}]}, "Validation loss rose"),  # noqa: E501
+        ("train", {"events": {"resumed": 1, "slow_rank": 2}}, "Not all of training went well: slow rank × 2;"),  # noqa: E501
         ("tokenizer", {"round_trip_frac": 0.99999}, "Only 99.9"),
         ("tokenizer", {"unknown_frac": 0.02}, "unknown to the vocabulary"),
     ],
 )  # fmt: skip
-def test_doubtful_results_are_warned_of(stage: str, metrics: dict[str, Any], warning: str, tmp_path: Path) -> None:
+def test_doubtful_results_are_warned_of(
+    stage: str, metrics: dict[str, Any], warning: str, tmp_path: Path
+) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     assert warning not in Page(render(artifacts, tmp_path)).text
     assert warning in Page(render(changed(artifacts, stage, **metrics), tmp_path)).text
@@ -328,12 +436,16 @@ def test_documents_that_stay_with_earlier_runs_are_told_with_the_way_to_all(tmp_
         counters = {**artifacts[i].counters, "earlier_duplicates": 83, "read_again": read_again}
         artifacts[i] = dataclasses.replace(artifacts[i], counters=counters)
         text = Page(render(artifacts, tmp_path)).text
-        assert ("Only new documents are in this run: 83 of" in text and "without dedup.chain" in text) == told
+        assert (
+            "Only new documents are in this run: 83 of" in text and "without dedup.chain" in text
+        ) == told
 
 
 def test_lost_documents_are_warned_of(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
-    artifacts[0] = dataclasses.replace(artifacts[0], counters={"read": 10, "kept": 8, "dropped": {"EMPTY": 1}, "quarantined": 0})
+    artifacts[0] = dataclasses.replace(
+        artifacts[0], counters={"read": 10, "kept": 8, "dropped": {"EMPTY": 1}, "quarantined": 0}
+    )
     assert "ingest does not add up" in Page(render(artifacts, tmp_path)).text
 
 
@@ -345,23 +457,33 @@ def test_a_rule_without_a_threshold_is_shown_as_off(tmp_path: Path) -> None:
     quality = metrics | {"rules": rules, "funnel": metrics["funnel"][1:]}
     text = Page(render(changed(artifacts, "quality", **quality), tmp_path)).text
     name = rules[0]["name"].replace("_", "_ ")
-    assert re.search(rf"{name} {rules[0]['preset']} {rules[0]['feature'].replace('_', '_ ')} off – –", text)
+    assert re.search(
+        rf"{name} {rules[0]['preset']} {rules[0]['feature'].replace('_', '_ ')} off – –", text
+    )
     assert "only observed" not in text, "a rule that is off observes nothing"
 
 
 BY_PLACE = [
     (
         {"limits": {"perplexity": {"max_by_language": {"en": 340.0, "de": 370.0}}}},
-        ["PERPLEXITY_ OVER_ MAX limits perplexity by language 4,000 3,900", "MAX all de perplexity ≤ 370"],
+        [
+            "PERPLEXITY_ OVER_ MAX limits perplexity by language 4,000 3,900",
+            "MAX all de perplexity ≤ 370",
+        ],
     ),
     (
         {"by_language": {"zh": {"limits": {"num_words": {"min": 70}}}}},
-        ["NUM_ WORDS_ UNDER_ MIN limits num_ words by language 4,000 3,900", "all zh num_ words ≥ 70"],
+        [
+            "NUM_ WORDS_ UNDER_ MIN limits num_ words by language 4,000 3,900",
+            "all zh num_ words ≥ 70",
+        ],
     ),
     (
         {
             "limits": {"num_words": {"min": 50}},
-            "by_source": {"mail": {"limits": {"num_words": {"min": 9, "min_by_language": {"fr": 7}}}}},
+            "by_source": {
+                "mail": {"limits": {"num_words": {"min": 9, "min_by_language": {"fr": 7}}}}
+            },
             "by_language": {"de": {"limits": {"num_words": {"min": 40, "drops": False}}}},
         },
         [
@@ -386,31 +508,48 @@ def test_a_rule_with_thresholds_by_language_or_source_is_shown_with_its_hits(
         "overlap": [[4000]],
         "score_rules": {},
     }
-    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", **quality), tmp_path)).text
+    text = Page(
+        render(changed(report_artifacts.realistic(tmp_path), "quality", **quality), tmp_path)
+    ).text
     assert [one for one in shown if one not in text] == []
 
 
 def test_a_place_where_a_rule_is_off_is_shown(tmp_path: Path) -> None:
-    asked = {"presets": ["gopher"], "record": [], "by_source": {"mail": {"thresholds": {"TOO_FEW_WORDS": None}}}}
+    asked = {
+        "presets": ["gopher"],
+        "record": [],
+        "by_source": {"mail": {"thresholds": {"TOO_FEW_WORDS": None}}},
+    }
     book = build(QualityConfig, asked).rule_book()
     rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
+    text = Page(
+        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
+    ).text
     assert "TOO_ FEW_ WORDS mail all off" in text and "1 threshold by language and source" in text
 
 
 def test_a_source_without_a_say_does_not_repeat_the_thresholds_of_languages(tmp_path: Path) -> None:
-    asked = {"by_language": {"zh": {"thresholds": {"LONG_WORDS": 5}}}, "by_source": {"mail": {"thresholds": {"SHORT_WORDS": 2}}}}
+    asked = {
+        "by_language": {"zh": {"thresholds": {"LONG_WORDS": 5}}},
+        "by_source": {"mail": {"thresholds": {"SHORT_WORDS": 2}}},
+    }
     book = build(QualityConfig, asked).rule_book()
     rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
+    text = Page(
+        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
+    ).text
     assert "LONG_ WORDS all zh mean_" in text and "LONG_ WORDS mail" not in text
     assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh" not in text
     asked["by_kind"] = {"verse": {"thresholds": {"SHORT_WORDS": 1}}}
     book = build(QualityConfig, asked).rule_book()
     rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)).text
+    text = Page(
+        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
+    ).text
     # The source is laid over the kind, so both at once are told.
-    assert "SHORT_ WORDS all verse all mean_" in text and "SHORT_ WORDS mail verse all mean_" in text
+    assert (
+        "SHORT_ WORDS all verse all mean_" in text and "SHORT_ WORDS mail verse all mean_" in text
+    )
     assert "thresholds by language, kind and source" in text
 
 
@@ -421,7 +560,8 @@ def test_what_filtering_changed_is_shown_by_language(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", [{"web": {"documents": 9, "bytes": 90}}, {}])
 def test_the_rest_of_many_sources_is_not_compared(named: dict[str, Any], tmp_path: Path) -> None:
-    """What `(other)` sums up among the read has names of its own among the kept, and looked like 33 lost documents."""
+    """What `(other)` sums up among the read has names of its own among the kept, and looked like 33
+    lost documents."""
     rest = {OTHER: {"documents": 33, "bytes": 330}}
     artifacts = changed(report_artifacts.realistic(tmp_path), "ingest", by_source=named | rest)
     html = render(changed(artifacts, "documents", by_source=named), tmp_path)
@@ -438,9 +578,19 @@ def test_the_rest_of_many_sources_is_not_compared(named: dict[str, Any], tmp_pat
         ),
     ],
 )
-def test_the_note_under_many_sources_says_what_the_table_has(rest: dict[str, Any], note: str, tmp_path: Path) -> None:
+def test_the_note_under_many_sources_says_what_the_table_has(
+    rest: dict[str, Any], note: str, tmp_path: Path
+) -> None:
     named = {f"site{i}": {"documents": 9, "bytes": 90} for i in range(20)}
-    assert note in Page(render(changed(report_artifacts.realistic(tmp_path), "ingest", by_source=named | rest), tmp_path)).text
+    assert (
+        note
+        in Page(
+            render(
+                changed(report_artifacts.realistic(tmp_path), "ingest", by_source=named | rest),
+                tmp_path,
+            )
+        ).text
+    )
 
 
 def test_words_of_one_text_only_are_marked(tmp_path: Path) -> None:
@@ -456,7 +606,14 @@ def test_a_blank_title_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("token", "shown"),
-    [(" " * 12, "␣ ×12"), ("-" * 16, "-" * 16), ("\n ", "⏎␣"), ("Redistribut", "Redistribut"), ("", ""), (" a", " a")],
+    [
+        (" " * 12, "␣ ×12"),
+        ("-" * 16, "-" * 16),
+        ("\n ", "⏎␣"),
+        ("Redistribut", "Redistribut"),
+        ("", ""),
+        (" a", " a"),
+    ],
 )
 def test_white_space_in_a_token_is_seen(token: str, shown: str) -> None:
     assert legible_token(token) == shown
@@ -464,12 +621,20 @@ def test_white_space_in_a_token_is_seen(token: str, shown: str) -> None:
 
 def test_variety_says_what_each_number_means_and_mixture_what_was_reached(tmp_path: Path) -> None:
     page = Page(render(report_artifacts.realistic(tmp_path), tmp_path))
-    for words in ("Vendi score of documents, 95 % interval", "exponent of Heaps’ law", "HHI of sources; 1: a single one"):
+    for words in (
+        "Vendi score of documents, 95 % interval",
+        "exponent of Heaps’ law",
+        "HHI of sources; 1: a single one",
+    ):
         assert words in page.text
     assert "the vocabulary grows faster after filtering" in page.text and "57.2 ± 1.3" in page.text
     assert "en: 3.21 MB there, 470 kB planned, 479 kB reached" in page.text.replace(NARROW, " ")
     assert "64 to 128: 220 of 300 documents" in page.text
     unmixed = changed(
-        report_artifacts.realistic(tmp_path / "b"), "documents", mixture={"configured": False, "bytes": 9, "reached_bytes": 9}
+        report_artifacts.realistic(tmp_path / "b"),
+        "documents",
+        mixture={"configured": False, "bytes": 9, "reached_bytes": 9},
     )
-    assert "every training document is read once in an epoch" in Page(render(unmixed, tmp_path)).text
+    assert (
+        "every training document is read once in an epoch" in Page(render(unmixed, tmp_path)).text
+    )

@@ -1,4 +1,5 @@
-"""Charts of the report: ticks that can be read, marks inside their frame, labels that do not overlap."""
+"""Charts of the report: ticks that can be read, marks inside their frame, labels that do not
+overlap."""
 
 from __future__ import annotations
 
@@ -10,7 +11,19 @@ from hypothesis import strategies as st
 
 from tasks.documents import duplicate_examples
 from tasks.report import differences
-from tasks.report.charts import NARROW_WIDTH, WIDE, Bar, Estimate, Reference, Series, bars, forest, heat, histogram, lines
+from tasks.report.charts import (
+    NARROW_WIDTH,
+    WIDE,
+    Bar,
+    Estimate,
+    Reference,
+    Series,
+    bars,
+    forest,
+    heat,
+    histogram,
+    lines,
+)
 from tasks.report.differences import mark_differences
 from tasks.report.markup import Markup, escape, tag
 from tasks.report.quantities import compact, duration, percent, significant, size
@@ -60,8 +73,14 @@ def test_bars_stay_in_their_frame(rows: list[tuple[str, float, float]], width: i
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(names, values, amounts), min_size=1, max_size=12), st.lists(values, max_size=2), widths)
-def test_forest_marks_stay_in_their_frame(rows: list[tuple[str, float, float]], references: list[float], width: int) -> None:
+@given(
+    st.lists(st.tuples(names, values, amounts), min_size=1, max_size=12),
+    st.lists(values, max_size=2),
+    widths,
+)
+def test_forest_marks_stay_in_their_frame(
+    rows: list[tuple[str, float, float]], references: list[float], width: int
+) -> None:
     estimates = [Estimate(n, v, v - w, v + w, "1.000", n) for n, v, w in rows]
     svg = forest(estimates, [Reference("r", r) for r in references], "unit", width)
     assert all(-0.1 <= x <= width + 0.1 for x in coordinates(svg, "x|x1|x2|cx"))
@@ -69,7 +88,9 @@ def test_forest_marks_stay_in_their_frame(rows: list[tuple[str, float, float]], 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=30), st.booleans(), widths)
-def test_histogram_draws_every_bin_between_the_first_and_last_used(counts: list[int], log: bool, width: int) -> None:
+def test_histogram_draws_every_bin_between_the_first_and_last_used(
+    counts: list[int], log: bool, width: int
+) -> None:
     edges = [float(2**i) for i in range(len(counts) + 1)]
     svg = histogram(edges, counts, width, x_label="x", noun="things", log=log)
     used = [i for i, n in enumerate(counts) if n] or [0]
@@ -88,7 +109,15 @@ def test_lines_stay_in_their_frame(points: list[tuple[float, float]], width: int
 def test_tick_labels_do_not_overlap() -> None:
     edges = [2.0**i for i in range(25)]
     for width in (WIDE, NARROW_WIDTH):
-        svg = histogram(edges, [1] * 24, width, x_label="x", noun="n", log=True, tick=lambda v: f"{v:,.0f} bytes of text")
+        svg = histogram(
+            edges,
+            [1] * 24,
+            width,
+            x_label="x",
+            noun="n",
+            log=True,
+            tick=lambda v: f"{v:,.0f} bytes of text",
+        )
         labels = re.findall(r'<text x="([\d.]+)"[^>]*>([\d,]+ bytes of text)<', svg)
         assert len(labels) >= 2
         for (x0, left), (x1, right) in pairwise(labels):
@@ -133,17 +162,42 @@ def test_where_an_excerpt_breaks_off_is_no_difference() -> None:
         marked = "".join(mark_differences(first, second))
         assert re.findall("<mark>(.*?)</mark>", marked) == ["New."]
     assert "<mark>" in mark_differences(text[:300], text[:90])[0], "a whole text ends where it ends"
-    assert "<mark>end</mark>" in mark_differences("the end", "the last")[0], "whole texts differ to their ends"
+    assert "<mark>end</mark>" in mark_differences("the end", "the last")[0], (
+        "whole texts differ to their ends"
+    )
 
 
 def test_quantities_read_as_people_write_them() -> None:
     def read(*texts: str) -> list[str]:
         return [text.replace("\u202f", " ") for text in texts]
 
-    assert read(*map(compact, (967, 9_999, 12_345, 945_812, 6_291_456))) == ["967", "9,999", "12.3 k", "946 k", "6.29 M"]
-    assert read(*map(significant, (0, 0.1234, 12.345, 1234.5, 123456.0))) == ["0", "0.123", "12.3", "1,230", "123,000"]
+    assert read(*map(compact, (967, 9_999, 12_345, 945_812, 6_291_456))) == [
+        "967",
+        "9,999",
+        "12.3 k",
+        "946 k",
+        "6.29 M",
+    ]
+    assert read(*map(significant, (0, 0.1234, 12.345, 1234.5, 123456.0))) == [
+        "0",
+        "0.123",
+        "12.3",
+        "1,230",
+        "123,000",
+    ]
     assert read(significant(3.1e-13), significant(-0.5)) == ["3.10e−13", "−0.500"]
     assert read(*map(size, (0, 999, 1500, 6_412_345))) == ["0 B", "999 B", "1.50 kB", "6.41 MB"]
-    assert read(*map(percent, (0, 1, 0.99999, 0.00001, 0.694))) == ["0 %", "100 %", "99.9 %", "< 0.1 %", "69.4 %"]
-    assert read(*map(duration, (0.5, 59.9, 61, 3600))) == ["0.500 s", "59.9 s", "1 min 01 s", "1 h 00 min"]
+    assert read(*map(percent, (0, 1, 0.99999, 0.00001, 0.694))) == [
+        "0 %",
+        "100 %",
+        "99.9 %",
+        "< 0.1 %",
+        "69.4 %",
+    ]
+    assert read(*map(duration, (0.5, 59.9, 61, 3600))) == [
+        "0.500 s",
+        "59.9 s",
+        "1 min 01 s",
+        "1 h 00 min",
+    ]
     assert read(*map(tick_text, (0, 0.3, 2000, 1_500_000))) == ["0", "0.3", "2 k", "1.5 M"]

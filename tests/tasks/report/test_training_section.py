@@ -12,7 +12,12 @@ from tests.support.data.report_artifacts import published
 
 
 def section(root: Path, **optim: object) -> str:
-    artifacts = published(root, {}, {}, config={"optim": {"lr": 0.005, "min_lr_frac": 0.0, "warmup_steps": 20} | optim})
+    artifacts = published(
+        root,
+        {},
+        {},
+        config={"optim": {"lr": 0.005, "min_lr_frac": 0.0, "warmup_steps": 20} | optim},
+    )
     shown = training_section(Run({artifact.stage: artifact for artifact in artifacts}))
     return "".join(str(piece) for piece in shown.pieces)
 

@@ -14,8 +14,12 @@ from tasks.runtime.code import code_digest, reached_definitions
 FILES = {
     "tasks/__init__.py": "",
     "tasks/kernels/__init__.py": "def inner(f): return f\n",
-    "tasks/stage_a.py": "def run():\n    from tasks.kernels import words\n    return words.count()\n",
-    "tasks/kernels/words.py": "from .chars import fold\ndef count(): return fold()\ndef other(): return 5\n",
+    "tasks/stage_a.py": (
+        "def run():\n    from tasks.kernels import words\n    return words.count()\n"
+    ),
+    "tasks/kernels/words.py": (
+        "from .chars import fold\ndef count(): return fold()\ndef other(): return 5\n"
+    ),
     "tasks/kernels/chars.py": "LIMIT = 7\ndef fold(): return LIMIT\n",
     "tasks/unrelated.py": "x = 1\n",
 }
@@ -46,7 +50,9 @@ def digest_of(tmp_path: Path) -> Write:
     return write
 
 
-def test_an_edited_function_or_constant_changes_the_code_of_stages_that_reach_it(digest_of: Write) -> None:
+def test_an_edited_function_or_constant_changes_the_code_of_stages_that_reach_it(
+    digest_of: Write,
+) -> None:
     before = digest_of()
     assert digest_of() == before
     assert digest_of(kernels_in_chars="LIMIT = 8\ndef fold(): return LIMIT\n") != before
@@ -58,12 +64,18 @@ def test_what_a_stage_does_not_reach_is_no_part_of_its_code(digest_of: Write) ->
     assert digest_of(unrelated="x = 2\n") == before
     words = FILES["tasks/kernels/words.py"]
     assert digest_of(kernels_in_words=words.replace("5", "6")) == before
-    assert digest_of(kernels_in_chars=FILES["tasks/kernels/chars.py"] + "def more(): return 1\n") == before
+    assert (
+        digest_of(kernels_in_chars=FILES["tasks/kernels/chars.py"] + "def more(): return 1\n")
+        == before
+    )
 
 
 def test_prose_and_layout_are_no_part_of_the_code(digest_of: Write) -> None:
     before = digest_of()
-    chars = '"""Folds."""\n\nLIMIT = 7  # of all\n"""A limit."""\n\ndef fold():\n    """Fold it."""\n    return LIMIT\n'
+    chars = (
+        '"""Folds."""\n\nLIMIT = 7  # of all\n"""A limit."""\n\ndef fold():\n    """Fold it."""\n  '
+        "  return LIMIT\n"
+    )
     assert digest_of(kernels_in_chars=chars) == before
 
 
@@ -92,13 +104,24 @@ def test_a_call_at_import_is_code_of_all_that_reaches_its_module(digest_of: Writ
         "from tasks.kernels.chars import fold as f\ndef run(): return f()\n",
         "import tasks.kernels.chars as c\ndef run(): return c.fold()\n",
         "from tasks.kernels import chars\nclass Stage:\n    def run(self): return chars.fold()\n",
-        "try:\n    from tasks.kernels.chars import fold\nexcept ImportError:\n    fold = None\ndef run(): return fold()\n",
+        (
+            "try:\n    from tasks.kernels.chars import fold\nexcept ImportError:\n    fold ="
+            " None\ndef run(): return fold()\n"
+        ),
         "from tasks.kernels.words import fold\ndef run(): return fold()\n",
-        "def run(x=__import__, *, y: 'fold' = 1):\n    from tasks.kernels.words import count as c\n    return c()\n",
-        "from tasks.kernels.chars import fold\nTABLE = {'a': fold}\ndef run(): return TABLE['a']()\n",
+        (
+            "def run(x=__import__, *, y: 'fold' = 1):\n    from tasks.kernels.words import count as"
+            " c\n    return c()\n"
+        ),
+        (
+            "from tasks.kernels.chars import fold\nTABLE = {'a': fold}\ndef run(): return"
+            " TABLE['a']()\n"
+        ),
     ],
 )
-def test_every_kind_of_import_and_reference_is_followed(text: str, digest_of: Write, tmp_path: Path) -> None:
+def test_every_kind_of_import_and_reference_is_followed(
+    text: str, digest_of: Write, tmp_path: Path
+) -> None:
     before = digest_of(stage_a=text)
     assert ("tasks.kernels.chars", "fold") in reached_definitions(["tasks.stage_a"], tmp_path)
     assert digest_of(stage_a=text, kernels_in_chars="LIMIT = 7\ndef fold(): return 1\n") != before

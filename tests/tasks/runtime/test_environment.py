@@ -20,11 +20,24 @@ from tasks.runtime.parts import Part, PartRunner, process_executor
 from tasks.runtime.sandbox import Sandbox
 from tasks.training.stage import trainer_environment
 
-NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the system shows no environments")
+NEEDS_PROC = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="the system shows no environments"
+)
 SECRETS = (
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+    *(
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+    ),
     *("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"),
-    *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AZURE_STORAGE_CONNECTION_STRING", "GITHUB_PAT"),
+    *(
+        "MLFLOW_TRACKING_PASSWORD",
+        "MLFLOW_TRACKING_TOKEN",
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "GITHUB_PAT",
+    ),
     *("WANDB_API_KEY", "DB_PASS", "MYSQL_PWD", "SSH_AUTH_SOCK", "SOMETHING_ELSE"),
 )
 LETTERS = string.ascii_letters + string.digits
@@ -42,8 +55,11 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def show_environments(part: Part, directory: Path, config: Any) -> dict[str, Any]:
-    """The environments of a part worker and of a sandbox in it, as the system shows them to others."""
-    with Sandbox("tests.tasks.runtime.test_environment:read_environment", 30, 1_000_000_000) as sandbox:
+    """The environments of a part worker and of a sandbox in it, as the system shows them to
+    others."""
+    with Sandbox(
+        "tests.tasks.runtime.test_environment:read_environment", 30, 1_000_000_000
+    ) as sandbox:
         return {"worker": read_environment(b"").decode(), "sandbox": sandbox.call(b"").decode()}
 
 
@@ -70,7 +86,9 @@ def test_workers_and_sandboxes_start_without_any_secret(tmp_path: Path) -> None:
     watcher.start()
     try:
         parts = [Part(f"p{i}", f"d{i}", {}) for i in range(2)]
-        results = PartRunner(make_executor=process_executor(2))(show_environments, parts, None, tmp_path / "out")
+        results = PartRunner(make_executor=process_executor(2))(
+            show_environments, parts, None, tmp_path / "out"
+        )
     finally:
         ended.set()
         watcher.join()
@@ -78,7 +96,9 @@ def test_workers_and_sandboxes_start_without_any_secret(tmp_path: Path) -> None:
         for process in ("worker", "sandbox"):
             shown = result.counters[process]
             assert "9f2c" not in shown and "PATH=" in shown, shown
-    assert any(b"tasks.runtime.sandbox" in line for line in command_lines), "the watcher saw what ran"
+    assert any(b"tasks.runtime.sandbox" in line for line in command_lines), (
+        "the watcher saw what ran"
+    )
     assert not [line for line in command_lines if b"9f2c" in line]
 
 
@@ -92,7 +112,9 @@ class Asking:
 @pytest.mark.usefixtures("planted")
 def test_parts_get_the_variables_that_their_config_names_and_no_others(tmp_path: Path) -> None:
     parts = [Part(f"p{i}", f"d{i}", {}) for i in range(2)]
-    results = PartRunner(make_executor=process_executor(2))(show_environments, parts, Asking(), tmp_path / "out")
+    results = PartRunner(make_executor=process_executor(2))(
+        show_environments, parts, Asking(), tmp_path / "out"
+    )
     for result in results:
         planted = [line for line in result.counters["worker"].splitlines() if "9f2c" in line]
         assert planted == [f"WANDB_API_KEY={PLANTED['WANDB_API_KEY']}"]
@@ -100,25 +122,46 @@ def test_parts_get_the_variables_that_their_config_names_and_no_others(tmp_path:
 
 
 @pytest.mark.usefixtures("planted")
-def test_a_trainer_gets_what_its_network_needs_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = {"NCCL_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0,1", "MASTER_ADDR": "node-0", "FI_PROVIDER": "efa"}
+def test_a_trainer_gets_what_its_network_needs_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needed = {
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "MASTER_ADDR": "node-0",
+        "FI_PROVIDER": "efa",
+    }
     for name, value in needed.items():
         monkeypatch.setenv(name, value)
     environment = trainer_environment()
     assert needed.items() <= environment.items()
-    assert [name for name, value in environment.items() if "9f2c" in value] == ["SOMETHING_ELSE"], "named like nothing secret"
+    assert [name for name, value in environment.items() if "9f2c" in value] == ["SOMETHING_ELSE"], (
+        "named like nothing secret"
+    )
     assert json.dumps(minimal_environment()).count("9f2c") == 0
 
 
 @pytest.mark.parametrize(
     "name",
-    ["PWD", "TOKENIZERS_PARALLELISM", "MONKEY", "KEYBOARD", "NCCL_IB_HCA", "MASTER_PORT", "PATH", "PYTHONPATH", "COMPASS"],
+    [
+        "PWD",
+        "TOKENIZERS_PARALLELISM",
+        "MONKEY",
+        "KEYBOARD",
+        "NCCL_IB_HCA",
+        "MASTER_PORT",
+        "PATH",
+        "PYTHONPATH",
+        "COMPASS",
+    ],
 )
 def test_names_that_only_look_alike_are_kept(name: str) -> None:
     assert not may_be_secret(name, "/some/place:8080@x")
 
 
-@given(st.sampled_from(["API_KEY", "TOKEN", "Password", "AUTH_STRING"]), st.text(LETTERS, min_size=1))
+@given(
+    st.sampled_from(["API_KEY", "TOKEN", "Password", "AUTH_STRING"]), st.text(LETTERS, min_size=1)
+)
 def test_a_secret_of_any_owner_is_one(kind: str, owner: str) -> None:
     assert may_be_secret(f"{owner}_{kind}", "x") and may_be_secret(f"{kind}_{owner}".upper(), "x")
 

@@ -25,20 +25,34 @@ def test_a_file_is_loaded_once_and_again_when_it_has_changed(tmp_path: Path) -> 
     files = [tmp_path / name for name in "abc"]
     for file in files:
         file.write_text("1")
-    assert [load(files[0]), load(files[0]), load(files[1])] == ["1", "1", "1"] and loads == ["a", "b"]
+    assert [load(files[0]), load(files[0]), load(files[1])] == ["1", "1", "1"] and loads == [
+        "a",
+        "b",
+    ]
     files[0].write_text("2")
     os.utime(files[0], ns=(0, 1))
     assert load(files[0]) == "2" and loads == ["a", "b", "a"]
-    assert load(files[2]) == "1" and load(files[1]) == "1" and loads == ["a", "b", "a", "c", "b"], "the least used one goes"
+    assert load(files[2]) == "1" and load(files[1]) == "1" and loads == ["a", "b", "a", "c", "b"], (
+        "the least used one goes"
+    )
 
 
 def test_models_that_users_give_are_looked_at_again() -> None:
-    for load in (language._load_tree, language._load_predict, classifier._load_fasttext, perplexity._load_kenlm):
-        assert not hasattr(load, "cache_info"), "a cache by path alone takes the model that was there before"
+    for load in (
+        language._load_tree,
+        language._load_predict,
+        classifier._load_fasttext,
+        perplexity._load_kenlm,
+    ):
+        assert not hasattr(load, "cache_info"), (
+            "a cache by path alone takes the model that was there before"
+        )
 
 
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_a_flipped_byte_in_the_memory_of_digests_gives_no_wrong_digest(place: int, bit: int) -> None:
+def test_a_flipped_byte_in_the_memory_of_digests_gives_no_wrong_digest(
+    place: int, bit: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, memory = Path(folder) / "a.jsonl", Path(folder) / "memory.json"
         source.write_text("one")

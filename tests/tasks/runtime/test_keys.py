@@ -1,4 +1,5 @@
-"""Keys: equal for equal work on every machine and process, different for anything that changes bytes."""
+"""Keys: equal for equal work on every machine and process, different for anything that changes
+bytes."""
 
 import dataclasses
 import json
@@ -30,24 +31,36 @@ def test_key_order_does_not_change_the_digest(mapping: dict) -> None:
 @given(values, values)
 def test_different_values_have_different_texts(a: object, b: object) -> None:
     # repr tells 1 from 1.0 and 0.0 from -0.0, as a key must; lists and tuples are the same JSON.
-    assert (canonical_json(a) == canonical_json(b)) == (repr(a) == repr(b)) or json.dumps(a, sort_keys=True) == json.dumps(
-        b, sort_keys=True
-    )
+    assert (canonical_json(a) == canonical_json(b)) == (repr(a) == repr(b)) or json.dumps(
+        a, sort_keys=True
+    ) == json.dumps(b, sort_keys=True)
 
 
-@pytest.mark.parametrize("value", [{1: "x"}, {"x": {1, 2}}, {"x": Path("p")}, {"x": b"bytes"}, {"x": object()}, lambda: None])
+@pytest.mark.parametrize(
+    "value",
+    [{1: "x"}, {"x": {1, 2}}, {"x": Path("p")}, {"x": b"bytes"}, {"x": object()}, lambda: None],
+)
 def test_values_without_one_text_are_refused(value: object) -> None:
     with pytest.raises(TypeError):
         digest(value)
 
 
 def test_digest_is_the_same_in_every_process() -> None:
-    code = "from tasks.runtime.keys import digest; print(digest({'b': [1, 2.5, None], 'a': {'ü': True}}))"
+    code = (
+        "from tasks.runtime.keys import digest; print(digest({'b': [1, 2.5, None], 'a': {'ü':"
+        " True}}))"
+    )
     outputs = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
         outputs.add(
-            subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+            subprocess.run(
+                [sys.executable, "-c", code],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
         )
     assert outputs == {digest({"a": {"ü": True}, "b": [1, 2.5, None]}) + "\n"}
 
@@ -59,7 +72,9 @@ class Config:
 
 
 def test_how_a_result_is_made_stays_out_of_its_key() -> None:
-    assert key_config(Config(num_workers=1)) == key_config(Config(num_workers=8)) == {"threshold": 0.8}
+    assert (
+        key_config(Config(num_workers=1)) == key_config(Config(num_workers=8)) == {"threshold": 0.8}
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,4 +100,7 @@ def test_a_plan_names_the_field_that_changed(new: dict, reason: str) -> None:
 
 
 def test_a_list_read_back_from_a_record_is_no_change() -> None:
-    assert explain_change({"config": {"drop": ["a"], "x": 1}}, {"config": {"drop": ("a",), "x": 2}}) == "changed x: 1 → 2"
+    assert (
+        explain_change({"config": {"drop": ["a"], "x": 1}}, {"config": {"drop": ("a",), "x": 2}})
+        == "changed x: 1 → 2"
+    )

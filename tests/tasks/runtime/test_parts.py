@@ -15,7 +15,14 @@ import pytest
 
 from tasks.runtime import parts
 from tasks.runtime.code import ROOT
-from tasks.runtime.parts import Part, PartRunner, process_executor, scratch_dir, serial, thread_executor
+from tasks.runtime.parts import (
+    Part,
+    PartRunner,
+    process_executor,
+    scratch_dir,
+    serial,
+    thread_executor,
+)
 
 PARTS = [Part(f"p{i}", f"d{i}", {"n": i}) for i in range(7)]
 
@@ -31,15 +38,24 @@ def square(part: Part, directory: Path, config: dict) -> dict:
 
 
 def results(runner: PartRunner, out: Path, config: dict) -> list:
-    return [(r.name, (r.path / "value.txt").read_text(), r.counters["n"]) for r in runner(square, PARTS, config, out)]
+    return [
+        (r.name, (r.path / "value.txt").read_text(), r.counters["n"])
+        for r in runner(square, PARTS, config, out)
+    ]
 
 
 @pytest.mark.parametrize(
     "runner",
-    [serial, PartRunner(make_executor=thread_executor(3)), PartRunner(make_executor=process_executor(2))],
+    [
+        serial,
+        PartRunner(make_executor=thread_executor(3)),
+        PartRunner(make_executor=process_executor(2)),
+    ],
     ids=["serial", "thread", "process"],
 )
-def test_every_executor_gives_the_same_results_in_the_order_of_the_parts(runner: PartRunner, tmp_path: Path) -> None:
+def test_every_executor_gives_the_same_results_in_the_order_of_the_parts(
+    runner: PartRunner, tmp_path: Path
+) -> None:
     config = {"log": str(tmp_path / "log")}
     assert results(runner, tmp_path / "out", config) == [(f"p{i}", str(i * i), i) for i in range(7)]
 
@@ -63,7 +79,9 @@ def test_a_damaged_part_is_made_again_and_no_other(damage: bytes, tmp_path: Path
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda record: record.write_bytes(record.read_bytes().replace(b'"counters": 3', b'"counters": 7').replace(b"p3", b"q3")),
+        lambda record: record.write_bytes(
+            record.read_bytes().replace(b'"counters": 3', b'"counters": 7').replace(b"p3", b"q3")
+        ),
         lambda record: record.write_bytes(b"\xff" + record.read_bytes()[1:]),
         lambda record: record.write_bytes(record.read_bytes()[:-9]),
         lambda record: record.write_bytes(b"[]"),
@@ -80,7 +98,16 @@ def test_a_damaged_record_of_a_part_is_said_and_the_part_made_again(
     with caplog.at_level("WARNING", "tasks.runtime.parts"):
         assert results(serial, tmp_path / "out", config) == first
     assert (tmp_path / "log").read_text().split()[7:] == ["p3"]
-    assert len([r for r in caplog.records if "part p3" in r.getMessage() and "is damaged: part.json" in r.getMessage()]) == 1
+    assert (
+        len(
+            [
+                r
+                for r in caplog.records
+                if "part p3" in r.getMessage() and "is damaged: part.json" in r.getMessage()
+            ]
+        )
+        == 1
+    )
 
 
 def test_an_error_in_a_part_is_raised_and_finished_parts_stay(tmp_path: Path) -> None:
@@ -88,7 +115,16 @@ def test_an_error_in_a_part_is_raised_and_finished_parts_stay(tmp_path: Path) ->
     with pytest.raises(ValueError, match="this part is broken"):
         serial(square, PARTS, config, tmp_path / "out")
     results(serial, tmp_path / "out", {"log": str(tmp_path / "log")})
-    assert (tmp_path / "log").read_text().split() == ["p0", "p1", "p2", "p3", "p4", "p4", "p5", "p6"]
+    assert (tmp_path / "log").read_text().split() == [
+        "p0",
+        "p1",
+        "p2",
+        "p3",
+        "p4",
+        "p4",
+        "p5",
+        "p6",
+    ]
 
 
 def test_part_that_another_run_finishes_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
@@ -97,7 +133,8 @@ def test_part_that_another_run_finishes_meanwhile_stays_as_it_is(tmp_path: Path)
     read_by_others = []
 
     def slower(part: Part, directory: Path, config: dict) -> dict:
-        # Two runs of other inputs share this part; the other one makes it first and goes on to read it.
+        # Two runs of other inputs share this part; the other one makes it first and goes on to read
+        # it.
         if part.name == "p2":
             (theirs,) = runner(square, [part], config, tmp_path / "other")
             read_by_others.append((theirs.path / "value.txt").stat().st_ino)
@@ -124,7 +161,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_stage_goes_on_at_the_missing_part_and_its_workers_die_with_it(workers: int, tmp_path: Path) -> None:
+def test_a_killed_stage_goes_on_at_the_missing_part_and_its_workers_die_with_it(
+    workers: int, tmp_path: Path
+) -> None:
     script = tmp_path / "program.py"
     script.write_text(SCRIPT)
     out = tmp_path / "out"
@@ -139,13 +178,19 @@ def test_a_killed_stage_goes_on_at_the_missing_part_and_its_workers_die_with_it(
     done = len(list(scratch_dir(out).glob("d*")))
     time.sleep(0.5)
     assert 2 <= done < 7, "killed too early or too late to tell"
-    assert len(list(scratch_dir(out).glob("d*"))) == done, "a worker went on after its parent was killed"
-    assert results(serial, out, {"log": str(tmp_path / "log2")}) == [(f"p{i}", str(i * i), i) for i in range(7)]
+    assert len(list(scratch_dir(out).glob("d*"))) == done, (
+        "a worker went on after its parent was killed"
+    )
+    assert results(serial, out, {"log": str(tmp_path / "log2")}) == [
+        (f"p{i}", str(i * i), i) for i in range(7)
+    ]
     assert len((tmp_path / "log2").read_text().split()) == 7 - done
 
 
 @pytest.mark.parametrize(("start_s", "opened"), [(60.0, 0), (0.02, 1), (0.0, 1)])
-def test_workers_are_started_only_for_work_worth_their_start(start_s: float, opened: int, tmp_path: Path) -> None:
+def test_workers_are_started_only_for_work_worth_their_start(
+    start_s: float, opened: int, tmp_path: Path
+) -> None:
     calls = []
 
     def make_executor():
@@ -153,7 +198,9 @@ def test_workers_are_started_only_for_work_worth_their_start(start_s: float, ope
         return thread_executor(2)()
 
     runner = PartRunner(make_executor=make_executor, start_s=start_s)
-    assert len(results(runner, tmp_path / "out", {"log": str(tmp_path / "log"), "sleep": 0.01})) == 7
+    assert (
+        len(results(runner, tmp_path / "out", {"log": str(tmp_path / "log"), "sleep": 0.01})) == 7
+    )
     assert len(calls) == opened
 
 
@@ -177,11 +224,15 @@ class CountingExecutor(ThreadPoolExecutor):
             self.unfinished -= 1
 
 
-def test_no_more_parts_than_the_bound_are_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_parts_than_the_bound_are_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parts, "MAX_IN_FLIGHT", 3)
     executor = CountingExecutor(2)
     runner = PartRunner(make_executor=lambda: executor)
-    assert results(runner, tmp_path / "out", {"log": str(tmp_path / "log")}) == [(f"p{i}", str(i * i), i) for i in range(7)]
+    assert results(runner, tmp_path / "out", {"log": str(tmp_path / "log")}) == [
+        (f"p{i}", str(i * i), i) for i in range(7)
+    ]
     assert 2 <= executor.most <= 3
 
 

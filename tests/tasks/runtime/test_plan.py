@@ -19,7 +19,12 @@ def nodes(target: str = "report", **settings: int) -> dict[str, Node]:
     made: dict[str, Node] = {}
     for name in ancestors(target):
         config = {"x": settings.get(name, 0)}
-        identity = {"stage": name, "code": "c", "config": config, "parents": {p: made[p].key for p in STAGES[name].parents}}
+        identity = {
+            "stage": name,
+            "code": "c",
+            "config": config,
+            "parents": {p: made[p].key for p in STAGES[name].parents},
+        }
         made[name] = Node(name, digest(identity), digest(config), identity, config)
     return made
 
@@ -88,7 +93,9 @@ def test_damage_is_rebuilt_also_where_nothing_would_read_it(tmp_path: Path) -> N
     assert whys(make_plan(store, made, "report", only="dedup")) == {}
 
 
-def test_a_measurement_that_is_made_again_takes_the_page_that_shows_it_along(tmp_path: Path) -> None:
+def test_a_measurement_that_is_made_again_takes_the_page_that_shows_it_along(
+    tmp_path: Path,
+) -> None:
     store, made = Store(tmp_path), nodes()
     fill(store, made)
     spoil(store, made, "bench")
@@ -100,7 +107,11 @@ def test_damage_that_start_leaves_out_is_refused_where_it_is_read(tmp_path: Path
     fill(store, made)
     spoil(store, made, "documents")
     with pytest.raises(
-        ConfigError, match=r"documents \w+ is damaged: f has changed content, and start/only leave it out; run with"
+        ConfigError,
+        match=(
+            r"documents \w+ is damaged: f has changed content, and start/only leave it out; run"
+            r" with"
+        ),
     ):
         make_plan(store, nodes(tokenizer=1), "report", start="tokenizer")
 
@@ -116,7 +127,10 @@ def test_what_the_report_takes_is_checked_like_everything_else(stage: str, tmp_p
 def test_forced_stage_runs_and_the_report_with_it(tmp_path: Path) -> None:
     store, made = Store(tmp_path), nodes()
     fill(store, made)
-    assert whys(make_plan(store, made, "report", force=["bench"])) == {"bench": "forced", "report": "forced"}
+    assert whys(make_plan(store, made, "report", force=["bench"])) == {
+        "bench": "forced",
+        "report": "forced",
+    }
 
 
 def test_start_refuses_to_run_what_comes_before(tmp_path: Path) -> None:
@@ -124,7 +138,9 @@ def test_start_refuses_to_run_what_comes_before(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"shards is not in the store \(missing\)"):
         make_plan(store, nodes(), "report", start="train")
     fill(store, nodes())
-    assert whys(make_plan(store, nodes(optim=1, train=1), "report", start="train")).keys() == descendants("train")
+    assert whys(
+        make_plan(store, nodes(optim=1, train=1), "report", start="train")
+    ).keys() == descendants("train")
 
 
 def test_only_runs_one_stage(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def is_alive(pid: int) -> bool:
         (b"raise", "brought its process down"),
     ],
 )
-def test_bad_call_is_refused_and_the_next_one_served(sandbox: Sandbox, call: bytes, why: str) -> None:
+def test_bad_call_is_refused_and_the_next_one_served(
+    sandbox: Sandbox, call: bytes, why: str
+) -> None:
     assert sandbox.call(b"before") == b"BEFORE"
     pid = int(sandbox.call(b"pid"))
     started = time.monotonic()
@@ -62,7 +64,9 @@ def test_process_is_used_again(sandbox: Sandbox) -> None:
     assert sandbox.call(b"pid") == sandbox.call(b"pid")
 
 
-def test_call_that_fails_in_a_used_process_is_judged_by_a_new_one(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_call_that_fails_in_a_used_process_is_judged_by_a_new_one(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
     sandbox.call(b"use it")
     call = b"wear-out " + os.fsencode(tmp_path / "once")
     assert sandbox.call(call) == call.upper()

@@ -39,16 +39,29 @@ def make(store: Store, n: Node, text: str = "hello") -> Artifact:
     with store.hold(n, print) as out:
         (out / "data").mkdir()
         (out / "data" / "a.txt").write_text(text)
-        return store.publish(n, Artifact(out, "ingest", {"read": 1, "kept": 1}, {"m": 0.5}), 1.0, 0.5, "2026-01-01")
+        return store.publish(
+            n, Artifact(out, "ingest", {"read": 1, "kept": 1}, {"m": 0.5}), 1.0, 0.5, "2026-01-01"
+        )
 
 
 def test_published_artifact_says_how_it_was_made(tmp_path: Path) -> None:
     store = Store(tmp_path)
     artifact = make(store, node())
     assert artifact == store.find("ingest", "k1")
-    assert artifact.key == "k1" and artifact.config == {"x": 1} and artifact.counters == {"read": 1, "kept": 1}
+    assert (
+        artifact.key == "k1"
+        and artifact.config == {"x": 1}
+        and artifact.counters == {"read": 1, "kept": 1}
+    )
     assert [f["path"] for f in artifact.record["files"]] == ["data/a.txt"]
-    assert {"identity", "host", "elapsed_s", "peak_memory_bytes", "started_at", "finished_at"} <= artifact.record.keys()
+    assert {
+        "identity",
+        "host",
+        "elapsed_s",
+        "peak_memory_bytes",
+        "started_at",
+        "finished_at",
+    } <= artifact.record.keys()
     assert not store.work_dir("ingest", "k1").exists()
 
 
@@ -58,7 +71,9 @@ def test_unfinished_work_is_not_an_artifact(tmp_path: Path) -> None:
         (out / "a.txt").write_text("half")
     assert store.find("ingest", "k1") is None
     with store.hold(node(), print) as out:
-        assert list(out.iterdir()) == [], "left-overs of a killed holder must not slip into the artifact"
+        assert list(out.iterdir()) == [], (
+            "left-overs of a killed holder must not slip into the artifact"
+        )
 
 
 def rename_file(path: Path, name: str) -> None:
@@ -77,18 +92,41 @@ def replace_by_folder(p: Path) -> None:
     [
         (lambda p: (p / "data/a.txt").unlink(), "damaged: data/a.txt is gone"),
         (lambda p: (p / "data/a.txt").write_text("hell"), "damaged: data/a.txt has 4 bytes, not 5"),
-        (lambda p: (p / "artifact.json").write_text("{"), "damaged: .*artifact.json is not a readable"),
-        (lambda p: (p / "artifact.json").write_text("[]"), "damaged: .*artifact.json is not a readable"),
-        (lambda p: (p / "artifact.json").write_bytes(b"\xff"), "damaged: .*artifact.json is not a readable"),
-        (lambda p: (p / "artifact.json").write_text("[" * 100_000), "damaged: .*artifact.json is not a readable"),
-        (lambda p: rename_file(p, "../../other/a.txt"), "damaged: .*artifact.json names '../../other/a.txt', which is not in"),
-        (lambda p: rename_file(p, "/etc/hostname"), "damaged: .*artifact.json names '/etc/hostname', which is not in"),
+        (
+            lambda p: (p / "artifact.json").write_text("{"),
+            "damaged: .*artifact.json is not a readable",
+        ),
+        (
+            lambda p: (p / "artifact.json").write_text("[]"),
+            "damaged: .*artifact.json is not a readable",
+        ),
+        (
+            lambda p: (p / "artifact.json").write_bytes(b"\xff"),
+            "damaged: .*artifact.json is not a readable",
+        ),
+        (
+            lambda p: (p / "artifact.json").write_text("[" * 100_000),
+            "damaged: .*artifact.json is not a readable",
+        ),
+        (
+            lambda p: rename_file(p, "../../other/a.txt"),
+            "damaged: .*artifact.json names '../../other/a.txt', which is not in",
+        ),
+        (
+            lambda p: rename_file(p, "/etc/hostname"),
+            "damaged: .*artifact.json names '/etc/hostname', which is not in",
+        ),
         (lambda p: (p / "artifact.json").unlink(), "damaged: artifact.json is gone"),
         (
-            lambda p: (p / "artifact.json").write_text((p / "artifact.json").read_text().replace('"kept": 1', '"kept": 2')),
+            lambda p: (p / "artifact.json").write_text(
+                (p / "artifact.json").read_text().replace('"kept": 1', '"kept": 2')
+            ),
             "damaged: .*is not what was written",
         ),
-        (lambda p: (p / "data/a.txt").write_text("hellO"), "damaged: data/a.txt has changed content"),
+        (
+            lambda p: (p / "data/a.txt").write_text("hellO"),
+            "damaged: data/a.txt has changed content",
+        ),
         (replace_by_folder, "damaged: data/a.txt is not a file"),
         (lambda p: shutil.rmtree(p / "data"), "damaged: data/a.txt is gone"),
     ],
@@ -126,7 +164,9 @@ def settle(file: Path) -> None:
     time.sleep(max(0.0, file.stat().st_ctime + soundness.SETTLED_S + 0.02 - time.time()))
 
 
-def test_who_reads_an_artifact_sees_a_disk_that_gives_other_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_an_artifact_sees_a_disk_that_gives_other_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path)
     file = make(store, node()).path / "data/a.txt"
     file.write_text("HELLO")
@@ -137,7 +177,10 @@ def test_who_reads_an_artifact_sees_a_disk_that_gives_other_bytes(tmp_path: Path
         assert store.damage("ingest", "k1") is None
     monkeypatch.setattr(soundness, "RECENT_S", 0.0)
     assert store.damage("ingest", "k1") is None, "the stamp says nothing has written to it"
-    assert store.damage("ingest", "k1", check_digests=True) == "damaged: data/a.txt has changed content"
+    assert (
+        store.damage("ingest", "k1", check_digests=True)
+        == "damaged: data/a.txt has changed content"
+    )
     assert store.find("ingest", "k1") is None, "once found it is known"
 
 
@@ -145,7 +188,9 @@ def store_digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def test_what_was_sound_is_remembered_and_costs_no_other_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_sound_is_remembered_and_costs_no_other_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, read = Store(tmp_path), []
     settle(make(store, node()).path / "data/a.txt")
     monkeypatch.setattr(soundness, "_CHECKS", {})
@@ -232,7 +277,9 @@ with Store(Path(sys.argv[1])).hold(node(), print) as out:
 
 def test_killed_holder_frees_its_key(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stdout.readline() == b"held\n"
     process.send_signal(signal.SIGKILL)
@@ -264,7 +311,10 @@ def test_kill_at_any_step_of_publishing_leaves_a_whole_artifact_or_none(tmp_path
     reference = make(Store(tmp_path / "reference"), node()).record["files"]
     for step in range(1, 30):
         root = tmp_path / str(step)
-        run = subprocess.run([sys.executable, "-c", PUBLISHER, str(root), str(step)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        run = subprocess.run(
+            [sys.executable, "-c", PUBLISHER, str(root), str(step)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         store = Store(root)
         if (found := store.find("ingest", "k1")) is None:
             found = make(store, node())
@@ -278,7 +328,9 @@ def test_kill_at_any_step_of_publishing_leaves_a_whole_artifact_or_none(tmp_path
 def test_not_a_number_does_not_reach_a_record(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.hold(node(), print) as out, pytest.raises(ValueError, match="not JSON compliant"):
-        store.publish(node(), Artifact(out, "ingest", {}, {"loss": float("nan")}), 1.0, 0.5, "2026-01-01")
+        store.publish(
+            node(), Artifact(out, "ingest", {}, {"loss": float("nan")}), 1.0, 0.5, "2026-01-01"
+        )
     assert store.find("ingest", "k1") is None
 
 
@@ -293,7 +345,9 @@ def test_lost_documents_are_noticed() -> None:
         check_accounting("x", {"read": 5, "kept": 2, "dropped": {"A": 1}, "quarantined": 1})
 
 
-def test_a_store_that_cannot_remember_what_was_sound_still_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_remember_what_was_sound_still_checks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(soundness, "SETTLED_S", 0.0)
     artifact = make(Store(tmp_path / "other"), node())
     store = Store(tmp_path / "never made")
@@ -306,9 +360,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     artifact = make(Store(tmp_path), node())
     file = artifact.path / "data" / "a.txt"
     file.unlink()
-    file.symlink_to("/proc/self/mem")  # its first page is never there: reading it is an input/output error
+    file.symlink_to(
+        "/proc/self/mem"
+    )  # its first page is never there: reading it is an input/output error
     files = [{**artifact.record["files"][0], "size": 0}]
-    assert list(soundness.damage(artifact.path, files)) == ["data/a.txt cannot be read (Input/output error)"]
+    assert list(soundness.damage(artifact.path, files)) == [
+        "data/a.txt cannot be read (Input/output error)"
+    ]
 
 
 def test_a_stray_file_beside_artifacts_is_passed_over(tmp_path: Path) -> None:

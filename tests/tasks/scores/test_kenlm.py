@@ -1,4 +1,5 @@
-"""Given models of KenLM score documents as their ARPA file says: by KenLM itself where it is installed, else by a stand-in."""
+"""Given models of KenLM score documents as their ARPA file says: by KenLM itself where it is
+installed, else by a stand-in."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ LOG10 = {
     "文文": -0.3 - 0.9 - 0.9 - 0.7,
     "": -0.3 - 0.7,
 }
-"""By the definition of back-off: log10 p of a text and its end, of which the model reads units in lower case."""
+"""By the definition of back-off: log10 p of a text and its end, of which the model reads units in
+lower case."""
 
 
 @pytest.fixture
@@ -71,20 +73,32 @@ def scores_of(tmp_path: Path, texts: list[str], **config: Any) -> list[float | N
     language = identify_languages(ingest, empty_dir(tmp_path / "language"), LanguageConfig())
     scores = build(ScoresConfig, {"perplexities": {"web": config}})
     made = score_documents(ingest, language, empty_dir(tmp_path / "scores"), scores)
-    return [value for file in made.files("part-*.parquet") for value in read_table(file)["web"].to_pylist()]
+    return [
+        value
+        for file in made.files("part-*.parquet")
+        for value in read_table(file)["web"].to_pylist()
+    ]
 
 
 def test_a_given_model_scores_as_its_file_says(kenlm: None, model: Path) -> None:
-    np.testing.assert_allclose(kenlm_log10_probabilities(list(LOG10), model), list(LOG10.values()), rtol=1e-6)
+    np.testing.assert_allclose(
+        kenlm_log10_probabilities(list(LOG10), model), list(LOG10.values()), rtol=1e-6
+    )
 
 
-def test_the_perplexity_of_a_document_is_per_unit_and_its_end(kenlm: None, model: Path, tmp_path: Path) -> None:
+def test_the_perplexity_of_a_document_is_per_unit_and_its_end(
+    kenlm: None, model: Path, tmp_path: Path
+) -> None:
     texts = {text: len(text.split()) for text in ("Good, TEXT!", "text good", "unheard")}
     expected = [10 ** (-LOG10[text] / (units + 1)) for text, units in texts.items()]
-    assert scores_of(tmp_path, list(texts), kenlm_models={"any": str(model)}) == pytest.approx(expected, rel=1e-6)
+    assert scores_of(tmp_path, list(texts), kenlm_models={"any": str(model)}) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
-def test_documents_of_languages_without_a_given_model_have_no_score(kenlm: None, model: Path, tmp_path: Path) -> None:
+def test_documents_of_languages_without_a_given_model_have_no_score(
+    kenlm: None, model: Path, tmp_path: Path
+) -> None:
     english, chinese = (
         "This is good text, and there is more of it in the book.",
         "今天天气很好，我们一起去公园散步，然后回家吃晚饭。",

@@ -41,37 +41,50 @@ def expected(oracle: KneserNey, words: list[str]) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(TEXTS, TEXTS, st.integers(1, 5))
-def test_probabilities_are_those_of_the_definition(reference: list[list[str]], others: list[list[str]], order: int) -> None:
+def test_probabilities_are_those_of_the_definition(
+    reference: list[list[str]], others: list[list[str]], order: int
+) -> None:
     if not any(reference):
         return
     oracle = KneserNey(reference, order)
     others = [*others, ["a", "unheard", "b"], []]
-    found = scores_of(model_of([" ".join(t) for t in reference], order), [" ".join(t) for t in others])
+    found = scores_of(
+        model_of([" ".join(t) for t in reference], order), [" ".join(t) for t in others]
+    )
     assert found == pytest.approx([expected(oracle, text) for text in others], rel=1e-5)
 
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_estimated_discounts_are_those_of_the_definition(order: int) -> None:
     # Enough text that counts of counts are there: the fall-back would hide a wrong estimate.
-    words = [unit.lower() for unit in " ".join(sample_texts(120, 300)).split() if unit.isalpha() and unit.isascii()]
+    words = [
+        unit.lower()
+        for unit in " ".join(sample_texts(120, 300)).split()
+        if unit.isalpha() and unit.isascii()
+    ]
     reference = [words[i : i + 50] for i in range(0, len(words), 50)]
     oracle = KneserNey(reference, order)
     assert oracle.discounts[1] != (0.0, 0.5, 1.0, 1.5) != oracle.discounts[2]
     texts = [words[5:25], words[100:90:-1], ["unheard"]]
-    found = scores_of(model_of([" ".join(t) for t in reference], order), [" ".join(t) for t in texts])
+    found = scores_of(
+        model_of([" ".join(t) for t in reference], order), [" ".join(t) for t in texts]
+    )
     assert found == pytest.approx([expected(oracle, text) for text in texts], rel=1e-5)
 
 
 @settings(max_examples=30, deadline=None)
 @given(TEXTS, st.integers(1, 4))
-def test_probabilities_of_what_may_follow_sum_to_one(reference: list[list[str]], order: int) -> None:
+def test_probabilities_of_what_may_follow_sum_to_one(
+    reference: list[list[str]], order: int
+) -> None:
     if not any(reference):
         return
     model = model_of([" ".join(t) for t in reference], order)
     vocabulary = [*"abcdef", "unheard"]
     known = [w for w in "abcdef" if any(w in text for text in reference)]
     for context in [[], ["a"], ["a", "b"], ["b", "b", "a"]]:
-        # p(word | context) is what a text costs more with the word, its end left out: end costs are taken off.
+        # p(word | context) is what a text costs more with the word, its end left out: end costs are
+        # taken off.
         sums = 10 ** log10_next(model, context, [*known, "unheard", None])
         assert sums.sum() == pytest.approx(1, abs=1e-5), (context, vocabulary)
 
@@ -87,13 +100,19 @@ def log10_next(model: NgramModel, context: list[str], words: list[str | None]) -
             found.append(end)
         else:
             longer = [*context, word]
-            found.append(scores_of(model, [" ".join(longer)])[0] - log10_end(model, longer) - before)
+            found.append(
+                scores_of(model, [" ".join(longer)])[0] - log10_end(model, longer) - before
+            )
     return np.array(found)
 
 
 def log10_end(model: NgramModel, context: list[str]) -> float:
     """log10 p(end | context) by the trie alone, walked in Python."""
-    nodes = {(int(key >> np.uint64(32)), int(key & np.uint64(0xFFFFFFFF))): i for i, key in enumerate(model.keys) if i}
+    nodes = {
+        (int(key >> np.uint64(32)), int(key & np.uint64(0xFFFFFFFF))): i
+        for i, key in enumerate(model.keys)
+        if i
+    }
     hashes = rows_of([" ".join(context)]).units
     history = [1, *model.word_ids(hashes).tolist()][-(model.order - 1) :] if model.order > 1 else []
     total = 0.0
@@ -131,7 +150,10 @@ def test_a_saved_model_is_the_same_and_saving_is_repeatable(tmp_path: Path) -> N
         model.save(tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     texts = sample_texts(5, 900)
-    assert scores_of(NgramModel.load(tmp_path / "a"), texts).tolist() == scores_of(model, texts).tolist()
+    assert (
+        scores_of(NgramModel.load(tmp_path / "a"), texts).tolist()
+        == scores_of(model, texts).tolist()
+    )
     (tmp_path / "torn").write_bytes((tmp_path / "a").read_bytes()[:100])
     with pytest.raises(ArtifactMismatch, match="torn"):
         NgramModel.load(tmp_path / "torn")
@@ -139,7 +161,10 @@ def test_a_saved_model_is_the_same_and_saving_is_repeatable(tmp_path: Path) -> N
 
 def test_a_model_does_not_depend_on_the_order_of_its_texts() -> None:
     texts = sample_texts(8, 200)
-    models = [model_of(list(order), 3) for order in itertools.islice(itertools.permutations(texts), 0, 500, 167)]
+    models = [
+        model_of(list(order), 3)
+        for order in itertools.islice(itertools.permutations(texts), 0, 500, 167)
+    ]
     assert len({scores_of(model, texts).tobytes() for model in models}) == 1
 
 

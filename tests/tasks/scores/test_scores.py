@@ -1,4 +1,5 @@
-"""Scores: learnt from what a condition chooses, never by a model that has read the text, the same bytes however they are made."""
+"""Scores: learnt from what a condition chooses, never by a model that has read the text, the same
+bytes however they are made."""
 
 from __future__ import annotations
 
@@ -43,9 +44,14 @@ def sample_records() -> list[dict[str, Any]]:
     chosen = [
         row
         for kind, most in kinds.items()
-        for row in itertools.islice((r for r in rows if r["kind"] == kind and r["lang"] == "en"), most)
+        for row in itertools.islice(
+            (r for r in rows if r["kind"] == kind and r["lang"] == "en"), most
+        )
     ]
-    return [{"id": r["id"], "text": r["text"][:3000], "kind": r["kind"], "source": r["source"]} for r in chosen]
+    return [
+        {"id": r["id"], "text": r["text"][:3000], "kind": r["kind"], "source": r["source"]}
+        for r in chosen
+    ]
 
 
 def parents_of(folder: Path, files: list[list[dict[str, Any]]]) -> tuple[Artifact, Artifact]:
@@ -58,10 +64,14 @@ def parents_of(folder: Path, files: list[list[dict[str, Any]]]) -> tuple[Artifac
 @pytest.fixture(scope="module")
 def parents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
     records = sample_records()
-    return parents_of(tmp_path_factory.mktemp("parents"), [records[:45], records[45:46], records[46:]])
+    return parents_of(
+        tmp_path_factory.mktemp("parents"), [records[:45], records[45:46], records[46:]]
+    )
 
 
-def score(parents: tuple[Artifact, Artifact], out: Path, runner: PartRunner = serial, **config: Any) -> Artifact:
+def score(
+    parents: tuple[Artifact, Artifact], out: Path, runner: PartRunner = serial, **config: Any
+) -> Artifact:
     return score_documents(*parents, empty_dir(out), build(ScoresConfig, config), runner)
 
 
@@ -77,7 +87,9 @@ def learnt(parents, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def test_nothing_configured_gives_ids_alone(parents, tmp_path: Path) -> None:
     artifact = score(parents, tmp_path / "out")
-    assert all(read_table(f).schema == pa.schema([("id", ID)]) for f in artifact.files("part-*.parquet"))
+    assert all(
+        read_table(f).schema == pa.schema([("id", ID)]) for f in artifact.files("part-*.parquet")
+    )
     assert artifact.counters == {"read": 130, "kept": 130, "dropped": {}, "quarantined": 0}
     assert artifact.metrics == {"scores": {}} and [f.name for f in artifact.files("*")] == [
         f"part-0000{i}.parquet" for i in range(3)
@@ -87,7 +99,9 @@ def test_nothing_configured_gives_ids_alone(parents, tmp_path: Path) -> None:
 def test_prose_scores_higher_than_manuals_by_models_that_have_not_read_it(learnt: Artifact) -> None:
     found = columns_of(learnt)
     kinds = np.array([record["kind"] for record in sample_records()])
-    prose, other = (np.array(found["prose"])[which] for which in (kinds == "prose", kinds != "prose"))
+    prose, other = (
+        np.array(found["prose"])[which] for which in (kinds == "prose", kinds != "prose")
+    )
     assert np.median(prose) > 0.9 and np.median(other) < 0.1
     training = learnt.metrics["scores"]["prose"]["training"]
     assert training["auc"]["value"] > 0.97
@@ -97,7 +111,13 @@ def test_prose_scores_higher_than_manuals_by_models_that_have_not_read_it(learnt
     english = [value for value in perplexity if value is not None]
     assert len(english) > 120, "documents identified as another language have no model"
     means = [
-        np.mean([v for v, k in zip(perplexity, kinds, strict=True) if v is not None and (k == "prose") == is_prose])
+        np.mean(
+            [
+                v
+                for v, k in zip(perplexity, kinds, strict=True)
+                if v is not None and (k == "prose") == is_prose
+            ]
+        )
         for is_prose in (True, False)
     ]
     assert means[0] < means[1]
@@ -113,9 +133,14 @@ def test_what_a_cut_would_keep_is_told_by_language_source_and_register(learnt: A
     json.dumps(learnt.metrics, allow_nan=False)
 
 
-def test_scores_are_the_same_for_other_parts_workers_and_order(parents, learnt: Artifact, tmp_path: Path) -> None:
+def test_scores_are_the_same_for_other_parts_workers_and_order(
+    parents, learnt: Artifact, tmp_path: Path
+) -> None:
     again = score(parents, tmp_path / "threads", PartRunner(None, thread_executor(3)), **LEARNT)
-    digests = [{file.relative_to(a.path): digest_file(file) for file in a.path.rglob("*.*")} for a in (learnt, again)]
+    digests = [
+        {file.relative_to(a.path): digest_file(file) for file in a.path.rglob("*.*")}
+        for a in (learnt, again)
+    ]
     assert digests[0] == digests[1] and again.metrics == learnt.metrics
     records = sample_records()
     other = parents_of(tmp_path, [records[100:], records[:100]])
@@ -125,14 +150,29 @@ def test_scores_are_the_same_for_other_parts_workers_and_order(parents, learnt: 
         assert divided[name][30:] + divided[name][:30] == found[name]
 
 
-def test_copies_of_a_training_text_are_scored_by_the_model_that_has_not_read_it(tmp_path: Path) -> None:
-    # Without folds the copies of a positive, among the negatives or not, would have the score of what was learnt by heart.
+def test_copies_of_a_training_text_are_scored_by_the_model_that_has_not_read_it(
+    tmp_path: Path,
+) -> None:
+    # Without folds the copies of a positive, among the negatives or not, would have the score of
+    # what was learnt by heart.
     records = sample_records()
-    copies = [{**records[i], "id": f"copy{i}", "text": f"  {records[i]['text'].upper()}\n!!", "kind": "copy"} for i in (0, 1, 60)]
+    copies = [
+        {
+            **records[i],
+            "id": f"copy{i}",
+            "text": f"  {records[i]['text'].upper()}\n!!",
+            "kind": "copy",
+        }
+        for i in (0, 1, 60)
+    ]
     ingested = parents_of(tmp_path, [records + copies])
     config = {
         "classifiers": {
-            "prose": {"positives": PROSE, "negatives": "metadata->>'kind' in ('html', 'changelog')", "prefix_bytes": 100_000}
+            "prose": {
+                "positives": PROSE,
+                "negatives": "metadata->>'kind' in ('html', 'changelog')",
+                "prefix_bytes": 100_000,
+            }
         }
     }
     found = columns_of(score(ingested, tmp_path / "out", **config))["prose"]
@@ -143,7 +183,9 @@ def test_a_text_in_both_classes_teaches_nothing(tmp_path: Path) -> None:
     records = sample_records()
     copies = [{**record, "id": f"copy{i}", "kind": "html"} for i, record in enumerate(records[:20])]
     ingested = parents_of(tmp_path, [records, copies])
-    config = {"classifiers": {"prose": {"positives": PROSE, "negatives": "metadata->>'kind' = 'html'"}}}
+    config = {
+        "classifiers": {"prose": {"positives": PROSE, "negatives": "metadata->>'kind' = 'html'"}}
+    }
     training = score(ingested, tmp_path / "out", **config).metrics["scores"]["prose"]["training"]
     assert (training["in_both"], training["positives"], training["negatives"]) == (20, 30, 40)
 
@@ -154,20 +196,39 @@ def test_texts_come_from_files_too(parents, tmp_path: Path) -> None:
         "good": [{"body": r["text"]} for r in records if r["kind"] == "prose"],
         "bad": [{"body": r["text"]} for r in records if r["kind"] == "html"],
     }
-    paths = {name: str(write_jsonl(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()}
+    paths = {
+        name: str(write_jsonl(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()
+    }
     config = {
-        "classifiers": {"good": {"positive_files": [paths["good"]], "negative_files": [paths["bad"]], "text_column": "body"}},
+        "classifiers": {
+            "good": {
+                "positive_files": [paths["good"]],
+                "negative_files": [paths["bad"]],
+                "text_column": "body",
+            }
+        },
         "perplexities": {
-            "likely": {"reference_files": [paths["good"]], "text_column": "body", "per_language": False, "order": 2},
+            "likely": {
+                "reference_files": [paths["good"]],
+                "text_column": "body",
+                "per_language": False,
+                "order": 2,
+            },
         },
     }
     artifact = score(parents, tmp_path / "out", **config)
     found = columns_of(artifact)
     assert artifact.metrics["scores"]["good"]["training"]["positives"] == 50
     assert np.median(found["good"][:50]) > 0.8 > 0.2 > np.median(found["good"][50:90])
-    assert None not in found["likely"] and np.median(found["likely"][:50]) < np.median(found["likely"][50:])
+    assert None not in found["likely"] and np.median(found["likely"][:50]) < np.median(
+        found["likely"][50:]
+    )
     made = build(ScoresConfig, config)
-    assert set(made.input_files()) == {"good/positive_files/0", "good/negative_files/0", "likely/reference_files/0"}
+    assert set(made.input_files()) == {
+        "good/positive_files/0",
+        "good/negative_files/0",
+        "likely/reference_files/0",
+    }
     assert str(tmp_path) not in canonical_json(key_config(made))
 
 
@@ -180,31 +241,66 @@ def test_a_text_without_words_has_no_score(tmp_path: Path) -> None:
 def test_a_given_fasttext_model_is_applied_as_it_is(parents, tmp_path: Path) -> None:
     records = sample_records()
     config = ClassifierConfig(model_path=tmp_path / "m.bin", label="__label__hq")
-    lines = [f"__label__{'hq' if r['kind'] == 'prose' else 'cc'} {text_line(r['text'], config)}" for r in records]
+    lines = [
+        f"__label__{'hq' if r['kind'] == 'prose' else 'cc'} {text_line(r['text'], config)}"
+        for r in records
+    ]
     (tmp_path / "train.txt").write_text("\n".join(lines), "utf-8")
-    # All words are in the file of vectors: fastText leaves most of its first weights to chance otherwise.
+    # All words are in the file of vectors: fastText leaves most of its first weights to chance
+    # otherwise.
     words = sorted({word for line in lines for word in line.split()[1:]})
-    rows = [f"{word} " + " ".join(["0.1" if (i + j) % 3 else "-0.1" for j in range(8)]) for i, word in enumerate(words)]
+    rows = [
+        f"{word} " + " ".join(["0.1" if (i + j) % 3 else "-0.1" for j in range(8)])
+        for i, word in enumerate(words)
+    ]
     (tmp_path / "vectors.vec").write_text(f"{len(words)} 8\n" + "\n".join(rows) + "\n", "utf-8")
     model = fasttext.train_supervised(
-        str(tmp_path / "train.txt"), dim=8, epoch=5, thread=1, verbose=0, pretrainedVectors=str(tmp_path / "vectors.vec")
+        str(tmp_path / "train.txt"),
+        dim=8,
+        epoch=5,
+        thread=1,
+        verbose=0,
+        pretrainedVectors=str(tmp_path / "vectors.vec"),
     )
     model.save_model(str(tmp_path / "m.bin"))
-    artifact = score(parents, tmp_path / "out", classifiers={"hq": {"model_path": str(tmp_path / "m.bin")}})
-    labels, probabilities = model.f.multilinePredict([text_line(r["text"], config) + "\n" for r in records], 2, 0.0, "strict")
-    expected = [dict(zip(a, b, strict=True))["__label__hq"] for a, b in zip(labels, probabilities, strict=True)]
+    artifact = score(
+        parents, tmp_path / "out", classifiers={"hq": {"model_path": str(tmp_path / "m.bin")}}
+    )
+    labels, probabilities = model.f.multilinePredict(
+        [text_line(r["text"], config) + "\n" for r in records], 2, 0.0, "strict"
+    )
+    expected = [
+        dict(zip(a, b, strict=True))["__label__hq"]
+        for a, b in zip(labels, probabilities, strict=True)
+    ]
     assert columns_of(artifact)["hq"] == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(ConfigError, match=r"label \(__label__edu\) is not a label of m.bin; it has __label__cc, __label__hq"):
-        score(parents, tmp_path / "o2", classifiers={"hq": {"model_path": str(tmp_path / "m.bin"), "label": "__label__edu"}})
+    with pytest.raises(
+        ConfigError,
+        match=r"label \(__label__edu\) is not a label of m.bin; it has __label__cc, __label__hq",
+    ):
+        score(
+            parents,
+            tmp_path / "o2",
+            classifiers={"hq": {"model_path": str(tmp_path / "m.bin"), "label": "__label__edu"}},
+        )
     (tmp_path / "torn.bin").write_bytes(b"no model")
     with pytest.raises(ConfigError, match="not a fastText model"):
-        score(parents, tmp_path / "o3", classifiers={"hq": {"model_path": str(tmp_path / "torn.bin")}})
+        score(
+            parents, tmp_path / "o3", classifiers={"hq": {"model_path": str(tmp_path / "torn.bin")}}
+        )
 
 
 def test_a_line_for_fasttext_hides_no_label_and_no_end() -> None:
     config = ClassifierConfig(model_path=Path("x"))
     assert text_line(" a\n\nb\tc ", config) == "a b c"
-    assert text_line("__label__hq x </s> y", config).split() == ["__label", "__hq", "x", "<", "/s>", "y"]
+    assert text_line("__label__hq x </s> y", config).split() == [
+        "__label",
+        "__hq",
+        "x",
+        "<",
+        "/s>",
+        "y",
+    ]
     assert text_line("héé", ClassifierConfig(model_path=Path("x"), prefix_bytes=4)) == "hé"
 
 
@@ -229,7 +325,14 @@ def test_training_follows_adagrad_on_the_log_loss(tmp_path: Path) -> None:
     features = []
     for text in texts:
         words = text.split()
-        features.append([tuple(words[i:j]) for i in range(len(words)) for j in (i + 1, i + 2) if j <= len(words)])
+        features.append(
+            [
+                tuple(words[i:j])
+                for i in range(len(words))
+                for j in (i + 1, i + 2)
+                if j <= len(words)
+            ]
+        )
     for _ in range(3):
         for grams, told in zip(features, positive, strict=True):
             error = 1 / (1 + math.exp(-margin(grams))) - told
@@ -240,7 +343,9 @@ def test_training_follows_adagrad_on_the_log_loss(tmp_path: Path) -> None:
                 squares[gram] = squares.get(gram, 0.0) + gradient**2
                 weights[gram] = weights.get(gram, 0.0) - 0.5 * gradient / math.sqrt(squares[gram])
     expected = [1 / (1 + math.exp(-margin(grams))) for grams in features]
-    assert classify(rows, np.arange(30), tmp_path / "model") == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert classify(rows, np.arange(30), tmp_path / "model") == pytest.approx(
+        expected, rel=1e-3, abs=1e-5
+    )
 
 
 def test_perplexity_is_ten_to_the_mean_cost_of_a_unit_and_the_end() -> None:
@@ -252,7 +357,11 @@ def test_perplexity_is_ten_to_the_mean_cost_of_a_unit_and_the_end() -> None:
     ("config", "error", "message"),
     [
         ({"classifiers": {"a": {}}}, ConfigError, "needs positives"),
-        ({"classifiers": {"a": {"positives": "x", "model_path": "m.bin"}}}, ConfigError, "exclude each other"),
+        (
+            {"classifiers": {"a": {"positives": "x", "model_path": "m.bin"}}},
+            ConfigError,
+            "exclude each other",
+        ),
         ({"classifiers": {"kept": {"positives": "true"}}}, ConfigError, "score name .kept."),
         ({"classifiers": {"A-b": {"positives": "true"}}}, ConfigError, "score name .A-b."),
         (
@@ -260,16 +369,34 @@ def test_perplexity_is_ten_to_the_mean_cost_of_a_unit_and_the_end() -> None:
             ConfigError,
             "scores.classifiers.a.positives.*did you mean source",
         ),
-        ({"classifiers": {"a": {"positives": "source = 'nowhere'"}}}, StageFailure, "0 different positive texts and needs 10"),
+        (
+            {"classifiers": {"a": {"positives": "source = 'nowhere'"}}},
+            StageFailure,
+            "0 different positive texts and needs 10",
+        ),
         ({"classifiers": {"a": {"model_path": "/nowhere.bin"}}}, ConfigError, "is not a file"),
         ({"perplexities": {"a": {}}}, ConfigError, "needs reference"),
-        ({"perplexities": {"a": {"reference": PROSE, "min_reference_bytes": 10**9}}}, StageFailure, "finds no language"),
-        ({"perplexities": {"a": {"reference_files": ["x.jsonl"]}}}, ConfigError, "reference_language"),
+        (
+            {"perplexities": {"a": {"reference": PROSE, "min_reference_bytes": 10**9}}},
+            StageFailure,
+            "finds no language",
+        ),
+        (
+            {"perplexities": {"a": {"reference_files": ["x.jsonl"]}}},
+            ConfigError,
+            "reference_language",
+        ),
         ({"perplexities": {"a": {"reference": PROSE, "folds": 1}}}, ConfigError, "folds .1."),
-        ({"perplexities": {"a": {"kenlm_models": {"en": "x"}, "reference": PROSE}}}, ConfigError, "exclude each other"),
+        (
+            {"perplexities": {"a": {"kenlm_models": {"en": "x"}, "reference": PROSE}}},
+            ConfigError,
+            "exclude each other",
+        ),
     ],
 )
-def test_what_cannot_be_learnt_is_said_in_one_line(parents, tmp_path: Path, config, error, message: str) -> None:
+def test_what_cannot_be_learnt_is_said_in_one_line(
+    parents, tmp_path: Path, config, error, message: str
+) -> None:
     with pytest.raises(error, match=message) as refused:
         made = build(ScoresConfig, config)
         made.input_files()
@@ -287,9 +414,21 @@ def test_the_default_for_perplexity_has_models_of_order_three() -> None:
 
 
 def test_registers_of_equal_metadata_are_looked_up_once_and_given_to_all() -> None:
-    metadata = ['{"kind":"mail"}', None, "{}", '{"kind":1}', '{"kind":"mail"}', '{"kind":null,"x":"kind"}', ""]
-    documents = pa.table({"metadata": metadata, "source": ["s"] * 7, "text": pa.array(["é"] * 7, pa.large_string())})
+    metadata = [
+        '{"kind":"mail"}',
+        None,
+        "{}",
+        '{"kind":1}',
+        '{"kind":"mail"}',
+        '{"kind":null,"x":"kind"}',
+        "",
+    ]
+    documents = pa.table(
+        {"metadata": metadata, "source": ["s"] * 7, "text": pa.array(["é"] * 7, pa.large_string())}
+    )
     table = label_table(documents, pa.chunked_array([["en"] * 7]), "kind")
     assert table["register"].to_pylist() == ["mail", NONE, NONE, NONE, "mail", NONE, NONE]
-    assert label_table(documents, pa.chunked_array([["en"] * 7]), None)["register"].unique().to_pylist() == [NONE]
+    assert label_table(documents, pa.chunked_array([["en"] * 7]), None)[
+        "register"
+    ].unique().to_pylist() == [NONE]
     assert table["bytes"].to_pylist() == [2] * 7

@@ -26,7 +26,11 @@ def sound_table() -> bytes:
     """What sentencepiece writes for NFKC."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b ab ba"] * 9), model_writer=model, vocab_size=8, normalization_rule_name="nfkc", minloglevel=2
+        sentence_iterator=iter(["a b ab ba"] * 9),
+        model_writer=model,
+        vocab_size=8,
+        normalization_rule_name="nfkc",
+        minloglevel=2,
     )
     proto: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
     described = proto.ModelProto()
@@ -40,7 +44,9 @@ def normalizer(table: bytes) -> dict[str, Any]:
 
 def tokenizer_json(table: bytes) -> str:
     described = json.loads(Tokenizer(models.BPE({"a": 0, "<|endoftext|>": 1}, [])).to_str())
-    return json.dumps(described | {"normalizer": {"type": "Sequence", "normalizers": [normalizer(table)]}})
+    return json.dumps(
+        described | {"normalizer": {"type": "Sequence", "normalizers": [normalizer(table)]}}
+    )
 
 
 def test_a_table_of_sentencepiece_is_sound() -> None:
@@ -49,7 +55,17 @@ def test_a_table_of_sentencepiece_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [b"", b"\1\0", b"\xff" * 4, b"\4\0\0\0", b"\4\0\0\0\1\2\3\4", b"\0\0\0\0", b"\4\0\0\0\0\4\0\0\xff"], ids=repr
+    "table",
+    [
+        b"",
+        b"\1\0",
+        b"\xff" * 4,
+        b"\4\0\0\0",
+        b"\4\0\0\0\1\2\3\4",
+        b"\0\0\0\0",
+        b"\4\0\0\0\0\4\0\0\xff",
+    ],
+    ids=repr,
 )
 def test_a_damaged_table_is_a_clear_error(tmp_path: Path, table: bytes) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer_json(table), "utf-8")
@@ -65,8 +81,13 @@ def test_a_normalizer_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=40), st.text(max_size=40))
-def test_no_text_panics_over_a_table_that_counts_as_sound(damage: list[tuple[int, int]], text: str) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=40),
+    st.text(max_size=40),
+)
+def test_no_text_panics_over_a_table_that_counts_as_sound(
+    damage: list[tuple[int, int]], text: str
+) -> None:
     table = bytearray(sound_table())
     for place, byte in damage:
         table[place % len(table)] = byte

@@ -43,7 +43,11 @@ texts = st.one_of(st.text(max_size=40), st.lists(st.sampled_from(SIGNS), max_siz
 @pytest.fixture(scope="module", params=["bounded", "gpt2", "gpt4", "llama3", "wordpiece"])
 def both(request: pytest.FixtureRequest) -> tuple[FastEncoder, Tokenizer]:
     rows = sample_texts(60, 800)
-    tokenizer = Tokenizer(train_wordpiece(rows, 1200) if request.param == "wordpiece" else train_bpe(rows, 700, request.param))
+    tokenizer = Tokenizer(
+        train_wordpiece(rows, 1200)
+        if request.param == "wordpiece"
+        else train_bpe(rows, 700, request.param)
+    )
     fast = fast_encoder(tokenizer._model)
     assert fast is not None
     return fast, tokenizer
@@ -51,20 +55,28 @@ def both(request: pytest.FixtureRequest) -> tuple[FastEncoder, Tokenizer]:
 
 @settings(max_examples=300, deadline=None)
 @given(texts)
-def test_any_text_gives_the_ids_of_the_reference(both: tuple[FastEncoder, Tokenizer], text: str) -> None:
+def test_any_text_gives_the_ids_of_the_reference(
+    both: tuple[FastEncoder, Tokenizer], text: str
+) -> None:
     fast, tokenizer = both
     ids = fast.encode_batch([text, text])
-    assert [None if i is None else i.tolist() for i in ids] == [tokenizer.encode_whole([text])[0].tolist()] * 2
+    assert [None if i is None else i.tolist() for i in ids] == [
+        tokenizer.encode_whole([text])[0].tolist()
+    ] * 2
 
 
 def test_the_sample_and_hostile_texts_too(both: tuple[FastEncoder, Tokenizer]) -> None:
     fast, tokenizer = both
     rows = ["", *sample_texts(300, 1500), *HOSTILE, ""]
-    for text, ours, theirs in zip(rows, fast.encode_batch(rows), tokenizer.encode_whole(rows), strict=True):
+    for text, ours, theirs in zip(
+        rows, fast.encode_batch(rows), tokenizer.encode_whole(rows), strict=True
+    ):
         assert ours is not None and np.array_equal(ours, theirs), text[:40]
 
 
-def test_a_full_table_changes_nothing(both: tuple[FastEncoder, Tokenizer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_table_changes_nothing(
+    both: tuple[FastEncoder, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("TABLE_SLOTS", 256), ("MAX_WORD_BYTES", 500), ("MAX_WORD_IDS", 200)):
         monkeypatch.setattr(tasks.tokenizer.fast_bpe, name, value)
     _, tokenizer = both
@@ -77,7 +89,9 @@ def test_a_full_table_changes_nothing(both: tuple[FastEncoder, Tokenizer], monke
         ]
 
 
-def test_a_document_with_an_endless_word_goes_to_the_reference(both: tuple[FastEncoder, Tokenizer]) -> None:
+def test_a_document_with_an_endless_word_goes_to_the_reference(
+    both: tuple[FastEncoder, Tokenizer],
+) -> None:
     fast, tokenizer = both
     rows = ["before", "x" * 3000 + " end", "after"]
     found = fast.encode_batch(rows)
@@ -85,7 +99,9 @@ def test_a_document_with_an_endless_word_goes_to_the_reference(both: tuple[FastE
     assert (found[1] is None) == (fast._limits[0] > 64)
     many = [*rows, *sample_texts(100, 3000)]
     assert sum(map(len, many)) > FAST_FROM_CHARS
-    assert [i.tolist() for i in tokenizer.encode_batch(many)] == [i.tolist() for i in tokenizer.encode_whole(many)]
+    assert [i.tolist() for i in tokenizer.encode_batch(many)] == [
+        i.tolist() for i in tokenizer.encode_whole(many)
+    ]
 
 
 def test_other_tokenizers_have_no_fast_encoder() -> None:
@@ -101,8 +117,12 @@ def test_other_tokenizers_have_no_fast_encoder() -> None:
 def test_an_encoder_that_differs_is_given_up_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Tokenizer(train_bpe(sample_texts(20, 500), 400))
     rows = sample_texts(200, 1500)
-    monkeypatch.setattr(FastEncoder, "encode_batch", lambda self, texts: [np.zeros(1, np.int32) for _ in texts])
-    with pytest.warns(UserWarning, match="differs from `tokenizers` on this text; going on without it"):
+    monkeypatch.setattr(
+        FastEncoder, "encode_batch", lambda self, texts: [np.zeros(1, np.int32) for _ in texts]
+    )
+    with pytest.warns(
+        UserWarning, match="differs from `tokenizers` on this text; going on without it"
+    ):
         found = tokenizer.encode_batch(rows)
     assert [i.tolist() for i in found] == [i.tolist() for i in tokenizer.encode_whole(rows)]
     with warnings.catch_warnings():
@@ -130,7 +150,9 @@ def test_wordpiece_of_long_han_words_takes_no_longer_than_of_short_ones() -> Non
     took = {}
     for size in (4, 64):
         text = " ".join("".join(han[i : i + size]) for i in range(0, len(han), size))
-        assert np.array_equal(fast.encode_batch([text[:3000]])[0], tokenizer.encode_whole([text[:3000]])[0])
+        assert np.array_equal(
+            fast.encode_batch([text[:3000]])[0], tokenizer.encode_whole([text[:3000]])[0]
+        )
         times = []
         for _ in range(3):
             fast._forget()

@@ -1,4 +1,5 @@
-"""Known cuts are those of the models they are named after, and words between them are encoded as within the whole text."""
+"""Known cuts are those of the models they are named after, and words between them are encoded as
+within the whole text."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @settings(max_examples=150, deadline=None)
 @given(any_text)
-def test_texts_come_back_and_words_give_the_ids_of_the_whole(tokenizer: Tokenizer, text: str) -> None:
+def test_texts_come_back_and_words_give_the_ids_of_the_whole(
+    tokenizer: Tokenizer, text: str
+) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert ids.tolist() == tokenizer._model.encode(text, add_special_tokens=False).ids
@@ -42,15 +45,25 @@ def test_words_are_remembered_wherever_borders_are_known() -> None:
 
 def test_gpt2_in_its_own_spelling_cuts_by_its_expression() -> None:
     spelled = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PATTERNS["gpt2"]), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(PATTERNS["gpt2"]), "isolated"),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
     )
     for text in [*HOSTILE, *sample_texts(50, 600)]:
         assert byte_level("gpt2").pre_tokenize_str(text) == spelled.pre_tokenize_str(text)
 
 
 def test_digits_stay_in_groups_of_three_but_for_gpt2() -> None:
-    words = {name: [w for w, _ in byte_level(name).pre_tokenize_str("12345678")] for name in ("bounded", "gpt2", "gpt4")}
-    assert words == {"bounded": ["123", "456", "78"], "gpt2": ["12345678"], "gpt4": ["123", "456", "78"]}
+    words = {
+        name: [w for w, _ in byte_level(name).pre_tokenize_str("12345678")]
+        for name in ("bounded", "gpt2", "gpt4")
+    }
+    assert words == {
+        "bounded": ["123", "456", "78"],
+        "gpt2": ["12345678"],
+        "gpt4": ["123", "456", "78"],
+    }
 
 
 def test_without_cuts_merges_cross_words() -> None:

@@ -27,12 +27,21 @@ def test_a_sample_reaches_its_size_and_passes_it_by_less_than_a_document(
 ) -> None:
     given_rows = rows([s for s, _ in drawn], [n for _, n in drawn])
     taken = int(given_rows.num_bytes[sample(given_rows, "train", wanted, 0, exponent)].sum())
-    assert min(wanted, given_rows.num_bytes.sum()) <= taken < wanted + 50 or taken == given_rows.num_bytes.sum()
+    assert (
+        min(wanted, given_rows.num_bytes.sum()) <= taken < wanted + 50
+        or taken == given_rows.num_bytes.sum()
+    )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=8), st.integers(1, 30_000), st.floats(0, 1))
-def test_shares_add_up_and_no_stratum_gives_more_than_it_has(available: list[int], wanted: int, exponent: float) -> None:
+@given(
+    st.lists(st.integers(0, 10_000), min_size=1, max_size=8),
+    st.integers(1, 30_000),
+    st.floats(0, 1),
+)
+def test_shares_add_up_and_no_stratum_gives_more_than_it_has(
+    available: list[int], wanted: int, exponent: float
+) -> None:
     quotas = share_out(np.array(available), wanted, exponent)
     assert quotas.sum() == pytest.approx(min(wanted, sum(available)))
     assert np.all(quotas <= np.array(available) + 1e-6)
@@ -52,5 +61,11 @@ def test_the_order_of_documents_changes_nothing(drawn: list[tuple[int, int]], ra
     whole = rows([s for s, _ in drawn], [n for _, n in drawn])
     order = list(range(len(drawn)))
     random.shuffle(order)
-    shuffled = Rows(whole.ids[order], whole.num_bytes[order], whole.split[order], whole.stratum[order], whole.strata)
+    shuffled = Rows(
+        whole.ids[order],
+        whole.num_bytes[order],
+        whole.split[order],
+        whole.stratum[order],
+        whole.strata,
+    )
     assert np.array_equal(sample(whole, "train", 200, 3)[order], sample(shuffled, "train", 200, 3))

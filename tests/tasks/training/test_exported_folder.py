@@ -37,7 +37,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {"qkv_bias": True},
     "qwen3": {"qk_norm": True},
-    "gpt2": {"norm": "layer", "ffn": "gelu", "positions": "learned", "qkv_bias": True, "out_bias": True, "ffn_bias": True},
+    "gpt2": {
+        "norm": "layer",
+        "ffn": "gelu",
+        "positions": "learned",
+        "qkv_bias": True,
+        "out_bias": True,
+        "ffn_bias": True,
+    },
 }
 
 
@@ -55,8 +62,17 @@ def make_folder(folder: Path, tokenizer: Artifact, family: str = "llama") -> Pat
     """What the train stage leaves, with weights that are random and large."""
     vocab_size, eos_id = tokenizer.metrics["vocab_size"], load_tokenizer(tokenizer.path).eos_id
     heads = 4 if family == "gpt2" else 2
-    shape = {"dim": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": heads, "ffn_dim": 64, "max_seq_len": 96}
-    config = ModelConfig(vocab_size=vocab_size, **shape, tied_embeddings=family == "gpt2", **FAMILIES[family])
+    shape = {
+        "dim": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": heads,
+        "ffn_dim": 64,
+        "max_seq_len": 96,
+    }
+    config = ModelConfig(
+        vocab_size=vocab_size, **shape, tied_embeddings=family == "gpt2", **FAMILIES[family]
+    )
     model = Transformer(config)
     init_weights(model, seed=3)
     with torch.no_grad():
@@ -71,7 +87,10 @@ def make_folder(folder: Path, tokenizer: Artifact, family: str = "llama") -> Pat
 def check_parity(folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, padding_side="left")
+    ours, theirs = (
+        load_tokenizer(folder),
+        AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
     model = AutoModelForCausalLM.from_pretrained(folder)
     options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": ours.pad_id}
     texts = [generate_text(folder, folder, prompt, GREEDY, NEW_TOKENS).text for prompt in PROMPTS]
@@ -90,20 +109,33 @@ def check_parity(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_continues_prompts_of_every_family_as_we_do(family: str, documents: Artifact, tmp_path: Path) -> None:
+def test_transformers_continues_prompts_of_every_family_as_we_do(
+    family: str, documents: Artifact, tmp_path: Path
+) -> None:
     check_parity(make_folder(tmp_path / "model", make_tokenizer(documents, tmp_path / "t"), family))
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "sentencepiece_bpe"])
-def test_transformers_continues_prompts_of_every_tokenizer_as_we_do(kind: str, documents: Artifact, tmp_path: Path) -> None:
-    check_parity(make_folder(tmp_path / "model", make_tokenizer(documents, tmp_path / "t", kind=kind)))
+def test_transformers_continues_prompts_of_every_tokenizer_as_we_do(
+    kind: str, documents: Artifact, tmp_path: Path
+) -> None:
+    check_parity(
+        make_folder(tmp_path / "model", make_tokenizer(documents, tmp_path / "t", kind=kind))
+    )
 
 
-def test_a_model_on_an_import_starts_from_end_of_text_whatever_the_import_began_with(documents: Artifact, tmp_path: Path) -> None:
-    """Special tokens named as in SentencePiece files, and a template for a start that training never shows."""
-    own = make_tokenizer(documents, tmp_path / "own", kind="unigram", special_tokens=("<s>", "a b:c"))
+def test_a_model_on_an_import_starts_from_end_of_text_whatever_the_import_began_with(
+    documents: Artifact, tmp_path: Path
+) -> None:
+    """Special tokens named as in SentencePiece files, and a template for a start that training
+    never shows."""
+    own = make_tokenizer(
+        documents, tmp_path / "own", kind="unigram", special_tokens=("<s>", "a b:c")
+    )
     theirs = load_tokenizer(own.path)._model
-    theirs.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", theirs.token_to_id("<s>"))])
+    theirs.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", theirs.token_to_id("<s>"))]
+    )
     (tmp_path / "published").mkdir()
     theirs.save(str(tmp_path / "published/tokenizer.json"))
     given = {"kind": "import", "path": tmp_path / "published", "eos_token": "a b:c"}
@@ -127,12 +159,17 @@ def test_a_published_folder_begins_a_prompt_as_its_own_template_does(
         model = load_tokenizer(folder)._model
         specials = [(name, model.token_to_id(name)) for name in ("<s>", "</s>")]
         model.post_processor = processors.Sequence(
-            [processors.ByteLevel(), processors.TemplateProcessing(single=template, special_tokens=specials)]
+            [
+                processors.ByteLevel(),
+                processors.TemplateProcessing(single=template, special_tokens=specials),
+            ]
         )
         model.save(str(folder / "tokenizer.json"))
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     ids = [*ours.start_ids, *ours.encode("The end").tolist()]
     assert theirs("The end")["input_ids"][: len(ids)] == ids
     assert len(ours.start_ids) == (0 if template is None else template.split("$")[0].count("<s>"))
-    assert generate_text(folder, folder, "", GREEDY, 3).num_tokens <= 3  # also where nothing begins it
+    assert (
+        generate_text(folder, folder, "", GREEDY, 3).num_tokens <= 3
+    )  # also where nothing begins it
     assert load_model(folder).config.vocab_size == ours.vocab_size

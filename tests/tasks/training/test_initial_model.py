@@ -33,19 +33,30 @@ def going_on_from(folder: Path, lr: float = OPTIM.lr) -> TrainStageConfig:
     return dataclasses.replace(CONFIG, train=train, optim=dataclasses.replace(OPTIM, lr=lr))
 
 
-def test_training_starts_from_the_weights_of_the_folder(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_training_starts_from_the_weights_of_the_folder(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     folder = save(tmp_path / "there")
     (tmp_path / "out").mkdir()
     config = going_on_from(folder, lr=1e-30)  # too small to change a weight
-    train_model(*parents, tmp_path / "out", dataclasses.replace(config, parallel=ParallelConfig(device="cpu", num_threads=1)))
+    train_model(
+        *parents,
+        tmp_path / "out",
+        dataclasses.replace(config, parallel=ParallelConfig(device="cpu", num_threads=1)),
+    )
     before, after = (load_model(f).state_dict() for f in (folder, tmp_path / "out/model"))
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert read_rows(tmp_path / "out/metrics.jsonl")[0]["step"] == 1
 
 
 def test_the_key_holds_the_contents_of_the_folder_and_not_its_place(tmp_path: Path) -> None:
-    here, there, other = (save(tmp_path / name, seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4)))
-    contents = [[file.read_bytes() for file in going_on_from(f).input_files().values()] for f in (here, there, other)]
+    here, there, other = (
+        save(tmp_path / name, seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    contents = [
+        [file.read_bytes() for file in going_on_from(f).input_files().values()]
+        for f in (here, there, other)
+    ]
     assert contents[0] == contents[1] != contents[2]
     assert key_config(going_on_from(here)) == key_config(going_on_from(there))
     assert CONFIG.input_files() == {}
@@ -56,8 +67,14 @@ def test_the_key_holds_the_contents_of_the_folder_and_not_its_place(tmp_path: Pa
     [
         ({"dim": 64}, r"model.dim \(32\) must be 64.*set model.dim=64"),
         ({"qk_norm": True}, r"model.qk_norm \(False\) must be True"),
-        ({"rope_scaling": RopeScaling()}, r"rope_scaling \(null\) must be \{factor:8.0,.*set model.rope_scaling=\{factor:8.0,"),
-        ({"vocab_size": 40}, rf"tokenizer has {VOCAB_SIZE} ids, the model .* 40; set tokenizer=import"),
+        (
+            {"rope_scaling": RopeScaling()},
+            r"rope_scaling \(null\) must be \{factor:8.0,.*set model.rope_scaling=\{factor:8.0,",
+        ),
+        (
+            {"vocab_size": 40},
+            rf"tokenizer has {VOCAB_SIZE} ids, the model .* 40; set tokenizer=import",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_in_one_line(
@@ -69,14 +86,20 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(
         resolve(config, *parents)
 
 
-def test_longer_sequences_and_spare_ids_are_no_misfit(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:
-    config = going_on_from(save(tmp_path / "there", dataclasses.replace(MODEL, max_seq_len=16, vocab_size=64)))
+def test_longer_sequences_and_spare_ids_are_no_misfit(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    config = going_on_from(
+        save(tmp_path / "there", dataclasses.replace(MODEL, max_seq_len=16, vocab_size=64))
+    )
     assert set(config.input_files()) == {"config.json", "model.safetensors"}
     run = resolve(config, *parents)
     assert (run.model.vocab_size, run.model.max_seq_len) == (64, MODEL.max_seq_len)
 
 
-def test_a_tokenizer_whose_ids_mean_other_pieces_is_refused(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_a_tokenizer_whose_ids_mean_other_pieces_is_refused(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     folder = save(tmp_path / "there")
     for place, pieces in ((folder, ["a", "b", "c"]), (parents[0].path, ["a", "c", "b"])):
         vocabulary = {piece: number for number, piece in enumerate(pieces)}

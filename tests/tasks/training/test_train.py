@@ -23,11 +23,19 @@ from tasks.runtime.parts import scratch_dir
 from tasks.runtime.stage import StageFailure, StageInterrupted
 from tasks.training.stage import TrainStageConfig, resolve, run_trainer, train_model
 from tasks.training.training_speed import series, tokens_per_s
-from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN, VOCAB_SIZE, write_bytes_per_token, write_token_shards
+from tests.support.engine.small_runs import (
+    MODEL,
+    OPTIM,
+    TRAIN,
+    VOCAB_SIZE,
+    write_bytes_per_token,
+    write_token_shards,
+)
 
 CONFIG = TrainStageConfig(dataclasses.replace(MODEL, vocab_size=0), OPTIM, TRAIN)
 LONG = dataclasses.replace(
-    CONFIG, train=dataclasses.replace(TRAIN, num_steps=100_000, checkpoint_every=100_000, validate_every=0)
+    CONFIG,
+    train=dataclasses.replace(TRAIN, num_steps=100_000, checkpoint_every=100_000, validate_every=0),
 )
 
 
@@ -38,7 +46,9 @@ def parents(tmp_path: Path) -> tuple[Artifact, Artifact]:
     write_bytes_per_token(tokenizer / "bytes_per_token.npy")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tokenizer / name).write_text("{}", "utf-8")
-    return Artifact(tokenizer, "tokenizer"), Artifact(write_token_shards(tmp_path / "shards"), "shards")
+    return Artifact(tokenizer, "tokenizer"), Artifact(
+        write_token_shards(tmp_path / "shards"), "shards"
+    )
 
 
 def workdir(out_dir: Path) -> Path:
@@ -46,7 +56,9 @@ def workdir(out_dir: Path) -> Path:
     return found
 
 
-def test_stage_leaves_a_model_its_curves_and_facts(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_stage_leaves_a_model_its_curves_and_facts(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     out_dir = tmp_path / "out"
     out_dir.mkdir()
     made = train_model(*parents, out_dir, CONFIG)
@@ -59,12 +71,17 @@ def test_stage_leaves_a_model_its_curves_and_facts(parents: tuple[Artifact, Arti
         "model_config.json",
     ]
     rows = read_rows(out_dir / "metrics.jsonl")
-    assert made.metrics["final_train_loss"] == [row for row in rows if "train_loss" in row][-1]["train_loss"]
+    assert (
+        made.metrics["final_train_loss"]
+        == [row for row in rows if "train_loss" in row][-1]["train_loss"]
+    )
     assert made.metrics["val_bpb"] == rows[-1]["val_bpb"] > 0
     assert [point["step"] for point in made.metrics["curve"]] == list(range(1, TRAIN.num_steps + 1))
     assert made.metrics["num_parameters"] == MODEL.num_parameters()
     assert made.metrics["tokens_per_s"] > 0
-    assert json.loads((out_dir / "model_config.json").read_text("utf-8"))["vocab_size"] == VOCAB_SIZE
+    assert (
+        json.loads((out_dir / "model_config.json").read_text("utf-8"))["vocab_size"] == VOCAB_SIZE
+    )
     json.dumps([made.metrics, made.counters], allow_nan=False)
 
 
@@ -133,37 +150,63 @@ touch ready; while :; do sleep 0.02; done"""
 
 
 @pytest.mark.parametrize(
-    ("stop", "told"), [(Terminated, StageInterrupted), (KeyboardInterrupt, KeyboardInterrupt), (KeyError, KeyError)]
+    ("stop", "told"),
+    [(Terminated, StageInterrupted), (KeyboardInterrupt, KeyboardInterrupt), (KeyError, KeyError)],
 )
 def test_a_stage_stopped_by_a_signal_says_that_training_saved_and_a_defect_stays_one(
-    stop: type[BaseException], told: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: type[BaseException],
+    told: type[BaseException],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", SAVING])
+    monkeypatch.setattr(
+        "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", SAVING]
+    )
 
     def interrupt(work: Path) -> None:
         if (work / "ready").exists():
             raise stop
 
-    run = RunConfig(dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE), OPTIM, TRAIN, ParallelConfig(), tmp_path, tmp_path)
+    run = RunConfig(
+        dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE),
+        OPTIM,
+        TRAIN,
+        ParallelConfig(),
+        tmp_path,
+        tmp_path,
+    )
     with pytest.raises(told):
         run_trainer(run, tmp_path, interrupt)
 
 
 @pytest.mark.parametrize(("grace_s", "outcome"), [(0.2, "died"), (60.0, "preempted")])
 def test_a_trainer_has_the_time_to_save_that_it_is_given(
-    grace_s: float, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    grace_s: float,
+    outcome: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     slow = SAVING.replace("trap '", "trap 'sleep 1; ")
-    monkeypatch.setattr("tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", slow])
+    monkeypatch.setattr(
+        "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", slow]
+    )
 
     def interrupt(work: Path) -> None:
         if (work / "ready").exists():
             raise KeyboardInterrupt
 
     train = dataclasses.replace(TRAIN, grace_s=grace_s)
-    run = RunConfig(dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE), OPTIM, train, ParallelConfig(), tmp_path, tmp_path)
+    run = RunConfig(
+        dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE),
+        OPTIM,
+        train,
+        ParallelConfig(),
+        tmp_path,
+        tmp_path,
+    )
     with pytest.raises(KeyboardInterrupt):
         run_trainer(run, tmp_path, interrupt)
     assert read_status(tmp_path / "status.json")["outcome"] == outcome
@@ -172,7 +215,10 @@ def test_a_trainer_has_the_time_to_save_that_it_is_given(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
 def test_a_trainer_that_dies_without_a_word_is_said_to_have_died_and_of_what(
-    number: signal.Signals, parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals,
+    parents: tuple[Artifact, Artifact],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out_dir = tmp_path / "out"
     out_dir.mkdir()
@@ -185,13 +231,17 @@ def test_a_trainer_that_dies_without_a_word_is_said_to_have_died_and_of_what(
             os.kill(killed[0], number)
 
     monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", kill_trainer)
-    with pytest.raises(StageFailure, match=rf"training failed: the trainer was ended by {number.name} .*run again"):
+    with pytest.raises(
+        StageFailure, match=rf"training failed: the trainer was ended by {number.name} .*run again"
+    ):
         train_model(*parents, out_dir, LONG)
     status = read_status(workdir(out_dir) / "status.json")
     assert status["outcome"] == "died" and number.name in status["cause"]
     assert number != signal.SIGBUS or re.search(r"GB are free in", status["cause"])
     # One that does not even begin is not taken for the one before.
-    monkeypatch.setattr("tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", "exit 3"])
+    monkeypatch.setattr(
+        "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", "exit 3"]
+    )
     with pytest.raises(StageFailure, match="the trainer ended with code 3"):
         train_model(*parents, out_dir, LONG)
 
@@ -217,7 +267,9 @@ def test_of_several_processes_the_first_that_died_is_named(
 
     monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", kill_the_second)
     parallel = ParallelConfig("ddp", 2, device="cpu", num_threads=1)
-    with pytest.raises(StageFailure, match=r"training failed: rank 1 \(process \d+\) was ended by SIGKILL"):
+    with pytest.raises(
+        StageFailure, match=r"training failed: rank 1 \(process \d+\) was ended by SIGKILL"
+    ):
         train_model(*parents, out_dir, dataclasses.replace(LONG, parallel=parallel))
     assert read_status(workdir(out_dir) / "status.json")["outcome"] == "died"
 
@@ -232,11 +284,16 @@ def trainer_of(work: Path) -> int:
     raise AssertionError("nobody holds the lock")
 
 
-def test_a_failing_trainer_fails_the_stage_with_its_last_words(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_a_failing_trainer_fails_the_stage_with_its_last_words(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     out_dir = tmp_path / "out"
     out_dir.mkdir()
     (parents[1].path / "validation-00000.arrow").unlink()
-    with pytest.raises(StageFailure, match=r"training failed: no shards of split 'validation'(?s:.*)whole log: .*trainer.log"):
+    with pytest.raises(
+        StageFailure,
+        match=r"training failed: no shards of split 'validation'(?s:.*)whole log: .*trainer.log",
+    ):
         train_model(*parents, out_dir, CONFIG)
 
 
@@ -249,36 +306,54 @@ def test_damage_is_one_line_that_names_the_way_out_and_a_restart_is_told_as_it_h
     for file in (workdir(out_dir) / "checkpoints").glob("step-*/progress.json"):
         file.unlink()
     capsys.readouterr()
-    with pytest.raises(StageFailure, match=r"training failed: .* none is sound .*train\.restart=true") as failed:
+    with pytest.raises(
+        StageFailure, match=r"training failed: .* none is sound .*train\.restart=true"
+    ) as failed:
         train_model(*parents, out_dir, CONFIG)
     assert len(str(failed.value).splitlines()) == 2, "and where the log is"
     told = [line for line in capsys.readouterr().err.splitlines() if "damaged_checkpoint" in line]
     assert len(told) == 2 and all("progress.json is missing; kept as " in line for line in told)
-    made = train_model(*parents, out_dir, dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, restart=True)))
+    made = train_model(
+        *parents,
+        out_dir,
+        dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, restart=True)),
+    )
     assert made.metrics["events"] == {"damaged_checkpoint": 2, "restarted": 1}
     assert "train: restarted (step 0): " in capsys.readouterr().err
 
 
-def test_a_trainer_outlives_no_killed_parent_and_loses_no_step(parents: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_a_trainer_outlives_no_killed_parent_and_loses_no_step(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     out_dir = tmp_path / "out"
     script = (
-        "import sys; from pathlib import Path; from tests.tasks.training.test_train import LONG; from tasks.training.stage import train_model\n"
-        "from tasks.runtime.artifact import Artifact; root = Path(sys.argv[1]); (root / 'out').mkdir()\n"
-        "train_model(Artifact(root / 'tokenizer', 'tokenizer'), Artifact(root / 'shards', 'shards'), root / 'out', LONG)"
+        "import sys; from pathlib import Path; from tests.tasks.training.test_train import LONG;"
+        " from tasks.training.stage import train_model\nfrom tasks.runtime.artifact import"
+        " Artifact; root = Path(sys.argv[1]); (root / 'out').mkdir()\ntrain_model(Artifact(root /"
+        " 'tokenizer', 'tokenizer'), Artifact(root / 'shards', 'shards'), root / 'out', LONG)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)})
-    while parent.poll() is None and not any(read_rows(p) for p in tmp_path.glob("out.work/run-*/metrics.jsonl")):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    while parent.poll() is None and not any(
+        read_rows(p) for p in tmp_path.glob("out.work/run-*/metrics.jsonl")
+    ):
         time.sleep(0.02)
     parent.kill()
     parent.wait()
     deadline = time.monotonic() + 60
-    while read_status(workdir(out_dir) / "status.json")["outcome"] == "running" and time.monotonic() < deadline:
+    while (
+        read_status(workdir(out_dir) / "status.json")["outcome"] == "running"
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert read_status(workdir(out_dir) / "status.json")["outcome"] == "preempted"
     assert list((workdir(out_dir) / "checkpoints").glob("step-*"))
 
 
-def test_vocabulary_comes_from_the_tokenizer_or_holds_it(parents: tuple[Artifact, Artifact]) -> None:
+def test_vocabulary_comes_from_the_tokenizer_or_holds_it(
+    parents: tuple[Artifact, Artifact],
+) -> None:
     assert resolve(CONFIG, *parents).model.vocab_size == VOCAB_SIZE
     padded = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, vocab_size=64))
     assert resolve(padded, *parents).model.vocab_size == 64
@@ -291,25 +366,42 @@ def test_layout_and_pace_of_logging_are_in_no_key() -> None:
     train = dataclasses.replace(TRAIN, micro_batch_sequences=4, checkpoint_every=1, log_every=9)
     other = dataclasses.replace(CONFIG, train=train, parallel=ParallelConfig("ddp", 2))
     assert key_config(other) == key_config(CONFIG)
-    assert key_config(dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, seed=8))) != key_config(CONFIG)
+    assert key_config(
+        dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, seed=8))
+    ) != key_config(CONFIG)
 
 
 def test_speed_is_the_median_over_logged_stretches() -> None:
-    timing = [{"num_steps": 1, "elapsed_s": 9.0}, {"num_steps": 2, "elapsed_s": 1.0}, {"num_steps": 4, "elapsed_s": 2.0}]
+    timing = [
+        {"num_steps": 1, "elapsed_s": 9.0},
+        {"num_steps": 2, "elapsed_s": 1.0},
+        {"num_steps": 4, "elapsed_s": 2.0},
+    ]
     assert tokens_per_s(timing, 100) == 200.0
 
 
 def test_a_series_of_speed_joins_stretches_and_keeps_the_whole() -> None:
     timing = [
-        {"step": k + 1, "elapsed_s": 1.0 + k % 3, "tokens_per_s": 100.0 * (k + 1), "data_wait_s": 0.5 * (k % 2)}
+        {
+            "step": k + 1,
+            "elapsed_s": 1.0 + k % 3,
+            "tokens_per_s": 100.0 * (k + 1),
+            "data_wait_s": 0.5 * (k % 2),
+        }
         | {"max_memory_bytes": k % 7, "slowest_rank": k % 4, "slowest_pace": 1.0 + (k == 4)}
         for k in range(10)
     ]
     tokens = sum(row["tokens_per_s"] * row["elapsed_s"] for row in timing)
     found = series(timing, 4)
     assert [row["step"] for row in found] == [3, 6, 9, 10]
-    times = [sum(row["elapsed_s"] for row in timing[begin : begin + 3]) for begin in range(0, 10, 3)]
-    assert sum(row["tokens_per_s"] * time for row, time in zip(found, times, strict=True)) == pytest.approx(tokens)
+    times = [
+        sum(row["elapsed_s"] for row in timing[begin : begin + 3]) for begin in range(0, 10, 3)
+    ]
+    assert sum(
+        row["tokens_per_s"] * time for row, time in zip(found, times, strict=True)
+    ) == pytest.approx(tokens)
     assert [row["max_memory_bytes"] for row in found] == [2, 5, 6, 2]
     assert (found[1]["slowest_rank"], found[1]["slowest_pace"]) == (0, 2.0)
-    assert [row["tokens_per_s"] for row in series(timing)] == [row["tokens_per_s"] for row in timing]
+    assert [row["tokens_per_s"] for row in series(timing)] == [
+        row["tokens_per_s"] for row in timing
+    ]

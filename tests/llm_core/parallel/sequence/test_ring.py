@@ -1,4 +1,5 @@
-"""Parts of attention make the whole, and processes around a ring the answer of one, with keys of one slice each."""
+"""Parts of attention make the whole, and processes around a ring the answer of one, with keys of
+one slice each."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ class ThreadRing(Ring):
         return lambda: self.queues[self.rank].get(timeout=20)
 
 
-def inputs_of(seed: int, batch: int, heads: tuple[int, int], tokens: int, dtype: torch.dtype = torch.float64) -> Inputs:
+def inputs_of(
+    seed: int, batch: int, heads: tuple[int, int], tokens: int, dtype: torch.dtype = torch.float64
+) -> Inputs:
     """q, k, v and the gradient of what they give."""
     generator = torch.Generator().manual_seed(seed)
     shapes = (
@@ -58,7 +61,9 @@ def inputs_of(seed: int, batch: int, heads: tuple[int, int], tokens: int, dtype:
         (batch, heads[1], tokens, 8),
         (batch, heads[0], tokens, 8),
     )
-    q, k, v, grad = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+    q, k, v, grad = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
+    )
     return q, k, v, grad
 
 
@@ -74,8 +79,11 @@ def whole(inputs: Inputs, mask: AttentionMask) -> list[Tensor]:
     return [mixed.detach(), *torch.autograd.grad(mixed, leaves, inputs[3])]
 
 
-def around(inputs: Inputs, mask: AttentionMask, size: int, balanced: bool, autocast: bool = False) -> tuple[list[Tensor], Any]:
-    """As `whole`, by threads that hold a slice each; and what each thread sent, and the largest tensor it made."""
+def around(
+    inputs: Inputs, mask: AttentionMask, size: int, balanced: bool, autocast: bool = False
+) -> tuple[list[Tensor], Any]:
+    """As `whole`, by threads that hold a slice each; and what each thread sent, and the largest
+    tensor it made."""
     tokens = inputs[0].shape[2]
     queues: list[queue.Queue[Tensor]] = [queue.Queue() for _ in range(size)]
     found = [torch.zeros_like(x) for x in (inputs[0], *inputs[:3])]
@@ -103,7 +111,13 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(PATTERNS, st.booleans(), HEADS, st.lists(st.integers(1, 11), unique=True, max_size=3), st.sampled_from([1, 60, 1 << 24]))
+@given(
+    PATTERNS,
+    st.booleans(),
+    HEADS,
+    st.lists(st.integers(1, 11), unique=True, max_size=3),
+    st.sampled_from([1, 60, 1 << 24]),
+)
 def test_parts_over_any_split_of_the_keys_merge_to_the_whole(
     pattern: Pattern, has_documents: bool, heads: tuple[int, int], cuts: list[int], max_scores: int
 ) -> None:
@@ -119,10 +133,16 @@ def test_parts_over_any_split_of_the_keys_merge_to_the_whole(
         # The last first: no key of it is seen by early queries.
         for run in reversed(runs):
             place = slice(run.start, run.stop)
-            merge(mixed, lse, *PLAIN.attend(q, k[:, :, place], v[:, :, place], PartMask(mask, range(12), run)))
+            merge(
+                mixed,
+                lse,
+                *PLAIN.attend(q, k[:, :, place], v[:, :, place], PartMask(mask, range(12), run)),
+            )
         for run in runs:
             place = slice(run.start, run.stop)
-            parts = PLAIN.gradients(grad, q, k[:, :, place], v[:, :, place], mixed, lse, PartMask(mask, range(12), run))
+            parts = PLAIN.gradients(
+                grad, q, k[:, :, place], v[:, :, place], mixed, lse, PartMask(mask, range(12), run)
+            )
             dq += parts[0]
             dk[:, :, place], dv[:, :, place] = parts[1:]
     assert_same([mixed, dq, dk, dv], whole(inputs, mask))
@@ -139,12 +159,20 @@ def test_processes_around_a_ring_give_the_answer_of_one(
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_a_process_never_has_keys_of_more_than_a_slice_in_one_tensor(balanced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_never_has_keys_of_more_than_a_slice_in_one_tensor(
+    balanced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(partial, "MAX_SCORES", 1)
-    size, tokens, slice_of = 4, 32, torch.Size((2, 1, 2, 8, 8))  # keys and values, rows, heads, tokens, width
+    size, tokens, slice_of = (
+        4,
+        32,
+        torch.Size((2, 1, 2, 8, 8)),
+    )  # keys and values, rows, heads, tokens, width
     _, threads = around(inputs_of(0, 1, (2, 2), tokens), AttentionMask(), size, balanced)
     for sent, largest in threads:
-        assert sent == [slice_of] * (size - 1 + size - 1 + size)  # in forward; in backward, with gradients and their way home
+        assert sent == [slice_of] * (
+            size - 1 + size - 1 + size
+        )  # in forward; in backward, with gradients and their way home
         assert largest == slice_of.numel()
 
 
@@ -153,7 +181,13 @@ def test_sixteen_bits_lose_no_more_around_a_ring_than_on_one_process(autocast: b
     exact = inputs_of(1, 2, (4, 2), 24)
     mask = AttentionMask(documents_BK=packed(1, 2, 24))
     rounded = inputs_of(1, 2, (4, 2), 24, torch.bfloat16)
-    found, _ = around(inputs_of(1, 2, (4, 2), 24, torch.float32) if autocast else rounded, mask, 3, False, autocast)
+    found, _ = around(
+        inputs_of(1, 2, (4, 2), 24, torch.float32) if autocast else rounded,
+        mask,
+        3,
+        False,
+        autocast,
+    )
     expected, alone = whole(exact, mask), whole(rounded, mask)
     for one, other, right in zip(found, alone, expected, strict=True):
         assert (one - right).norm() < 1.2 * (other - right).norm() < 0.02 * right.norm()
@@ -190,13 +224,17 @@ def test_balanced_slices_give_all_processes_the_same_work_at_each_turn(size: int
         assert {len(areas) for areas in work} == {2 if turn else 3}
 
 
-def test_the_flash_kernel_of_this_torch_takes_the_arguments_and_gives_the_shapes_of_the_plain_one() -> None:
+def test_the_flash_kernel_of_this_torch_takes_the_arguments_and_gives_the_shapes_of_the_plain_one() -> (  # noqa: E501
+    None
+):
     q, k = (torch.empty(2, heads, 16, 8, dtype=torch.bfloat16, device="meta") for heads in (4, 2))
     part = PartMask(AttentionMask(), range(16, 32), range(16, 32))
     shapes = []
     for kernel in (FLASH, PLAIN):
         mixed, lse = kernel.attend(q, k, k, part)
-        shapes.append([x.shape for x in (mixed, lse, *kernel.gradients(q, q, k, k, mixed, lse, part))])
+        shapes.append(
+            [x.shape for x in (mixed, lse, *kernel.gradients(q, q, k, k, mixed, lse, part))]
+        )
     assert shapes[0] == shapes[1]
 
 

@@ -1,4 +1,5 @@
-"""The part of KenLM's Python module that is used here, for ARPA files of orders 1 and 2, by definition."""
+"""The part of KenLM's Python module that is used here, for ARPA files of orders 1 and 2, by
+definition."""
 
 from __future__ import annotations
 
@@ -23,5 +24,7 @@ class Model:
         known = [word if (word,) in self.log10_probs else "<unk>" for word in words]
         total = 0.0 if bos else self.log10_probs[known[0],]
         for pair in pairwise(known):
-            total += self.log10_probs.get(pair, self.back_offs[pair[:1]] + self.log10_probs[pair[1:]])
+            total += self.log10_probs.get(
+                pair, self.back_offs[pair[:1]] + self.log10_probs[pair[1:]]
+            )
         return total

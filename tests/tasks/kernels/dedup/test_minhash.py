@@ -1,4 +1,5 @@
-"""Signatures are datasketch's, shingles are what the definition says, and bands meet as often as theory has it."""
+"""Signatures are datasketch's, shingles are what the definition says, and bands meet as often as
+theory has it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from hypothesis import strategies as st
 from tasks.corpus.documentset import text_buffers
 from tasks.kernels.dedup.banding import band_table, candidate_pairs, collision_probability
 from tasks.kernels.dedup.minhash import EMPTY, count_equal, make_permutations, update_signature
-from tasks.kernels.dedup.shingles import document_shingles, make_scratch, shingle_sets, sign_documents, unit_hashes
+from tasks.kernels.dedup.shingles import (
+    document_shingles,
+    make_scratch,
+    shingle_sets,
+    sign_documents,
+    unit_hashes,
+)
 from tasks.kernels.text.chars import SPACE, char_classes, document_units, fold_table
 from tasks.kernels.text.pieces import find_pieces
 from tasks.kernels.text.windows import find_anchors, find_windows
@@ -44,9 +51,12 @@ def units_by_definition(text: str | bytes) -> list[int]:
 
 
 def units_and_signs_by_definition(text: str) -> list[int]:
-    """The units of what stands between blanks, one after another; where there is none, what stands there itself."""
+    """The units of what stands between blanks, one after another; where there is none, what stands
+    there itself."""
     units = []
-    for piece in "".join(" " if TABLES[0][ord(char)] == SPACE else char for char in text).split(" "):
+    for piece in "".join(" " if TABLES[0][ord(char)] == SPACE else char for char in text).split(
+        " "
+    ):
         found = units_by_definition(piece)
         if piece and not found:
             h = 0xCBF29CE484222325
@@ -92,7 +102,9 @@ def shingles_of(buf: np.ndarray, n: int) -> list[int]:
     return out[: document_shingles(buf, 0, buf.size, n, *TABLES, out)].tolist()
 
 
-texts = st.text(st.sampled_from("aZ \u3000é'’_9ßİ,.\n漢字กำ\u0301\u200d!😀"), max_size=40) | st.text(max_size=40)
+texts = st.text(
+    st.sampled_from("aZ \u3000é'’_9ßİ,.\n漢字กำ\u0301\u200d!😀"), max_size=40
+) | st.text(max_size=40)
 
 
 @settings(deadline=None, max_examples=100)
@@ -104,7 +116,9 @@ def test_fast_walk_gives_the_units_of_the_general_walk(text: str) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(BYTES)
-def test_fast_walk_gives_the_units_of_the_general_walk_on_bytes_that_are_no_text(data: bytes) -> None:
+def test_fast_walk_gives_the_units_of_the_general_walk_on_bytes_that_are_no_text(
+    data: bytes,
+) -> None:
     buf, out = np.frombuffer(data, np.uint8), np.zeros(len(data) + 1, np.uint64)
     assert out[: unit_hashes(buf, 0, buf.size, *TABLES, out)].tolist() == units_by_definition(data)
 
@@ -112,7 +126,9 @@ def test_fast_walk_gives_the_units_of_the_general_walk_on_bytes_that_are_no_text
 def test_fast_walk_gives_the_units_of_the_general_walk_on_real_text() -> None:
     for text in sample_texts():
         buf, out = encode(text), np.zeros(len(text.encode()) + 1, np.uint64)
-        assert out[: unit_hashes(buf, 0, buf.size, *TABLES, out)].tolist() == units_by_definition(text)
+        assert out[: unit_hashes(buf, 0, buf.size, *TABLES, out)].tolist() == units_by_definition(
+            text
+        )
 
 
 @settings(deadline=None, max_examples=100)
@@ -147,10 +163,18 @@ def test_shingles_fold_case_and_ignore_signs_at_words_but_neither_order_nor_sign
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(0, MASK), max_size=50), st.sampled_from([2, 16, 112, 128]), st.integers(0, 9))
-def test_signatures_are_bit_for_bit_those_of_datasketch(shingles: list[int], num_perms: int, seed: int) -> None:
+@given(
+    st.lists(st.integers(0, MASK), max_size=50),
+    st.sampled_from([2, 16, 112, 128]),
+    st.integers(0, 9),
+)
+def test_signatures_are_bit_for_bit_those_of_datasketch(
+    shingles: list[int], num_perms: int, seed: int
+) -> None:
     hashes = np.array(shingles, np.uint64)
-    np.testing.assert_array_equal(signature_of(hashes, num_perms, seed), datasketch_signature(hashes, num_perms, seed))
+    np.testing.assert_array_equal(
+        signature_of(hashes, num_perms, seed), datasketch_signature(hashes, num_perms, seed)
+    )
 
 
 def test_signed_documents_match_datasketch_on_real_text() -> None:
@@ -158,11 +182,15 @@ def test_signed_documents_match_datasketch_on_real_text() -> None:
     buf, begins = text_buffers(pa.array(documents, pa.large_string()))
     rows = np.arange(0, len(documents), 2)
     signatures = np.full((rows.size, 112), EMPTY, np.uint32)
-    counts = sign_documents(buf, begins, rows, 5, TABLES, make_permutations(112, 1), make_scratch(begins), signatures)
+    counts = sign_documents(
+        buf, begins, rows, 5, TABLES, make_permutations(112, 1), make_scratch(begins), signatures
+    )
     for row, count, signature in zip(rows, counts, signatures, strict=True):
         shingles = shingles_by_definition(documents[row], 5)
         assert len(shingles) == count
-        np.testing.assert_array_equal(signature, datasketch_signature(np.array(shingles, np.uint64)))
+        np.testing.assert_array_equal(
+            signature, datasketch_signature(np.array(shingles, np.uint64))
+        )
 
 
 def pairs_of_sets(similarity: float, num_pairs: int, seed: int) -> list[np.ndarray]:
@@ -172,9 +200,9 @@ def pairs_of_sets(similarity: float, num_pairs: int, seed: int) -> list[np.ndarr
     both = round(similarity * union)
     sets = []
     for _ in range(num_pairs):
-        hashes = random.integers(0, 1 << 63, union, dtype=np.uint64) * np.uint64(2) + random.integers(
-            0, 2, union, dtype=np.uint64
-        )
+        hashes = random.integers(0, 1 << 63, union, dtype=np.uint64) * np.uint64(
+            2
+        ) + random.integers(0, 2, union, dtype=np.uint64)
         middle = both + (union - both) // 2
         sets += [hashes[:middle], np.concatenate([hashes[:both], hashes[middle:]])]
     return sets
@@ -226,7 +254,10 @@ def test_any_bytes_have_shingles_pieces_and_windows_within_themselves(
 
     def pieces(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
         owners, starts, stops, reaches = find_pieces(buf, begins, middle, by_line, size, *TABLES)
-        assert all(begins[1] <= a < b <= c <= begins[2] for a, b, c in zip(starts, stops, reaches, strict=True))
+        assert all(
+            begins[1] <= a < b <= c <= begins[2]
+            for a, b, c in zip(starts, stops, reaches, strict=True)
+        )
         return owners, starts - begins[1], stops - begins[1], reaches - begins[1]
 
     def windows(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:

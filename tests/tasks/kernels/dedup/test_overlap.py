@@ -39,13 +39,17 @@ def test_similarity_is_exact_wherever_it_matters(sets: list[set[int]], at_least:
 
 @settings(deadline=None)
 @given(small_sets, st.sampled_from([0.4, 0.6, 1.0]), st.data())
-def test_only_sets_verified_against_a_survivor_go(sets: list[set[int]], threshold: float, data: st.DataObject) -> None:
+def test_only_sets_verified_against_a_survivor_go(
+    sets: list[set[int]], threshold: float, data: st.DataObject
+) -> None:
     a, b = all_pairs(len(sets))
     seen = np.array(data.draw(st.lists(st.booleans(), min_size=a.size, max_size=a.size)), bool)
     a, b = a[seen], b[seen]
     shingles, begins = laid_out(sets)
     jaccard = jaccard_of_pairs(shingles, begins, a, b, threshold)
-    survivor, measured = choose_survivors(shingles, begins, a, b, jaccard, threshold, np.arange(len(sets)))
+    survivor, measured = choose_survivors(
+        shingles, begins, a, b, jaccard, threshold, np.arange(len(sets))
+    )
     for member, head in enumerate(survivor):
         assert survivor[head] == head <= member
         if head != member:
@@ -59,7 +63,9 @@ def test_a_chain_whose_ends_differ_keeps_both_ends() -> None:
     sets = [set(range(10)), set(range(1, 11)), set(range(2, 12))]  # neighbours 9/11, ends 8/12
     a, b = np.array([0, 1]), np.array([1, 2])
     shingles, begins = laid_out(sets)
-    survivor, _ = choose_survivors(shingles, begins, a, b, jaccard_of_pairs(shingles, begins, a, b, 0.5), 0.8, np.arange(3))
+    survivor, _ = choose_survivors(
+        shingles, begins, a, b, jaccard_of_pairs(shingles, begins, a, b, 0.5), 0.8, np.arange(3)
+    )
     assert survivor.tolist() == [0, 0, 2]
 
 
@@ -77,7 +83,9 @@ def test_a_member_is_compared_with_the_survivor_of_its_neighbour() -> None:
 @settings(deadline=None)
 @given(st.integers(1, 30), st.data())
 def test_components_carry_their_smallest_node(count: int, data: st.DataObject) -> None:
-    edges = data.draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=40))
+    edges = data.draw(
+        st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=40)
+    )
     labels = list(range(count))
     for _ in range(count):  # the plainest way: spread the smaller label until nothing changes
         for x, y in edges:
@@ -104,8 +112,14 @@ def test_a_large_bucket_gives_the_pairs_of_its_first_documents_and_one_star() ->
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(*[st.integers(0, 2)] * 4), min_size=1, max_size=30), st.integers(0, 30), st.integers(2, 5))
-def test_later_documents_change_no_pair_of_earlier_ones(rows: list[tuple[int, ...]], num_earlier: int, full: int) -> None:
+@given(
+    st.lists(st.tuples(*[st.integers(0, 2)] * 4), min_size=1, max_size=30),
+    st.integers(0, 30),
+    st.integers(2, 5),
+)
+def test_later_documents_change_no_pair_of_earlier_ones(
+    rows: list[tuple[int, ...]], num_earlier: int, full: int
+) -> None:
     bands = band_table(np.array(rows, np.uint32), [(2, 2)])
     every = candidate_pairs(bands, full)
     among_earlier = candidate_pairs(bands[:, :num_earlier], full)

@@ -10,7 +10,11 @@ from tasks.definitions import pii_kinds as kinds
 from tasks.kernels.pii.rows import are_new, keys_of, of_kind
 
 ROW = st.tuples(
-    st.just(0), st.integers(0, 40), st.integers(41, 43), st.sampled_from([kinds.PHONE, kinds.ETHER_ADDRESS]), st.integers(0, 1)
+    st.just(0),
+    st.integers(0, 40),
+    st.integers(41, 43),
+    st.sampled_from([kinds.PHONE, kinds.ETHER_ADDRESS]),
+    st.integers(0, 1),
 )
 
 
@@ -25,13 +29,21 @@ def test_rows_are_new_unless_they_were_turned_down(before, after) -> None:
         return row if row[3] == kinds.ETHER_ADDRESS else row[:4]
 
     down = {meaning(row) for row, verdict in before if not verdict}
-    assert are_new(again, np.sort(keys_of(rows, passed))).tolist() == [meaning(row) not in down for row in after]
+    assert are_new(again, np.sort(keys_of(rows, passed))).tolist() == [
+        meaning(row) not in down for row in after
+    ]
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(ROW, st.booleans()), max_size=40))
 def test_rows_of_a_kind_are_those_that_passed(before) -> None:
     rows = np.array([row for row, _ in before], np.int64).reshape(-1, 5)
-    places, values = of_kind(rows, np.array([verdict for _, verdict in before], np.bool_), kinds.PHONE)
-    expected = [(place, row[4]) for place, (row, verdict) in enumerate(before) if verdict and row[3] == kinds.PHONE]
+    places, values = of_kind(
+        rows, np.array([verdict for _, verdict in before], np.bool_), kinds.PHONE
+    )
+    expected = [
+        (place, row[4])
+        for place, (row, verdict) in enumerate(before)
+        if verdict and row[3] == kinds.PHONE
+    ]
     assert list(zip(places.tolist(), values.tolist(), strict=True)) == expected

@@ -1,4 +1,5 @@
-"""Features against a naive reading of their definitions in plain Python, and the cases that broke other filters."""
+"""Features against a naive reading of their definitions in plain Python, and the cases that broke
+other filters."""
 
 from __future__ import annotations
 
@@ -23,16 +24,72 @@ from tests.tasks.kernels.text.test_chars import MIXED_SCRIPTS, expected_words, i
 
 LONG_WORD = "w" * 1001
 TERMINALS = ".?!…‼⁇⁈⁉。．｡！？؟۔।॥։;׃።፧፨᠃᠉၊။។៕།༎᙮\"'”’」』"
-WORDS = ("the", "The", "be", "a", "that", "don't", "x_1", "12", "中", "文", "ก็", "naïve", "…", "...", "#", "-", "•", "{")
-ENDINGS = (" ", "  ", "\n", "\n\n", ".\n", " \n \n", "...\n", "?” ", "。\n", "\u3000\n", '."\n', "! ")
-REPETITIVE_TEXT = st.lists(st.tuples(st.sampled_from(WORDS[:7] + WORDS[8:10]), st.sampled_from(ENDINGS[:4])), max_size=60)
+WORDS = (
+    "the",
+    "The",
+    "be",
+    "a",
+    "that",
+    "don't",
+    "x_1",
+    "12",
+    "中",
+    "文",
+    "ก็",
+    "naïve",
+    "…",
+    "...",
+    "#",
+    "-",
+    "•",
+    "{",
+)
+ENDINGS = (
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    ".\n",
+    " \n \n",
+    "...\n",
+    "?” ",
+    "。\n",
+    "\u3000\n",
+    '."\n',
+    "! ",
+)
+REPETITIVE_TEXT = st.lists(
+    st.tuples(st.sampled_from(WORDS[:7] + WORDS[8:10]), st.sampled_from(ENDINGS[:4])), max_size=60
+)
 LINES_OF_TEXT = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(ENDINGS)), max_size=40)
 PHRASE_TEXT = st.lists(
     st.sampled_from(
         (
             *c4.PHRASES,
-            *("JavaScript", "Use Cookies", "Lorem ", "ipsum", "one two three.", "\n", " ", "use ", LONG_WORD),
-            *("[12]", "[]", "[edit]", "[citation needed]", "[1", "]", "{", "?) ", '."', "é\u3000", "four five six!"),
+            *(
+                "JavaScript",
+                "Use Cookies",
+                "Lorem ",
+                "ipsum",
+                "one two three.",
+                "\n",
+                " ",
+                "use ",
+                LONG_WORD,
+            ),
+            *(
+                "[12]",
+                "[]",
+                "[edit]",
+                "[citation needed]",
+                "[1",
+                "]",
+                "{",
+                "?) ",
+                '."',
+                "é\u3000",
+                "four five six!",
+            ),
         )
     ),
     max_size=12,
@@ -78,7 +135,9 @@ def expected_features(text: str) -> dict[str, float]:
     segmented = [w for w in words if not is_unsegmented(w[0])]
     chars_of_lines, chars_of_words = sum(map(len, lines)), sum(map(len, words))
     dup_lines, dup_line_chars = duplicates(lines, [len(x) for x in lines])
-    dup_paragraphs, dup_paragraph_chars = duplicates(paragraphs, [sum(map(len, p)) for p in paragraphs])
+    dup_paragraphs, dup_paragraph_chars = duplicates(
+        paragraphs, [sum(map(len, p)) for p in paragraphs]
+    )
     expected: dict[str, float] = {
         "num_chars": len(text),
         "num_words": len(words),
@@ -89,11 +148,14 @@ def expected_features(text: str) -> dict[str, float]:
         "longest_word_chars": max(map(len, words), default=0),
         **expected_c4(lines),
         "c4_num_curly_braces": text.count("{"),
-        "c4_num_lorem_ipsum_lines": sum("lorem ipsum" in ascii_lower(CITATION.sub("", line)) for line in lines),
+        "c4_num_lorem_ipsum_lines": sum(
+            "lorem ipsum" in ascii_lower(CITATION.sub("", line)) for line in lines
+        ),
         "mean_word_chars": ratio(sum(map(len, segmented)), len(segmented)),
         "unsegmented_frac": ratio(len(words) - len(segmented), len(words)),
         "alphabetic_word_frac": ratio(
-            sum(any((c.isalpha() or is_unsegmented(c)) and c not in "ﾞﾟ" for c in w) for w in words), len(words)
+            sum(any((c.isalpha() or is_unsegmented(c)) and c not in "ﾞﾟ" for c in w) for w in words),
+            len(words),
         ),
         "hash_per_word": ratio(text.count("#"), len(words)),
         "ellipsis_per_word": ratio(text.count("...") + text.count("…"), len(words)),
@@ -114,7 +176,9 @@ def expected_features(text: str) -> dict[str, float]:
             top = {ngram for ngram, _ in ngrams.most_common(1)} & repeated
             expected[f"top_{n}gram_char_frac"] = ratio(covered_chars(words, n, top), chars_of_words)
         else:
-            expected[f"dup_{n}gram_char_frac"] = ratio(covered_chars(words, n, repeated), chars_of_words)
+            expected[f"dup_{n}gram_char_frac"] = ratio(
+                covered_chars(words, n, repeated), chars_of_words
+            )
     return expected
 
 
@@ -126,21 +190,33 @@ CITATION = re.compile(r"\[[0-9]{0,63}\]|\[edit\]|\[citation needed\]")
 
 
 def expected_c4(lines: Sequence[str]) -> dict[str, float]:
-    """C4's clean_page line by line, in the order of its published code, with our splitter of sentences in place of punkt."""
+    """C4's clean_page line by line, in the order of its published code, with our splitter of
+    sentences in place of punkt."""
     kept, sentences, forbidden = Counter[str](), Counter[str](), Counter[str]()
     for original in lines:
         if any(len(word) > 1000 for word in original.split()):
             continue
         line = CITATION.sub("", original)
         lower = ascii_lower(line)
-        num_sentences = len([piece for piece in re.split(r"""(?<=[.?!])["')\].?!]*\s+""", line) if piece.strip()])
-        for variant, least, words in (("paper", 3, line.split()), ("code", 5, line.split()), ("fineweb", 3, original.split())):
-            if variant != "fineweb" and (not line.endswith((".", "?", "!", '"')) or line.endswith("...")):
+        num_sentences = len(
+            [piece for piece in re.split(r"""(?<=[.?!])["')\].?!]*\s+""", line) if piece.strip()]
+        )
+        for variant, least, words in (
+            ("paper", 3, line.split()),
+            ("code", 5, line.split()),
+            ("fineweb", 3, original.split()),
+        ):
+            if variant != "fineweb" and (
+                not line.endswith((".", "?", "!", '"')) or line.endswith("...")
+            ):
                 continue
             if len(words) < least:
                 continue
-            # The code looks for lorem ipsum, then for javascript, which drops the line, then for braces.
-            forbidden[variant] += "lorem ipsum" in lower or ("javascript" not in lower and "{" in line)
+            # The code looks for lorem ipsum, then for javascript, which drops the line, then for
+            # braces.
+            forbidden[variant] += "lorem ipsum" in lower or (
+                "javascript" not in lower and "{" in line
+            )
             if not any(phrase in lower for phrase in c4.BOILERPLATE):
                 kept[variant] += 1
                 sentences[variant] += num_sentences
@@ -158,7 +234,10 @@ def expected_c4(lines: Sequence[str]) -> dict[str, float]:
 
 @settings(max_examples=300, deadline=None)
 @given(JOINED)
-@example('one two three.\nSee the (end.) Is it? "Yes!"\nour use of Cookies and more.\n\nlorem ipsum is here.')
+@example(
+    'one two three.\nSee the (end.) Is it? "Yes!"\nour use of Cookies and more.\n\nlorem ipsum is'
+    " here."
+)
 @example("a b a b a b a b a b a b a b a b a b a b a b c")
 @example("0 0 []")
 @example('one two three. [1]\none two "three"[2]\n[3]')
@@ -176,7 +255,10 @@ def test_a_row_depends_on_its_text_alone(texts: list[str], cut: int) -> None:
 
 def test_slices_of_arrow_buffers_are_read_at_their_own_offsets() -> None:
     array = pa.array(["skip me", "one one one", "two\n\ntwo", "not me"], pa.large_string())
-    assert measure_texts(*text_buffers(array.slice(1, 2))).tobytes() == measure(["one one one", "two\n\ntwo"]).tobytes()
+    assert (
+        measure_texts(*text_buffers(array.slice(1, 2))).tobytes()
+        == measure(["one one one", "two\n\ntwo"]).tobytes()
+    )
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\n\n", "\u200b", "\u3000\n\t", "---", "\x1c"])
@@ -212,7 +294,11 @@ def test_words_do_not_run_together_in_ngrams() -> None:
 def test_chinese_is_counted_in_characters_and_ends_its_sentences() -> None:
     text = "床前明月光，疑是地上霜。\n举头望明月，低头思故乡。"
     found = features_of(text)
-    assert (found["num_words"], found["unsegmented_frac"], found["alphabetic_word_frac"]) == (20, 1, 1)
+    assert (found["num_words"], found["unsegmented_frac"], found["alphabetic_word_frac"]) == (
+        20,
+        1,
+        1,
+    )
     assert found["terminal_line_frac"] == 1
     assert features_of("中文中文中文")["top_2gram_char_frac"] == 1
 
@@ -227,11 +313,25 @@ def test_thai_khmer_and_lao_are_not_one_long_word() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["x", "a ", "QUJD/+", "function(e){return e}", "中", "a\n", "ab\n\n", "aA", ". ", "ab ab ba ", "word%d "],
+    [
+        "x",
+        "a ",
+        "QUJD/+",
+        "function(e){return e}",
+        "中",
+        "a\n",
+        "ab\n\n",
+        "aA",
+        ". ",
+        "ab ab ba ",
+        "word%d ",
+    ],
 )
 def test_time_is_linear_in_hostile_text(unit: str) -> None:
     size = 1 << 20
-    text = "".join(unit % i for i in range(size // 10)) if "%" in unit else unit * (size // len(unit))
+    text = (
+        "".join(unit % i for i in range(size // 10)) if "%" in unit else unit * (size // len(unit))
+    )
     measure(["warm"])
     started = time.process_time()
     found = features_of(text)
@@ -245,13 +345,19 @@ def test_ten_megabytes_without_a_space_are_one_word() -> None:
     started = time.process_time()
     found = features_of("x" * 10_000_000)
     assert time.process_time() - started < 5
-    assert (found["num_words"], found["longest_word_chars"], found["mean_word_chars"]) == (1, 10_000_000, 10_000_000)
+    assert (found["num_words"], found["longest_word_chars"], found["mean_word_chars"]) == (
+        1,
+        10_000_000,
+        10_000_000,
+    )
 
 
 def test_each_document_is_asked_for_the_stop_words_of_its_list() -> None:
     lists = [STOP_WORDS, ("также", "и"), ("的",)]
     texts = ["the и 的 the", "и также, также; Также такжe", "你的，我的 также", "также"]
-    rows = measure_texts(*text_buffers(pa.array(texts, pa.large_string())), lists, np.array([0, 1, 2, 0]))
+    rows = measure_texts(
+        *text_buffers(pa.array(texts, pa.large_string())), lists, np.array([0, 1, 2, 0])
+    )
     columns = [FEATURES.index(name) for name in ("num_stop_words", "num_stop_word_occurrences")]
     assert rows[:, columns].tolist() == [[1, 2], [2, 3], [1, 2], [0, 0]]
 
@@ -262,7 +368,9 @@ def test_each_document_is_asked_for_the_stop_words_of_its_list() -> None:
 def test_bytes_of_any_kind_are_measured_as_the_text_they_decode_to(documents: list[bytes]) -> None:
     texts = [document.decode("utf-8", "replace") for document in documents]
     for text, row in zip(texts, measure(texts).tolist() if texts else [], strict=True):
-        assert dict(zip(FEATURES, row, strict=True)) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
+        assert dict(zip(FEATURES, row, strict=True)) == pytest.approx(
+            expected_features(text), abs=0, rel=1e-15
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -280,7 +388,11 @@ def test_letters_told_by_their_bytes_are_those_of_the_tables() -> None:
     common = {*range(0xC0, 0x100), *range(0x400, 0x480)} - set(map(ord, "×÷"))
     assert (flags[0x4E00:0xA000] & IS_UNSEGMENTED).all()
     assert (flags[sorted(common)] & IS_LETTER).all()
-    text = " ".join("1" + chr(code) + "2" for first in (0xB0, 0x3F0, 0x4DB0, 0x9FC0) for code in range(first, first + 0x100))
+    text = " ".join(
+        "1" + chr(code) + "2"
+        for first in (0xB0, 0x3F0, 0x4DB0, 0x9FC0)
+        for code in range(first, first + 0x100)
+    )
     assert features_of(text) == pytest.approx(expected_features(text), abs=0, rel=1e-15)
 
 
@@ -304,4 +416,10 @@ def test_counts_are_whole_numbers() -> None:
 
 
 def test_places_in_the_filter_of_pairs_fit_four_bytes() -> None:
-    assert [filter_size(2**bits) for bits in (5, 27, 28, 29, 33)] == [256, 2**30, 2**31, 2**31, 2**31]
+    assert [filter_size(2**bits) for bits in (5, 27, 28, 29, 33)] == [
+        256,
+        2**30,
+        2**31,
+        2**31,
+        2**31,
+    ]

@@ -27,9 +27,36 @@ from tests.support.data.fenced import FencedNumpy, death_of, fence_all, fenced
 Kernel = Callable[[np.ndarray, np.ndarray, bool], Any]
 """Of a buffer of bytes, where each text begins and which side the fence is on."""
 
-PIECES = ["a", "a ", "ab\n", "the w1. ", "[12]", "'", "文", "ก็", "é", "Ⱥ", "İ", "ß", "😀", "\0", "</s>", "_", "__label__", "..."]
-NUMBERS = ["a@b.com ", "+1 212-555-0199", "4111 1111 1111 1111 ", "fe80::1 ", "10.1.2.3", "ghp_" + "aB3dE5gH" * 5]
-# Ends within a character, and lengths around those of words, blocks of 64 bytes and tables that grow.
+PIECES = [
+    "a",
+    "a ",
+    "ab\n",
+    "the w1. ",
+    "[12]",
+    "'",
+    "文",
+    "ก็",
+    "é",
+    "Ⱥ",
+    "İ",
+    "ß",
+    "😀",
+    "\0",
+    "</s>",
+    "_",
+    "__label__",
+    "...",
+]
+NUMBERS = [
+    "a@b.com ",
+    "+1 212-555-0199",
+    "4111 1111 1111 1111 ",
+    "fe80::1 ",
+    "10.1.2.3",
+    "ghp_" + "aB3dE5gH" * 5,
+]
+# Ends within a character, and lengths around those of words, blocks of 64 bytes and tables that
+# grow.
 LONG = st.builds(
     lambda piece, count, cut: (piece.encode() * count)[: cut or None],
     st.sampled_from(PIECES + NUMBERS),
@@ -37,11 +64,21 @@ LONG = st.builds(
     st.sampled_from([0, -1, -2, -3]),
 )
 DISTINCT = st.builds(
-    lambda count, gap: gap.join(b"w%d" % i for i in range(count)), st.integers(0, 300), st.sampled_from([b" ", b"\n"])
+    lambda count, gap: gap.join(b"w%d" % i for i in range(count)),
+    st.integers(0, 300),
+    st.sampled_from([b" ", b"\n"]),
 )
-NO_CHARACTERS = st.builds(lambda piece, count: piece * count, st.sampled_from([b"\xff", b"\xe4\xb8"]), st.integers(0, 300))
+NO_CHARACTERS = st.builds(
+    lambda piece, count: piece * count, st.sampled_from([b"\xff", b"\xe4\xb8"]), st.integers(0, 300)
+)
 TEXTS = st.lists(
-    BYTES | LONG | DISTINCT | NO_CHARACTERS | st.binary(max_size=80) | st.text(max_size=20).map(str.encode), max_size=4
+    BYTES
+    | LONG
+    | DISTINCT
+    | NO_CHARACTERS
+    | st.binary(max_size=80)
+    | st.text(max_size=20).map(str.encode),
+    max_size=4,
 )
 
 
@@ -73,7 +110,9 @@ def exact(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
             np.empty(LANES_ROOM, np.int64),
             np.empty((count, HASH_WORDS), np.uint64),
         )
-        _key_rows(buf, begins, np.arange(count), exact_forms(), *(fenced(array, behind) for array in work))
+        _key_rows(
+            buf, begins, np.arange(count), exact_forms(), *(fenced(array, behind) for array in work)
+        )
 
 
 def units(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
@@ -81,9 +120,14 @@ def units(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
     from tasks.kernels.text.pieces import find_pieces
 
     for by_line in (False, True):
-        find_pieces(buf, begins, np.arange(len(begins) - 1), by_line, 2, char_classes(), fold_table())
+        find_pieces(
+            buf, begins, np.arange(len(begins) - 1), by_line, 2, char_classes(), fold_table()
+        )
     for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
-        rooms = (fenced(np.empty(end - begin, dtype), behind) for dtype in (np.int64, np.int64, np.uint64))
+        rooms = (
+            fenced(np.empty(end - begin, dtype), behind)
+            for dtype in (np.int64, np.int64, np.uint64)
+        )
         document_units(buf, begin, end, char_classes(), fold_table(), *rooms)
 
 
@@ -91,7 +135,9 @@ def languages(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
     for tree in models(behind)[0]:
         written = np.ones((2, len(tree.labels)), bool)
         written[1, 0] = False
-        label_prefixes(tree, (buf, begins, begins[1:]), np.arange(len(begins) - 1) % 2, written, 1, (0x64B,))
+        label_prefixes(
+            tree, (buf, begins, begins[1:]), np.arange(len(begins) - 1) % 2, written, 1, (0x64B,)
+        )
 
 
 def classes(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
@@ -133,13 +179,19 @@ def models(behind: bool) -> tuple[list[Any], list[Any]]:
             tree = read_tree(write_model(file, **form))  # type: ignore[arg-type]
             assert tree is not None
             trees.append(dataclasses.replace(tree, model=fence_model(tree.model, behind)))
-            others.append(fence_model(read_model(write_model(file, loss=SOFTMAX, ngrams=2, **form), SOFTMAX), behind))  # type: ignore[arg-type]
+            others.append(
+                fence_model(
+                    read_model(write_model(file, loss=SOFTMAX, ngrams=2, **form), SOFTMAX), behind
+                )
+            )  # type: ignore[arg-type]
     return trees, others
 
 
 def fence_model(model: Any, behind: bool) -> Any:
     names = ("words", "grams", "rows", "outputs")
-    return dataclasses.replace(model, **{name: fence_all(getattr(model, name), behind) for name in names})
+    return dataclasses.replace(
+        model, **{name: fence_all(getattr(model, name), behind) for name in names}
+    )
 
 
 def apply(kernel: Kernel, texts: list[bytes], behind: bool) -> Any:
@@ -150,17 +202,27 @@ def apply(kernel: Kernel, texts: list[bytes], behind: bool) -> Any:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
-def test_a_kernel_touches_nothing_beside_its_arrays(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_touches_nothing_beside_its_arrays(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apply(kernel, [b"compiled with the NumPy that Numba knows"], True)
 
     def read_many(say: Callable[[bytes], None]) -> None:
         # A death cannot be made smaller from within.
-        @settings(max_examples=150, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+        @settings(
+            max_examples=150,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+        )
         @given(TEXTS, st.booleans())
         def read(texts: list[bytes], behind: bool) -> None:
             say(repr((behind, texts)).encode())
             for name in KERNELS[kernel]:
-                monkeypatch.setattr(importlib.import_module(f"tasks.{name}"), "np", FencedNumpy(behind))
+                monkeypatch.setattr(
+                    importlib.import_module(f"tasks.{name}"), "np", FencedNumpy(behind)
+                )
             apply(kernel, texts, behind)
 
         read()
@@ -177,7 +239,10 @@ def _word_at(buf, pos):  # type: ignore[no-untyped-def]
 def test_who_leaves_an_array_by_a_byte_dies(pos: int, behind: bool) -> None:
     array = fenced(np.arange(8, dtype=np.uint8), behind)
     assert _word_at(array, 0) == int.from_bytes(bytes(range(8)), "little")
-    assert death_of(lambda say: (say(b"here"), _word_at(array, pos))[0]) == f"signal {signal.SIGSEGV:d} at b'here'"
+    assert (
+        death_of(lambda say: (say(b"here"), _word_at(array, pos))[0])
+        == f"signal {signal.SIGSEGV:d} at b'here'"
+    )
 
 
 @njit
@@ -192,7 +257,9 @@ def test_pointers_reach_the_numbers_of_nested_arrays() -> None:
     assert (one.tolist(), two.tolist(), three.tolist()) == ([7, 1, 2], [0.5, 7.25], [0, 1, 1, 3])
 
 
-@pytest.mark.parametrize("array", [np.zeros(16, np.uint8)[::2], np.zeros(8, np.int64)], ids=["in pieces", "no bytes"])
+@pytest.mark.parametrize(
+    "array", [np.zeros(16, np.uint8)[::2], np.zeros(8, np.int64)], ids=["in pieces", "no bytes"]
+)
 def test_what_are_no_bytes_in_one_piece_does_not_compile(array: np.ndarray) -> None:
     with pytest.raises(errors.TypingError, match="no array in one piece|are no bytes"):
         _word_at(array, 0)

@@ -33,10 +33,18 @@ MIXED_SCRIPTS = st.text(
 
 
 def units_of(text: str) -> list[tuple[int, int, int]]:
-    buf = np.frombuffer(b"\xe4x" + text.encode() + b"\xb8y", np.uint8)  # bytes around the text must not leak in
+    buf = np.frombuffer(
+        b"\xe4x" + text.encode() + b"\xb8y", np.uint8
+    )  # bytes around the text must not leak in
     room = len(buf)
-    starts, stops, hashes = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.uint64)
-    count = document_units(buf, 2, len(buf) - 2, char_classes(), fold_table(), starts, stops, hashes)
+    starts, stops, hashes = (
+        np.zeros(room, np.int64),
+        np.zeros(room, np.int64),
+        np.zeros(room, np.uint64),
+    )
+    count = document_units(
+        buf, 2, len(buf) - 2, char_classes(), fold_table(), starts, stops, hashes
+    )
     return [(int(starts[i]) - 2, int(stops[i]) - 2, int(hashes[i])) for i in range(count)]
 
 
@@ -46,21 +54,42 @@ def words_of(text: str) -> list[str]:
 
 
 def is_unsegmented(char: str) -> bool:
-    scripts = ("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA")
-    scripts += ("THAI ", "LAO ", "KHMER ", "MYANMAR ", "IDEOGRAPHIC NUMBER ZERO", "IDEOGRAPHIC ITERATION")
+    scripts = (
+        "CJK UNIFIED",
+        "CJK COMPATIBILITY IDEOGRAPH",
+        "HIRAGANA",
+        "KATAKANA",
+        "HALFWIDTH KATAKANA",
+    )
+    scripts += (
+        "THAI ",
+        "LAO ",
+        "KHMER ",
+        "MYANMAR ",
+        "IDEOGRAPHIC NUMBER ZERO",
+        "IDEOGRAPHIC ITERATION",
+    )
     scripts += ("IDEOGRAPHIC CLOSING", "HENTAIGANA")
     category = unicodedata.category(char)
     in_script = unicodedata.name(char, "").startswith(scripts)
-    return (in_script and not is_mark(char) and category in ("Lo", "Lm", "Nl")) or 0x20000 <= ord(char) <= 0x3FFFD
+    return (in_script and not is_mark(char) and category in ("Lo", "Lm", "Nl")) or 0x20000 <= ord(
+        char
+    ) <= 0x3FFFD
 
 
 def is_mark(char: str) -> bool:
-    joiner = char in "\u00ad\u200c\u200d\u2060ﾞﾟ" or 0xFE00 <= ord(char) < 0xFE10 or 0xE0100 <= ord(char) < 0xE01F0
+    joiner = (
+        char in "\u00ad\u200c\u200d\u2060ﾞﾟ"
+        or 0xFE00 <= ord(char) < 0xFE10
+        or 0xE0100 <= ord(char) < 0xE01F0
+    )
     return joiner or unicodedata.category(char)[0] == "M"
 
 
 def is_word_char(char: str) -> bool:
-    return is_mark(char) or unicodedata.category(char)[0] in "LN" or unicodedata.category(char) == "Pc"
+    return (
+        is_mark(char) or unicodedata.category(char)[0] in "LN" or unicodedata.category(char) == "Pc"
+    )
 
 
 def expected_words(text: str) -> list[str]:
@@ -79,7 +108,13 @@ def expected_words(text: str) -> list[str]:
             else:
                 words.append(char)
             inside = "word"
-        elif inside == "word" and char in "'’" and follows and not is_unsegmented(follows) and follows.isalpha():
+        elif (
+            inside == "word"
+            and char in "'’"
+            and follows
+            and not is_unsegmented(follows)
+            and follows.isalpha()
+        ):
             words[-1] += char
         else:
             inside = ""
@@ -162,4 +197,6 @@ def test_tables_hold_for_every_code_point_of_the_basic_plane() -> None:
 def test_script_blocks_agree_with_character_names() -> None:
     classes = char_classes()
     for code_point in (*range(0xD800), *range(0xE000, 0x20000)):
-        assert (classes[code_point] == UNSEGMENTED) == is_unsegmented(chr(code_point)), hex(code_point)
+        assert (classes[code_point] == UNSEGMENTED) == is_unsegmented(chr(code_point)), hex(
+            code_point
+        )
