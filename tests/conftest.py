@@ -24,7 +24,7 @@ SHARE = {
         "test_edits",
         "test_evaluate",
         "test_phone_plans",
-        "test_hostile",
+        "test_hostile.",
     ),
     "features": ("test_quality", "test_replay", "test_features", "test_scan", "test_analysis"),
     "dedup": (
@@ -72,5 +72,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def group(nodeid: str) -> str:
     file = nodeid.split("::", 1)[0]
-    groups = [name for name, files in SHARE.items() if Path(file).stem.startswith(files)]
+    groups = [name for name, files in SHARE.items() if Path(file).name.startswith(files)]
     return groups[0] if groups else file

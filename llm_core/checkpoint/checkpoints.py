@@ -9,6 +9,7 @@ on; what is written is the same, and it is in force once all ranks have found ea
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from collections.abc import Callable
@@ -110,11 +111,13 @@ class Checkpoints:
         """Write the state after `step`; one that is still being written is finished first."""
         self.finish()
         temporary = temporary_of(self.root, step)
-        if self.ranks.is_first:
+
+        def make_room() -> None:
             recover(self.root)
             temporary.mkdir(parents=True)
             sync_folder(self.root.parent)
-        self.ranks.barrier()
+
+        self._on_first(make_room)
         self._writer.take(collect_state(layout, optimizer), copy=self.in_background)
         self._pending = _Pending(step, val_loss, self._thread.submit(self._writer.write, temporary))
         if not self.in_background:
@@ -143,9 +146,7 @@ class Checkpoints:
             raise CheckpointNotWritten(
                 f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}"
             ) from error
-        if self.ranks.is_first:
-            self._put_in_force(pending, parts)
-        self.ranks.barrier()
+        self._on_first(lambda: self._put_in_force(pending, parts))
 
     def load(self, layout: Layout, optimizer: Optimizer, restart: bool = False) -> int:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where
@@ -186,20 +187,16 @@ class Checkpoints:
         where one cannot be read, or is not the same to all: that is no damage.
         """
         self.finish()
-        if self.ranks.is_first:
-            recover(self.root)
-        self.ranks.barrier()
+        self._on_first(lambda: recover(self.root))
         for step in reversed(self._steps()):
             if newest is not None and step > newest:
                 continue
             if (damage := self._damage(step)) is None:
                 return step
             self._damages[folder_of(self.root, step).name] = damage
-            if self.ranks.is_first:
-                aside = set_aside(self.root, step)
-                if self.report:
-                    self.report("damaged_checkpoint", step, f"{damage}; kept as {aside}")
-            self.ranks.barrier()
+            aside = self._on_first(functools.partial(set_aside, self.root, step))
+            if self.report and self.ranks.is_first:
+                self.report("damaged_checkpoint", step, f"{damage}; kept as {aside}")
         return None
 
     def read(self, step: int, layout: Layout, optimizer: Optimizer) -> None:
@@ -210,21 +207,23 @@ class Checkpoints:
         fill_copies(layout, optimizer)
 
     def val_loss_at(self, step: int) -> float | None:
-        """What the checkpoint of a step says of its validation loss, if there is one; on the first
-        rank. Collective."""
+        """What the checkpoint of a step says of its validation loss, if there is one, the same on
+        every rank."""
         self.finish()
-        progress = read_progress(self.root, step) if self.ranks.is_first else None
+        progress = self._on_first(lambda: read_progress(self.root, step))
         return progress.val_loss if isinstance(progress, Progress) else None
 
     def forget_after(self, step: int) -> None:
         """Remove the checkpoints of later steps: those of a run that has gone back, and saved this
         step again."""
         self.finish()
-        if self.ranks.is_first:
+
+        def discard_later() -> None:
             for later in steps_in(self.root):
                 if later > step:
                     discard(self.root, later)
-        self.ranks.barrier()
+
+        self._on_first(discard_later)
 
     def _steps(self) -> list[int]:
         """Steps that have a folder, the same to every rank."""
@@ -255,6 +254,24 @@ class Checkpoints:
             filter(None, self._on_all(lambda: self._changed_file(step, seen[self.ranks.rank]))),
             None,
         )
+
+    def _on_first(self, act: Callable[[], T]) -> T:
+        """What the first rank gets, for every rank, once it is done. What fails there is raised on
+        all: none waits in vain."""
+        answer: T | _NoAnswer | None = None
+        failure: OSError | None = None
+        if self.ranks.is_first:
+            try:
+                answer = act()
+            except OSError as error:
+                answer, failure = _NoAnswer(str(error)), error
+        first: T | _NoAnswer = gather_objects(answer, self.ranks)[0]
+        if isinstance(first, _NoAnswer):
+            raise CheckpointError(
+                f"{self.root} cannot be read or changed (rank 0: {first.why}); give it space and"
+                " rights, and run again"
+            ) from failure
+        return first
 
     def _on_all(self, look: Callable[[], T]) -> list[T]:
         """What each rank finds. Raises CheckpointError, on every rank, where one of them gets no

@@ -28,6 +28,9 @@ _CENTROIDS = 256
 _SIZES_AT, _WORDS_AT = 64, 92
 """Bytes before the numbers of words, and before the first of them; a file of fewer is no model."""
 _LONGEST_NGRAM = 1 << 10
+_MOST_PRUNED_BUCKETS = 1 << 27
+"""A pruned model holds few of its buckets, and each takes five bytes while it is read; fastText's
+default is 2,000,000."""
 _LABEL = 1
 """What marks an entry of the dictionary as a label."""
 
@@ -130,8 +133,10 @@ def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextM
         return None
     size, num_words, _ = reader.array("<i4", 3).tolist()
     _, num_places = reader.array("<i8", 2).tolist()
-    # The kernels go by these without a further look.
-    if not 0 <= num_words <= size or buckets < 0 or longest > _LONGEST_NGRAM:
+    # The kernels go by these without a further look. Rows bound the buckets of a model that is not
+    # pruned.
+    is_vast = num_places >= 0 and buckets > _MOST_PRUNED_BUCKETS
+    if dim < 1 or not 0 <= num_words <= size or buckets < 0 or is_vast or longest > _LONGEST_NGRAM:
         raise ValueError("its sizes are none of a model")
     words, counts = [], []
     for _ in range(size):

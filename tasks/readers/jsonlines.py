@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
@@ -194,8 +195,13 @@ def read_odd_line(line: bytes, number: int, offset: int) -> Record | Fault:
             offset,
             f"broken JSON: {error.msg.removesuffix(' starting at')} at character {error.pos}",
         )
-    except ValueError as error:
-        return Fault(number, offset, f"broken JSON: {type(error).__name__}")
+    except ValueError:  # of int(), whose time grows with the square of the digits
+        most = sys.get_int_max_str_digits()
+        return Fault(
+            number,
+            offset,
+            f"over the limit: a whole number of more than {most:,} digits; write it as a text",
+        )
     if not isinstance(values, dict):
         return Fault(
             number, offset, f"wrong type: the record is {json_type(values)}, not an object"

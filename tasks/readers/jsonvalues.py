@@ -11,6 +11,8 @@ space and the first key that the records of the file begin with.
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -79,6 +81,35 @@ def _is_open(token: bytes) -> bool:
     )
 
 
+_NONE = array("q")
+
+
+class _Scan:
+    """How far the brackets of the file are counted from a value on, so that no byte is scanned
+    again for a record within it.
+
+    Without it an array of n records that lack their ends takes n scans to the end of the file.
+    """
+
+    __slots__ = ("at", "depth", "depths", "floor", "offsets", "seen")
+
+    def __init__(self, at: int) -> None:
+        self.at, self.seen = at, -1
+        """Bytes of the file: where the scan goes on, and the end of what was held when it
+        stopped."""
+        self.depth = self.floor = 0
+        """Open brackets, and how many of them are open where the value has ended."""
+        self.depths, self.offsets = _NONE, _NONE
+        """Of the open brackets within that begin as records do: how many are open with each, and
+        its byte of the file."""
+
+    def note(self, depth: int, offset: int) -> None:
+        if self.depths is _NONE:
+            self.depths, self.offsets = array("q"), array("q")
+        self.depths.append(depth)
+        self.offsets.append(offset)
+
+
 class Values:
     """The values of a file in order, those of arrays one by one. `damage` and `in_array` say, at
     the end, how it ended."""
@@ -90,7 +121,10 @@ class Values:
         self._dropped_bytes = 0
         self._line = 1
         self._next: re.Pattern[bytes] | None = None
+        self._begins = b""
         self._num_learned = 0
+        self._scans: list[_Scan] = []
+        self._is_all = False
         self.damage: DamagedStream | None = None
         self.in_array = False
         """Whether an array has begun that has not ended."""
@@ -128,6 +162,8 @@ class Values:
     def step_back(self, value: Value) -> bool:
         """Let what looks like another record within the broken value, which was just given, come
         next; whether there is one."""
+        if not value.is_whole and self._place < len(self._data):
+            return True  # it was given as far as there
         found = self._next.search(value.data, 1) if self._next is not None else None
         if found is not None:
             self._place -= len(value.data) - found.start()
@@ -154,6 +190,8 @@ class Values:
     def _more(self) -> bool:
         """Have more bytes, about as many again as are held, to the limit of a value; false at the
         end."""
+        if self._is_all:
+            return False
         held = self._data[self._place :]
         blocks, wanted = [held], max(0, min(len(held), self._max_value_bytes - len(held)))
         try:
@@ -164,7 +202,8 @@ class Values:
             self.damage, self._blocks = error, iter(())
         self._dropped_bytes += self._place
         self._data, self._place = b"".join(blocks), 0
-        return len(self._data) > len(held)
+        self._is_all = len(self._data) == len(held)
+        return not self._is_all
 
     def _learn(self, blank: bytes) -> None:
         """How a record begins, to know one again within a broken one. White space before the first
@@ -175,35 +214,74 @@ class Values:
             before = re.escape(blank[line_end:]) if line_end >= 0 else rb"\s*"
             between = rb"(?<=,)" + before if self.in_array else rb"(?<=\n)"
             self._num_learned += 1
-            self._next = re.compile(between + re.escape(found.group()))
+            self._begins = found.group()
+            self._next = re.compile(between + re.escape(self._begins))
 
     def _find_end(self) -> tuple[int, bool]:
-        """(where the value that comes next ends, whether it does)."""
-        scan, depth = self._place, 0
-        if self._data[scan] not in OPENING and self._data[scan] != QUOTE:
+        """(where the value that comes next ends, whether it does). One without an end stops where a
+        record begins within it."""
+        if self._data[self._place] not in OPENING and self._data[self._place] != QUOTE:
             return self._end_of_scalar()
+        scan = self._scan_from(self._dropped_bytes + self._place)
         while True:
-            for token in TOKEN.finditer(self._data, scan):
-                scan, sign = token.start(), self._data[token.start()]
-                if sign == QUOTE:
-                    if token.end() == len(self._data) and _is_open(self._data[scan:]):
-                        break  # it may go on
-                else:
-                    depth += 1 if sign in OPENING else -1
-                scan = token.end()
-                if depth == 0:
-                    return scan, True
-            else:
-                scan = len(self._data)
-            scan, held = scan - self._place, len(self._data) - self._place
+            if self._scan_on(scan):
+                return scan.at - self._dropped_bytes, True
+            if scan not in self._scans:
+                # Two: where a record lacks a quote, every other one begins within what is a text to
+                # the scan before.
+                self._scans = [scan, *self._scans[:1]]
+            held = len(self._data) - self._place
             if (
                 held > MAX_HELD_BYTES
                 and self._next
                 and (found := self._next.search(self._data, self._place + 1))
             ):
                 return found.start(), False
-            if held > self._max_value_bytes or not self._more():
+            if held > self._max_value_bytes:
                 return len(self._data), False
+            if not self._more():
+                found = self._next.search(self._data, self._place + 1) if self._next else None
+                return found.start() if found else len(self._data), False
+
+    def _scan_from(self, start: int) -> _Scan:
+        """A scan of the value that begins at this byte of the file: one that has passed it while
+        looking for the end of another, or a new one."""
+        for scan in self._scans:
+            number = bisect_left(scan.offsets, start)
+            if number < len(scan.offsets) and scan.offsets[number] == start:
+                scan.floor = scan.depths[number] - 1
+                return scan
+        return _Scan(start)
+
+    def _scan_on(self, scan: _Scan) -> bool:
+        """Scan what is held and was not scanned; whether the value ends in it."""
+        data, base, depth, begins = self._data, self._dropped_bytes, scan.depth, self._begins
+        stop = base + len(data)
+        if scan.seen == stop:
+            return False
+        place = scan.at - base
+        for token in TOKEN.finditer(data, place):
+            place, sign = token.start(), data[token.start()]
+            if sign == QUOTE:
+                if token.end() == len(data) and _is_open(data[place:]):
+                    break  # it may go on
+            elif sign in OPENING:
+                depth += 1
+                if depth > 1 and begins and data.startswith(begins, place):
+                    scan.note(depth, base + place)
+            else:
+                if scan.depths and scan.depths[-1] == depth:
+                    scan.depths.pop()
+                    scan.offsets.pop()
+                depth -= 1
+            place = token.end()
+            if depth == scan.floor:
+                scan.at, scan.depth = base + place, depth
+                return True
+        else:
+            place = len(data)
+        scan.at, scan.depth, scan.seen = base + place, depth, stop
+        return False
 
     def _go_to_next(self) -> bool:
         """Go to the next record that is known by its beginning, keeping nothing on the way; false

@@ -7,10 +7,13 @@ import dataclasses
 import errno
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +22,7 @@ from llm_core.checkpoint.folders import steps_in
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import TrainingDiverged
+from llm_core.parallel.ranks import Ranks
 from llm_core.training.rollback import Rollback
 from tests.support.engine.small_runs import OPTIM
 from tests.support.engine.small_states import ALONE, Run, damage, equal
@@ -192,3 +196,55 @@ def test_a_file_that_a_network_file_system_shows_late_is_no_damage(tmp_path: Pat
             (tmp_path / "step-00000001" / name).rename(hidden)
             threading.Timer(0.3, hidden.rename, [tmp_path / "step-00000001" / name]).start()
             assert checkpoints.load(*run.parts) == 1
+
+
+class Exchange:
+    """Two ranks that are threads. One that is left alone at a barrier is told so after a second."""
+
+    def __init__(self) -> None:
+        self._meet, self._values = threading.Barrier(2), [None, None]
+
+    def gather(self, value: Any, ranks: Ranks) -> list[Any]:
+        self._values[ranks.rank] = value
+        self.wait(ranks)
+        found = list(self._values)
+        self.wait(ranks)
+        return found
+
+    def wait(self, _: Ranks) -> None:
+        self._meet.wait(timeout=1)
+
+
+CALLS: dict[str, Callable[[Checkpoints], object]] = {
+    "recover": lambda checkpoints: checkpoints.newest_sound(),
+    "set_aside": lambda checkpoints: checkpoints.newest_sound(),
+    "read_progress": lambda checkpoints: checkpoints.val_loss_at(1),
+    "discard": lambda checkpoints: checkpoints.forget_after(0),
+}
+
+
+@pytest.mark.parametrize("fails", CALLS)
+def test_what_fails_on_the_first_rank_is_raised_on_all(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+
+    run, exchange = Run(dim=8), Exchange()
+    with Checkpoints(tmp_path, ALONE) as checkpoints:
+        checkpoints.save(1, *run.parts)
+    if fails == "set_aside":
+        damage(tmp_path / "step-00000001" / "__0_0.distcp", "flipped", 0.5)
+    monkeypatch.setattr("llm_core.checkpoint.checkpoints.gather_objects", exchange.gather)
+    monkeypatch.setattr(Ranks, "barrier", lambda ranks: exchange.wait(ranks))
+    monkeypatch.setattr(f"llm_core.checkpoint.checkpoints.{fails}", no_answer)
+
+    def call(rank: int) -> None:
+        with Checkpoints(tmp_path, Ranks(rank, 2, torch.device("cpu"))) as checkpoints:
+            CALLS[fails](checkpoints)
+
+    with ThreadPoolExecutor(2) as threads:
+        raised = [one.exception() for one in [threads.submit(call, rank) for rank in range(2)]]
+    for error in raised:
+        assert isinstance(error, CheckpointError), error
+        assert "cannot be read or changed (rank 0: " in str(error) and "\n" not in str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -272,6 +273,58 @@ def test_numbers_and_surrogates_are_kept_or_repaired_as_in_lines(tmp_path: Path)
     (record,) = read_items(write(tmp_path / "a.json", text))
     assert isinstance(record, Record) and record.repaired == ("LONE_SURROGATE",)
     assert record.values == {"text": "a\ufffd", "n": 12345678901234567890123, "x": None}
+
+
+@pytest.mark.parametrize("form", ["{0}\n{1}\n", "[{0},\n{1}]", "{0}\n{1}\n\n"])
+def test_a_number_of_too_many_digits_costs_its_record_and_the_rule_is_said(
+    form: str, tmp_path: Path
+) -> None:
+    records = [f'{{"text": "a", "n": {sign}{"9" * 5000}}}' for sign in ("", "-")]
+    text = form.format(*records) + f'{{"text": "b", "n": {"9" * 4300}}}'
+    *faults, record = read_items(write(tmp_path / "a.json", text))
+    said = "over the limit: a whole number of more than 4,300 digits; write it as a text"
+    assert [fault.error for fault in faults if isinstance(fault, Fault)] == [said] * 2
+    assert isinstance(record, Record) and record.values["text"] == "b"
+
+
+WITHOUT_END = ['{"id": 0, "text": "a",', '{"id": 0, "tags": ["a",', '{"id": 0, "text": "a,']
+
+
+@pytest.mark.parametrize("start", WITHOUT_END)
+def test_records_without_an_end_take_no_longer_together_than_apart(
+    start: str, tmp_path: Path
+) -> None:
+    text = "[\n" + f"{start}\n" * 4000 + '{"id": 1, "text": "last"}\n]'
+    file = write(tmp_path / "a.json", text)
+    started = time.process_time()
+    items = read_items(file)
+    assert time.process_time() - started < 5
+    assert values_of(items) == [{"id": 1, "text": "last"}]
+    (fault,) = faults_of(items)
+    assert "4,000 value(s) before the first record" in fault.error and "broken JSON" in fault.error
+
+
+def test_records_on_one_line_that_lack_a_quote_take_no_longer_together_than_apart(
+    tmp_path: Path,
+) -> None:
+    sound = '{"id": 0, "text": "a"},{"id": 1, "text": "b"},'
+    file = write(tmp_path / "a.json", f"[\n{sound}" + '{"id": 0, "text": "a,' * 6000)
+    started = time.process_time()
+    items = read_items(file)
+    assert time.process_time() - started < 5
+    assert [values["id"] for values in values_of(items)] == [0, 1] and len(faults_of(items)) == 6000
+
+
+@pytest.mark.parametrize("start", WITHOUT_END)
+def test_a_record_without_an_end_costs_itself_however_much_is_held(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonvalues, "MAX_HELD_BYTES", 200)
+    sound = [f'{{"id": {i}, "text": "{i}"}}' for i in range(100)]
+    lines = [*sound[:50], start, *sound[50:]]
+    items = read_items(write(tmp_path / "a.json", "[\n" + ",\n".join(lines) + "\n]"))
+    assert values_of(items) == [json.loads(one) for one in sound]
+    assert [fault.line for fault in faults_of(items)] == [52]
 
 
 def test_a_record_that_is_refused_as_a_whole_is_not_searched_for_others(tmp_path: Path) -> None:
