@@ -2,8 +2,8 @@
 its own.
 
 `Worker` runs `python -m tests.support.hostile_settings FOLDER` and asks it about one input after
-another. An input that ends the process, or takes more processor time or address space than is allowed, costs
-that process alone: the next input gets a new one.
+another. An input that ends the process, or takes more processor time or address space than is
+allowed, costs that process alone: the next input gets a new one.
 """
 
 from __future__ import annotations
