@@ -48,6 +48,7 @@ from tasks.pii.stage import PiiConfig
 from tasks.quality.score_limits import check_scores
 from tasks.quality.stage import QualityConfig
 from tasks.report.stage import ReportConfig
+from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 from tasks.runtime.stage import StageConfigs
 from tasks.scores.stage import ScoresConfig
@@ -55,7 +56,7 @@ from tasks.shards.stage import ShardsConfig
 from tasks.tokenizer.stage import TokenizerConfig
 from tasks.training.stage import TrainStageConfig
 
-CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+CONF_DIR = ROOT / "conf"
 
 # Hydra keeps its state in a process-wide singleton.
 _COMPOSE_LOCK = threading.Lock()
@@ -281,9 +282,9 @@ def one_line(error: object) -> str:
 
 def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
     if not (conf_dir / "config.yaml").exists():
-        raise ConfigError(
-            f"{conf_dir / 'config.yaml'} is not there; install with `pip install -e .` from a clone"
-        )
+        raise ConfigError(f"{conf_dir / 'config.yaml'} is missing; install textmill again")
+    # The embedded corpus lies beside the code, wherever a run is started.
+    OmegaConf.register_new_resolver("tree", lambda path: str(ROOT / path), replace=True)
     parsed = [_parse(override) for override in overrides]
     for override in parsed:
         if override.is_sweep_override():

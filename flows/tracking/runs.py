@@ -262,7 +262,8 @@ def _git_tags() -> dict[str, str]:
         "--abbrev=40",
         "--exclude=*",
     ]
-    if shutil.which("git") is None:
+    # An installed package may lie in a clone of something else.
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
         return {}
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     commit, _, dirty = shown.stdout.strip().partition("-")
