@@ -24,7 +24,7 @@ from tasks.corpus.documentset import check_aligned, id_matrix, read_table, text_
 from tasks.runtime.parts import Part
 
 if TYPE_CHECKING:
-    from tasks.analysis.stage import AnalysisConfig
+    from tasks.analysis.config import AnalysisConfig
 
 STATES = ("ingest", "quality", "dedup", "documents")
 PLACE_BITS = 16

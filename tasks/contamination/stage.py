@@ -22,17 +22,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llm_core.config import ConfigError
 from llm_core.printing import printable
-from tasks.contamination.suites import Item, SuiteConfig, SuiteIndex, index_items, read_items
+from tasks.contamination.config import ContaminationConfig
+from tasks.contamination.suites import Item, SuiteIndex, index_items, read_items
 from tasks.corpus.documentset import (
     ID,
     SIDECAR_FILE,
@@ -43,7 +43,6 @@ from tasks.corpus.documentset import (
     text_buffers,
     write_table,
 )
-from tasks.corpus.selection import check_text_files
 from tasks.corpus.tally import largest, tally_documents
 from tasks.pii.scrub import apply_spans
 from tasks.pii.stage import PiiConfig, find_spans
@@ -69,52 +68,6 @@ HIT_ITEMS_SCHEMA = pa.schema(
 FOUND_FILE, ITEMS_FILE = "found.parquet", "items.parquet"
 MAX_EXAMPLES = 5
 EXCERPT_BYTES = 120
-
-
-@dataclass(frozen=True)
-class ContaminationConfig:
-    """Which suites are looked for, and what counts as found."""
-
-    suites: dict[str, SuiteConfig] = field(default_factory=dict)
-    """Evaluation suites by name."""
-    action: Literal["drop", "report"] = "drop"
-    """drop: contaminated documents go. report: they stay, and are listed."""
-    ngram_units: int = 13
-    """Units of an n-gram."""
-    min_units: int = 8
-    """Items, with their answer, of fewer units are not looked for: they are in many texts by
-    chance."""
-    max_ngram_documents: int | None = 10
-    """N-grams in more documents count only where the whole of a longer item is there; null: all
-    count."""
-    min_item_frac: float = 0.0
-    """Least share of an item's n-grams that a document must hold; 0: one of them is enough."""
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.ngram_units <= 100:
-            raise ConfigError(
-                f"ngram_units ({self.ngram_units}) must be from 2 to 100; the usual value is 13"
-            )
-        if not 1 <= self.min_units <= self.ngram_units:
-            raise ConfigError(
-                f"min_units ({self.min_units}) must be from 1 to ngram_units ({self.ngram_units});"
-                " try 8"
-            )
-        if self.max_ngram_documents is not None and self.max_ngram_documents < 1:
-            raise ConfigError(
-                f"max_ngram_documents ({self.max_ngram_documents}) must be at least 1; null counts"
-                " every n-gram"
-            )
-        if not 0 <= self.min_item_frac <= 1:
-            raise ConfigError(
-                f"min_item_frac ({self.min_item_frac}) must be from 0 to 1; 0 asks for one n-gram"
-            )
-
-    def input_files(self) -> dict[str, Path]:
-        """{suite: file}. Raises ConfigError where one is not there, or has no reader."""
-        for name, suite in self.suites.items():
-            check_text_files(f"contamination.suites.{name}.path", (suite.path,))
-        return {name: suite.path for name, suite in self.suites.items()}
 
 
 def find_contamination(

@@ -25,11 +25,11 @@ import pyarrow.parquet as pq
 
 from llm_core.config import ConfigError, nearest, to_plain
 from tasks.corpus.documentset import document_parts, read_row
+from tasks.quality.config import QualityConfig
 from tasks.quality.described_rules import place_of, threshold_at
 from tasks.quality.presets import Rule
 from tasks.quality.rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
 from tasks.quality.score_limits import check_scores, resolve_limits
-from tasks.quality.stage import QualityConfig
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, digest_file
 from tasks.runtime.keys import key_config
 

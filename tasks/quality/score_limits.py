@@ -24,12 +24,12 @@ from llm_core.config import ConfigError, nearest
 from tasks.corpus.documentset import read_table
 from tasks.corpus.score_cuts import WHOLE, Best, cuts_keeping
 from tasks.definitions.features import FEATURES
-from tasks.quality.rules import Limit, drawn_feature
+from tasks.quality.limits import Limit, drawn_feature
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import Part
 
 if TYPE_CHECKING:
-    from tasks.quality.stage import QualityConfig
+    from tasks.quality.config import QualityConfig
 
 
 def check_scores(config: QualityConfig, known: Sequence[str]) -> None:

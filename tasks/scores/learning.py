@@ -34,7 +34,7 @@ from tasks.scores.perplexity import ANY_LANGUAGE, PerplexityConfig, log10_probab
 from tasks.scores.unit_rows import UnitRows
 
 if TYPE_CHECKING:
-    from tasks.scores.stage import ScoresConfig
+    from tasks.scores.config import ScoresConfig
 
 ModelFiles = list[list[Any]]
 """[language or ANY_LANGUAGE, fold, path] of each model of a score."""
