@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -20,11 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llm_core.data.order import hash_ids
+from tasks.analysis.config import AnalysisConfig
 from tasks.corpus.documentset import check_aligned, id_matrix, read_table, text_buffers, write_table
 from tasks.runtime.parts import Part
-
-if TYPE_CHECKING:
-    from tasks.analysis.config import AnalysisConfig
 
 STATES = ("ingest", "quality", "dedup", "documents")
 PLACE_BITS = 16

@@ -9,7 +9,7 @@ from typing import Literal
 
 from llm_core.config import ConfigError
 from tasks.contamination.suites import SuiteConfig
-from tasks.corpus.selection import check_text_files
+from tasks.readers.textfiles import check_text_files
 
 
 @dataclass(frozen=True)

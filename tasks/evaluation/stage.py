@@ -38,7 +38,7 @@ from tasks.runtime.stage import StageFailure
 if TYPE_CHECKING:
     from llm_core.data.shards import Document, TokenShards
     from llm_core.model.transformer import Transformer
-    from tasks.tokenizer.stage import Tokenizer
+    from tasks.tokenizer.encoder import Tokenizer
 
 ROUND_DIGITS = 5
 """Of bits per byte."""
@@ -79,7 +79,7 @@ def evaluate_model(
     from llm_core.data.shards import open_shards
     from llm_core.device import choose_device
     from llm_core.huggingface.export import load_model
-    from tasks.tokenizer.stage import load_tokenizer
+    from tasks.tokenizer.encoder import load_tokenizer
 
     model = load_model(train.path / "model").to(choose_device(config.device))
     codec = load_tokenizer(tokenizer.path)

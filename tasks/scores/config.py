@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llm_core.config import ConfigError
 from tasks.corpus.score_cuts import Best
-from tasks.corpus.selection import check_text_files
+from tasks.readers.textfiles import check_text_files
 from tasks.scores.classifier import ClassifierConfig
 from tasks.scores.perplexity import PerplexityConfig
 

@@ -27,30 +27,10 @@ from tasks.runtime.parts import RunParts, serial
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer import bpe, sentencepieces
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.encoder import (
-    BYTES_FILE,
-    CONFIG_FILE,
-    END_OF_TEXT,
-    PAD,
-    TOKENIZER_FILE,
-    Tokenizer,
-    export_hugging_face,
-    load_tokenizer,
-    save_tokenizer,
-)
+from tasks.tokenizer.encoder import END_OF_TEXT, PAD, save_tokenizer
 from tasks.tokenizer.importing import MODEL_FILE, import_tokenizer
 from tasks.tokenizer.judge import judge
 from tasks.tokenizer.sample import describe_strata, list_rows, read_texts, sample
-
-__all__ = [
-    "BYTES_FILE",
-    "CONFIG_FILE",
-    "TOKENIZER_FILE",
-    "Tokenizer",
-    "export_hugging_face",
-    "load_tokenizer",
-    "train_tokenizer",
-]
 
 RESERVED_TOKEN = "<|reserved_{}|>"
 

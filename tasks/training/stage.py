@@ -72,7 +72,7 @@ def train_model(
     Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last
     words when it broke.
     """
-    from tasks.tokenizer.stage import export_hugging_face
+    from tasks.tokenizer.encoder import export_hugging_face
 
     run = resolve(config, tokenizer, shards)
     # Named by what is trained, so that a scratch directory reused for something else never resumes

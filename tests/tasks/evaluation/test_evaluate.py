@@ -20,7 +20,7 @@ from tasks.evaluation.generate import generate_text
 from tasks.evaluation.stage import Scored, evaluate_model, summarise
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
-from tasks.tokenizer.stage import load_tokenizer
+from tasks.tokenizer.encoder import load_tokenizer
 from tests.support.data.trained_run import Run, make_run, save_model
 
 CONFIG = EvaluateConfig(

@@ -21,7 +21,8 @@ from tasks.shards.config import ShardsConfig
 from tasks.shards.exchange import ExchangeError, export_shards, read_datasets, read_megatron
 from tasks.shards.stage import write_shards
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.stage import load_tokenizer, train_tokenizer
+from tasks.tokenizer.encoder import load_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.sample_documents import sample_texts, write_documents
 from tests.support.engine.shard_files import write_split
 

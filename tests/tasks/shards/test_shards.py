@@ -26,7 +26,8 @@ from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
 from tasks.shards.stage import plan_shards, token_dtype, write_shards
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.stage import load_tokenizer, train_tokenizer
+from tasks.tokenizer.encoder import load_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.make_artifacts import empty_dir
 from tests.support.data.sample_documents import sample_texts, write_documents
 
