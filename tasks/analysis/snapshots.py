@@ -1,5 +1,4 @@
-"""One part of the corpus in each of its states: how much there is, how it is spread, and its share
-of the samples.
+"""Measures one part of the corpus in each of its states: amounts, spread, share of the samples.
 
 The part half of `tasks.analysis.stage`. `measure_part` reads sidecars, and texts only of what is
 left in the end; `sample_part` reads the texts of the documents that are sampled and leaves their

@@ -1,4 +1,8 @@
-"""Passes over one file of documents: finds n-grams of suites, and judges what they amount to."""
+"""Finds n-grams of suites in one file of documents, and judges which items they amount to.
+
+`find_part` proves every occurrence; `judge_part` runs once it is known in how many documents each
+n-gram is.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Which documents hold what the model will be asked? N-gram overlap of documents with evaluation
-suites.
+"""Finds documents that hold items of evaluation suites, by n-gram overlap.
 
 A document that shares an n-gram of 13 units (words; single letters in scripts without spaces) with
 an item of a suite is contaminated (Brown et al. 2020, "Language Models are Few-Shot Learners",
 appendix C), whatever the case, punctuation or white space. Items shorter than that are looked for
-as a whole (`tasks.contamination.suites`). An n-gram in more than `max_ngram_documents` documents is
-a phrase of the language, as there, unless the document holds the whole of a longer item.
-`min_item_frac` asks for a larger share of an item's n-grams than one of them.
+as a whole (`tasks.contamination.suites`). Files are read in `tasks.contamination.passes`. An n-gram
+in more than `max_ngram_documents` documents is a phrase of the language, as there, unless the
+document holds the whole of a longer item. `min_item_frac` asks for a larger share of an item's
+n-grams than one of them.
 
 In: id, text; suites are input files. Out: a sidecar `id, kept, reason, num_hits`; `hits.jsonl`:
 suite, item and its number, document, byte offsets in the original text, and how much of the item is

@@ -1,5 +1,4 @@
-"""Which documents teach? Rows that a condition chooses, as the example texts of classifiers and
-language models.
+"""Chooses rows of documents by a condition, as example texts of classifiers and language models.
 
 A condition is a DuckDB expression over the columns of a document, such as `source = 'wiki'` or
 `metadata->>'kind' = 'prose' and language = 'en'`. It must be a function of the row alone, so that

@@ -1,5 +1,6 @@
-"""Keys, signatures and shingle sets of documents: made per part, gathered in order of preference.
-The I/O half of `tasks.dedup.stage`.
+"""Makes keys, signatures and shingle sets of documents per part, and gathers shingle sets.
+
+The I/O half of `tasks.dedup.stage`; `tasks.dedup.signed_documents` holds what was made.
 
 A signature part holds `documents.parquet` (row in the part, id, exact_key or null for a blank text,
 url_key, num_bytes, num_shingles, source, added_at, quality; the documents that quality kept),

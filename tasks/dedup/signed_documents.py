@@ -1,4 +1,7 @@
-"""Holds the documents that take part in deduplication, in order of preference."""
+"""Gathers the documents that take part in deduplication, in order of preference.
+
+Memory is an entry per document; signatures and bands stay in files that are mapped.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What would other quality rules have kept? Asked of the stored features, without reading a text
-again.
+"""Compares the verdicts of quality with those of other rules, from the stored features alone.
 
-The sidecars of quality hold every feature of every document. One query over them (DuckDB, columns
-in place, all cores) gives each document the first rule of the new rule book that drops it, as
-`tasks.quality.rules.judge` would, and counts documents and bytes by the reason of the run and the
-new one, by source and language, with some that change: which they are, the rule that decides, and
-what it measured. Their texts are not shown; `textmill explain ID` does.
+The sidecars of quality hold every feature of every document. One query over them
+(`tasks.explain.replay_query`) gives each document the first rule of the new rule book that drops
+it, as `tasks.quality.rules.judge` would, and counts documents and bytes by the reason of the run
+and the new one, by source and language, with some that change: which they are, the rule that
+decides, and what it measured. Their texts are not shown; `textmill explain ID` does.
 
 In: quality's sidecars (`id, num_bytes, drops, kept` and the features the new rules look at),
 `language`, and `source` of the documents. Cost: seconds for ten million documents, memory of the

@@ -1,4 +1,8 @@
-"""Writes quality rules as a DuckDB query over the sidecars of quality."""
+"""Writes quality rules as a query over the sidecars of quality.
+
+DuckDB reads columns in place, on all cores. The query decides as
+`tasks.quality.rules.judge` does; a test compares the two.
+"""
 
 from __future__ import annotations
 

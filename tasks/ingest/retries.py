@@ -1,4 +1,7 @@
-"""Repeats what a remote file system may manage later, and puts its errors into words."""
+"""Repeats what a remote file system may manage later, and puts its errors into words.
+
+The words hold no address and no secret: they get into logs and records.
+"""
 
 from __future__ import annotations
 

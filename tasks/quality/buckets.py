@@ -1,4 +1,4 @@
-"""How good is a document among those of its language? Head, middle and tail, as CCNet has them.
+"""Splits the documents of each language into head, middle and tail by a score, as CCNet does.
 
 CCNet (Wenzek et al. 2020, section 4.2; cc_net/perplexity.py) parts the documents of each language
 at two percentiles of their perplexity under a model of good text, the 30th and the 60th, so that

@@ -1,4 +1,7 @@
-"""Bounds on features and scores, and what some documents are judged by instead."""
+"""Defines limits on features and scores, and overlays: other rules for some documents.
+
+These are settings; `tasks.quality.rules` makes rules of them.
+"""
 
 from __future__ import annotations
 

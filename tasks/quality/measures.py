@@ -1,4 +1,4 @@
-"""Measures the features of texts that rules judge."""
+"""Measures the features of texts that rules judge, by one kernel call per column of texts."""
 
 from __future__ import annotations
 

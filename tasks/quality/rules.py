@@ -1,10 +1,10 @@
-"""Which rules judge which document, and what is the verdict?
+"""Finds the rules that judge a document, and its verdict.
 
 A run names presets (tasks.quality.presets) that drop and presets that are only recorded, other
-thresholds for single rules, and limits on any feature. Documents of some languages, kinds or
-sources can have others: `by_language` is laid over the rules of the run, `by_kind` over both, and
-`by_source` over all three. An overlay that names presets starts from their own thresholds;
-thresholds of the run were meant for the presets of the run. Limits are handed down.
+thresholds for single rules, and limits on any feature (tasks.quality.limits). Documents of some
+languages, kinds or sources can have others: `by_language` is laid over the rules of the run,
+`by_kind` over both, and `by_source` over all three. An overlay that names presets starts from their
+own thresholds; thresholds of the run were meant for the presets of the run. Limits are handed down.
 
 A verdict has one bit per rule name. Where two chosen presets have a rule of one name but with
 another threshold, one bit cannot hold both answers: that is an error at the start, and the way out

@@ -1,5 +1,4 @@
-"""Which score is good enough? Limits on scores, made into numbers that hold for every part, and
-draws of documents.
+"""Turns limits on scores into numbers that hold for every part, and draws documents.
 
 A share (`keep_frac`), a quantile, or a draw is no number that a document can be held against by
 itself. Shares and quantiles are resolved once, over all documents with a score, whatever other

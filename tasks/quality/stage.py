@@ -1,4 +1,4 @@
-"""Which documents read like text worth learning from, by rules on their form?
+"""Keeps documents that read like text worth learning from, by rules on their form.
 
 Published collections of rules by name (tasks.quality.presets) and limits of one's own, chosen per
 run, source, kind and language (tasks.quality.rules), on measures made by one kernel call per part

@@ -1,4 +1,4 @@
-"""Which documents come from places that are listed, by domain, URL or a word in the URL?
+"""Finds documents from listed places, by domain, URL or a word in the URL.
 
 Blocklists come from the configuration, from files (one entry per line, `#` comments) and from
 folders laid out as those of the University of Toulouse (UT1: `CATEGORY/domains`, `CATEGORY/urls`),
@@ -9,9 +9,8 @@ under its path. Lists of allowed domains and URLs win over all. One's own entrie
 a run begins; in folders, which others keep and which have odd lines among millions (`a b.com`,
 `com.ve`, `localhost`, bytes that are no UTF-8), those are passed over and counted.
 
-Compared are hosts in lower case and punycode (IDNA), without user, port and trailing dot, and URLs
-without scheme, `www.`, fragment and final slash. Keywords are pieces of letters and digits of the
-URL, escapes undone, in any case.
+Entries and URLs are compared in one form (`tasks.quality.url_entries`). Keywords are pieces of
+letters and digits of the URL, escapes undone, in any case.
 
 In: url. Out: features `url_domain`, `url_listed`, `url_keyword` (0 or 1, int64; 0 without a URL)
 and the rules URL_DOMAIN, URL_LISTED, URL_KEYWORD. Cost: entries are looked up by hash, hosts once

@@ -1,4 +1,7 @@
-"""Decompresses gzip, zstd, bzip2 and xz step by step, in bounded memory."""
+"""Decompresses gzip, zstd, bzip2 and xz step by step, in bounded memory.
+
+`tasks.readers.bytestreams` drives them over every member of a stream and past damage.
+"""
 
 from __future__ import annotations
 

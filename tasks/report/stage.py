@@ -1,4 +1,4 @@
-"""What came of this run? One page a person would rather look at than logs.
+"""Writes the page of a run: what came of it, for a person to read.
 
 `report.html` is a single file that opens from disk: headline numbers, where documents went and why,
 duplicates, personal data, tokenizer, training, evaluation with intervals, decode speed, samples, a

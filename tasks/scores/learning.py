@@ -1,13 +1,11 @@
-"""What do the models of the scores stage learn from? Texts gathered in parts, chosen by hash, and
-one training part per model.
+"""Chooses the texts that models of the scores stage learn from, and trains one model per part.
 
 Each text has a 64-bit hash of what a model would read of it (`tasks.scores.unit_rows`). The hash
 decides all there is to decide: equal texts are one, the smallest hashes are taken up to a limit,
 hash % folds is the fold, and texts are read in the order of their hashes; so the choice is the same
 for any division into parts and any order of files. A text that is both positive and negative
-teaches nothing. A pool part holds `score, positive, language, hash, num_bytes, units` of the
-candidates in one file, no more of each score than the limit, which bounds what is kept on disk.
-Fold f of a score is trained on all others, and judged on fold f.
+teaches nothing. `tasks.scores.pools` gathers the candidates. Fold f of a score is trained on all
+others, and judged on fold f.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Gathers the texts that models of the scores stage may learn from: one pool per file."""
+"""Gathers the texts that models of the scores stage may learn from: one pool per file.
+
+A pool holds `score, positive, language, hash, num_bytes, units` of the candidates in one file, no
+more of each score than the limit, which bounds what is kept on disk. The smallest hashes are taken
+(`tasks.scores.learning` says why).
+"""
 
 from __future__ import annotations
 

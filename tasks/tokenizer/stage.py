@@ -1,5 +1,4 @@
-"""Which tokens should text be made of? Train a tokenizer on the training documents, or take a given
-one, and measure it.
+"""Trains a tokenizer on the training documents, or imports one, and measures it.
 
 Methods: byte-level BPE and WordPiece (`tasks.tokenizer.bpe`), Unigram and sentencepiece's BPE
 (`tasks.tokenizer.sentencepieces`), or a file that is there (`tasks.tokenizer.importing`). All are
