@@ -34,27 +34,26 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.training.config import ParallelConfig, TrainConfig
-from tasks.analysis.stage import AnalysisConfig
-from tasks.contamination.stage import ContaminationConfig
+from tasks.analysis.config import AnalysisConfig
+from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.named_labels import check_labels
 from tasks.dedup.stage import DedupConfig
 from tasks.definitions.features import FEATURES
-from tasks.documents.stage import DocumentsConfig
-from tasks.evaluation.bench import BenchConfig
-from tasks.evaluation.stage import EvaluateConfig
+from tasks.documents.config import DocumentsConfig
+from tasks.evaluation.config import BenchConfig, EvaluateConfig
 from tasks.ingest.sources import SourceConfig
-from tasks.language.stage import LanguageConfig
+from tasks.language.config import LanguageConfig
 from tasks.pii.stage import PiiConfig
+from tasks.quality.config import QualityConfig
 from tasks.quality.score_limits import check_scores
-from tasks.quality.stage import QualityConfig
-from tasks.report.stage import ReportConfig
+from tasks.report.config import ReportConfig
 from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 from tasks.runtime.stage import StageConfigs
-from tasks.scores.stage import ScoresConfig
-from tasks.shards.stage import ShardsConfig
-from tasks.tokenizer.stage import TokenizerConfig
-from tasks.training.stage import TrainStageConfig
+from tasks.scores.config import ScoresConfig
+from tasks.shards.config import ShardsConfig
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.training.config import TrainStageConfig
 
 CONF_DIR = ROOT / "conf"
 

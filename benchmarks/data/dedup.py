@@ -47,7 +47,8 @@ from tasks.dedup.near_duplicates import (
     propose_pairs,
     verify_pairs,
 )
-from tasks.dedup.signatures import choose_bands, first_of_equal, id_words_of
+from tasks.dedup.signatures import choose_bands
+from tasks.dedup.signed_documents import first_of_equal, id_words_of
 from tasks.runtime.store import peak_memory_bytes
 
 BATCH_DOCUMENTS = 20_000

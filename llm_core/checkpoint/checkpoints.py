@@ -23,7 +23,7 @@ from llm_core.checkpoint.folders import (
     LOOK_AGAIN_S,
     Progress,
     damaged_in,
-    digest_file,
+    digest_pieces,
     discard,
     folder_of,
     prune,
@@ -313,7 +313,7 @@ class Checkpoints:
         assert isinstance(progress, Progress), progress
         folder = folder_of(self.root, step)
         for name in sorted(progress.files)[self.ranks.rank :: self.ranks.world]:
-            if digest_file(folder / name) != progress.files[name][1]:
+            if digest_pieces(folder / name) != progress.files[name][1]:
                 return f"{name} does not hold what was written"
         return None
 

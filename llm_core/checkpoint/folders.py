@@ -229,8 +229,8 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def digest_file(path: Path) -> str:
-    """128 bits in hex."""
+def digest_pieces(path: Path) -> str:
+    """128-bit BLAKE2b, in hex, of the digests of a file's pieces; threads share the pieces."""
     size = path.stat().st_size
     starts = range(0, max(size, 1), PIECE)
     if len(starts) == 1:

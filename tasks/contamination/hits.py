@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tasks.contamination.stage import HIT_ITEMS_FILE, HITS_FILE
+from tasks.contamination.passes import HIT_ITEMS_FILE, HITS_FILE
 from tasks.corpus.documentset import read_table
 from tasks.runtime.artifact import Artifact, ArtifactMismatch
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError
-from tasks.corpus.selection import check_text_files, records_of_file
 from tasks.readers import Record
+from tasks.readers.textfiles import check_text_files, records_of_file
 
 ARRAYS = (
     "hashes",

@@ -23,7 +23,8 @@ from tasks.corpus.documentset import read_table, text_buffers
 from tasks.dedup.config import CutsConfig
 from tasks.dedup.repeated_pieces import find_repeated_pieces
 from tasks.dedup.repeated_runs import find_repeated_runs
-from tasks.dedup.signatures import SignedDocuments, parts_with_rows
+from tasks.dedup.signatures import parts_with_rows
+from tasks.dedup.signed_documents import SignedDocuments
 from tasks.runtime.artifact import digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, scratch_dir

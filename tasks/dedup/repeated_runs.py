@@ -22,7 +22,7 @@ import numpy as np
 
 from tasks.corpus.documentset import read_table, text_buffers
 from tasks.dedup.config import CutsConfig
-from tasks.dedup.signatures import first_of_equal
+from tasks.dedup.signed_documents import first_of_equal
 from tasks.runtime.artifact import digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, scratch_dir

@@ -45,7 +45,8 @@ def label_prefixes(
     `scripts`: a row of `written` (bool [scripts, labels]) by text; row 0 allows every label. In
     texts of script `arabic` the code points `marks` are passed over.
     """
-    from tasks.kernels.models.softmax_tree import best_labels, char_table, make_room
+    from tasks.kernels.models.lower_case import char_table
+    from tasks.kernels.models.softmax_tree import best_labels, make_room
 
     begins, ends = texts[1:]
     count, model = len(ends), tree.model

@@ -48,7 +48,7 @@ class ClassifierConfig:
     """What a classifier learns from, or which model is given."""
 
     positives: str | None = field(default=None, metadata=IS_CONDITION)
-    """Condition on documents (see `tasks.corpus.selection`): what good text is."""
+    """Condition on documents (see `tasks.corpus.conditions`): what good text is."""
     negatives: str | None = field(default=None, metadata=IS_CONDITION)
     """Condition on documents: what it is compared with. Null without negative files: every document
     that is no positive."""

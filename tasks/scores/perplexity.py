@@ -44,7 +44,7 @@ class PerplexityConfig:
     """What a language model is trained on, or which models are given."""
 
     reference: str | None = field(default=None, metadata=IS_CONDITION)
-    """Condition on documents (see `tasks.corpus.selection`): what good text is."""
+    """Condition on documents (see `tasks.corpus.conditions`): what good text is."""
     reference_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Further reference texts: .jsonl, .parquet, .txt, .md, all in `reference_language`. Contents
     are part of the key."""

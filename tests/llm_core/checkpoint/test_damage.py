@@ -262,7 +262,7 @@ def test_a_file_system_that_does_not_answer_is_no_damage(
         raise OSError(number, os.strerror(number), str(tmp_path))
 
     run = Run(dim=8)
-    name = {"list": "steps_in", "progress": "read_progress", "data": "digest_file"}[place]
+    name = {"list": "steps_in", "progress": "read_progress", "data": "digest_pieces"}[place]
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(1, *run.parts)
         kept = contents(tmp_path)

@@ -20,13 +20,16 @@ from tasks.documents.verdicts import edits_column
 from tasks.explain.replay import replay_quality
 from tasks.kernels.quality.keywords import build_automaton, find_terms
 from tasks.kernels.text.chars import MARK, UNSEGMENTED, char_classes, fold_table
-from tasks.language.stage import LanguageConfig, identify_languages
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import identify_languages
+from tasks.quality.config import QualityConfig
 from tasks.quality.keywords import KeywordList, find_keywords
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.quality.stage import filter_quality
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
 from tasks.runtime.parts import PartRunner
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.config import ScoresConfig
+from tasks.scores.stage import score_documents
 from tests.support.data.any_bytes import BYTES, assert_neighbours_do_not_matter
 from tests.support.data.make_artifacts import empty_dir
 from tests.tasks.language.test_language import documents_artifact

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.corpus.tally import OTHER
+from tasks.quality.config import QualityConfig
 from tasks.quality.described_rules import describe_rule
-from tasks.quality.stage import QualityConfig
+from tasks.report.config import ReportConfig
 from tasks.report.quantities import (
     NARROW,
     NOT_MEASURED,
@@ -30,7 +31,7 @@ from tasks.report.quantities import (
     significant,
     size,
 )
-from tasks.report.stage import REPORT_FILE, ReportConfig, write_report
+from tasks.report.stage import REPORT_FILE, write_report
 from tasks.report.text_sections import legible_token
 from tasks.runtime.artifact import Artifact
 from tests.support.data import report_artifacts

@@ -17,9 +17,12 @@ from llm_core.config import ConfigError
 from llm_core.data.shards import open_shards
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
+from tasks.shards.config import ShardsConfig
 from tasks.shards.exchange import ExchangeError, export_shards, read_datasets, read_megatron
-from tasks.shards.stage import ShardsConfig, write_shards
-from tasks.tokenizer.stage import TokenizerConfig, load_tokenizer, train_tokenizer
+from tasks.shards.stage import write_shards
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.encoder import load_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.sample_documents import sample_texts, write_documents
 from tests.support.engine.shard_files import write_split
 

@@ -1,5 +1,4 @@
-"""Which documents teach? Rows that a condition chooses, as the example texts of classifiers and
-language models.
+"""Chooses rows of documents by a condition, as example texts of classifiers and language models.
 
 A condition is a DuckDB expression over the columns of a document, such as `source = 'wiki'` or
 `metadata->>'kind' = 'prose' and language = 'en'`. It must be a function of the row alone, so that
@@ -15,15 +14,12 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
-from tasks.readers import Columns, Fault, Record, read_streams
-from tasks.readers.formats import format_of, known_formats
 
 COLUMNS = (
     "text",
@@ -134,33 +130,6 @@ def condition_table(documents: pa.Table, languages: pa.ChunkedArray) -> pa.Table
         name: documents[name] for name in COLUMNS if name not in ("language", "declared_language")
     }
     return pa.table(columns | {"language": languages, "declared_language": documents["language"]})
-
-
-def check_text_files(name: str, files: tuple[Path, ...]) -> None:
-    """Raise ConfigError unless each file is there and has a reader."""
-    for file in files:
-        if not file.is_file():
-            raise ConfigError(
-                f"{name} ({file}) is not a file; relative paths start at {Path.cwd()}"
-            )
-        if format_of(file.name) is None:
-            raise ConfigError(f"{name} ({file}) has no reader; formats are {known_formats()}")
-
-
-def texts_of_file(path: Path, text_column: str) -> Iterator[str]:
-    """The texts of a file's records, in order; records without a text are passed over."""
-    for record in records_of_file(path, text_column):
-        if isinstance(record, Record) and isinstance(text := record.values.get(text_column), str):
-            yield text
-
-
-def records_of_file(path: Path, text_column: str) -> Iterator[Record | Fault]:
-    """The records of a file, or of the members of an archive, and what should be one and is not."""
-    with path.open("rb") as file:
-        for _, items in read_streams(file, path.name, Columns(text_column, None, None, None)):
-            for item in items:
-                if isinstance(item, (Record, Fault)):
-                    yield item
 
 
 @functools.lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from llm_core.config import ConfigError
-from tasks.corpus.selection import COLUMNS, check_condition, chosen_rows
+from tasks.corpus.conditions import COLUMNS, check_condition, chosen_rows
 
 
 def documents(**columns: list[str | None]) -> pa.Table:

@@ -1,0 +1,114 @@
+"""Sets what is scored and sampled: the settings of `tasks.evaluation.stage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from llm_core.config import NOT_IN_KEY, ConfigError
+
+if TYPE_CHECKING:
+    from llm_core.infer.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    max_documents: int | None = 200
+    """Validation documents scored: those of the smallest ids, which are hashes, so a random sample;
+    null takes all."""
+    max_document_tokens: int | None = None
+    """Score only the first so many tokens of a document, and count their bytes; null scores whole
+    documents."""
+    window_tokens: int | None = None
+    """Longest input of one forward pass; null takes the length the model was trained on."""
+    context_tokens: int | None = None
+    """Scored tokens that a later window of a long document begins with; null takes half a
+    window."""
+    batch_tokens: int = 8192
+    """Token places of one forward pass."""
+    bootstrap_samples: int = 1000
+    small_group_documents: int = 20
+    """Groups with fewer documents are marked `small`: their intervals are too narrow."""
+    seed: int = 0
+    """Of the bootstrap and of the samples."""
+    sample_prompts: tuple[str, ...] = ("The ",)
+    num_document_prompts: int = 2
+    """Validation documents whose first tokens serve as prompts, too."""
+    document_prompt_tokens: int = 16
+    max_new_tokens: int = 64
+    temperature: float = 0.8
+    """0 takes the likeliest token."""
+    top_k: int = 0
+    top_p: float = 1.0
+    device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
+
+    def __post_init__(self) -> None:
+        least = {
+            "max_documents": 1,
+            "max_document_tokens": 1,
+            "window_tokens": 2,
+            "context_tokens": 0,
+            "batch_tokens": 1,
+            "bootstrap_samples": 100,
+            "small_group_documents": 0,
+            "seed": 0,
+            "num_document_prompts": 0,
+            "document_prompt_tokens": 1,
+            "max_new_tokens": 0,
+            "temperature": 0,
+            "top_k": 0,
+        }
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise ConfigError(f"{name} ({value}) must be at least {smallest}")
+        if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
+            raise ConfigError(
+                f"context_tokens ({self.context_tokens}) must be less than window_tokens"
+                f" ({self.window_tokens}); try {self.window_tokens // 2}"
+            )
+        if not 0 <= self.top_p <= 1:
+            raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
+
+    def sampling(self) -> SamplingParams:
+        from llm_core.infer.sampling import SamplingParams
+
+        return SamplingParams(
+            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
+        )
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    batches: tuple[int, ...] = (1, 4)
+    """Requests that run together."""
+    prompt_tokens: tuple[int, ...] = (32, 128)
+    new_tokens: tuple[int, ...] = (16,)
+    """Tokens generated per request, whatever they are; the first one counts as prefill."""
+    repeats: int = 5
+    check_tokens: int = 24
+    """Length of the sequence that is split into prefill and decode at several places; other checks
+    are as long as the grid."""
+    seed: int = 0
+    """Of the random prompts."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of weights and cache; auto is bfloat16 on a GPU and float32 elsewhere."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):
+            values = getattr(self, name)
+            if not values or min(values) < least:
+                raise ConfigError(f"{name} ({list(values)}) must hold numbers of at least {least}")
+        if 1 not in self.batches:
+            raise ConfigError(
+                f"batches ({list(self.batches)}) must hold 1, the cell of the headline; add it"
+            )
+        if self.repeats < 3:
+            raise ConfigError(
+                f"repeats ({self.repeats}) must be at least 3, or there is no spread to tell"
+            )
+        if self.check_tokens < 4:
+            raise ConfigError(f"check_tokens ({self.check_tokens}) must be at least 4")
+        if self.seed < 0:
+            raise ConfigError(f"seed ({self.seed}) must not be negative")
