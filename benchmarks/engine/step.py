@@ -76,7 +76,7 @@ def main() -> None:
 
 def compare(config: RunConfig, skip: int) -> dict[str, object]:
     """Time both sides on `config.train.num_steps` batches."""
-    threads = set_threads(config.parallel)
+    threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
     ours, theirs = own_step(config), peer_step(config)
     generator = torch.Generator().manual_seed(0)
     rows, columns = config.train.global_batch_sequences, config.train.seq_len + 1

@@ -168,7 +168,7 @@ def last_row(command: list[str]) -> Row:
 
 def measure(config: RunConfig, skip: int) -> Row | None:
     """Run here, as one rank of the layout; the first gives a row."""
-    set_threads(config.parallel)
+    set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
         layout = build_layout(config.model, config.parallel, config.train, ranks, config.memory)
         optimizer = build_optimizer(layout, config.optim, config.train.dtype)

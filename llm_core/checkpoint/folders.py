@@ -58,7 +58,7 @@ class Progress:
     files: dict[str, tuple[int, str]]
     """Name → (bytes, digest)."""
     made_with: dict[str, Any] | None = None
-    """Settings and data that decided it, as `llm_core.checkpoint.made_with` has them; None: it does
+    """Settings and data that decided it, as `llm_core.training.made_with` has them; None: it does
     not say."""
 
 

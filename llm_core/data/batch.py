@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+IGNORED = -100
+"""Target id of a position that is not predicted."""
+
 
 # B rows of one data-parallel rank · T tokens
 class Batch(NamedTuple):

@@ -22,14 +22,13 @@ import numpy as np
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.data.batch import Batch
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.config import DataConfig
 from llm_core.data.mixture import Mixture
 from llm_core.data.order import draw, permute
 from llm_core.data.packing import PackingShares, PlannedRows, StreamRows, join, make_plan
 from llm_core.data.shards import TokenShards
 from llm_core.data.sources import NO_SOURCE, read_sources
-from llm_core.model.loss import IGNORED
 
 ORDER_BLOCK = 4096
 """Positions whose samples are computed together, at most: one at a time costs more than reading

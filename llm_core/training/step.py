@@ -16,9 +16,9 @@ from torch.profiler import record_function
 
 from llm_core.data.batch import Batch
 from llm_core.data.sources import SourceSums
-from llm_core.device import autocast
 from llm_core.model.loss import count_targets
 from llm_core.model.masks import restarting_positions
+from llm_core.model.precision import autocast
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import last_micro_batch
 from llm_core.parallel.gradients import finish_gradients, gradient_norm

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -27,9 +26,8 @@ import numpy as np
 from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.checkpoint.made_with import made_with
 from llm_core.checkpoint.reader import CheckpointError
-from llm_core.config import ConfigError, build
+from llm_core.config import ConfigError
 from llm_core.data.loader import Loader
 from llm_core.data.prefetch import Prefetch
 from llm_core.data.shards import ShardError, TokenShards, open_shards
@@ -46,6 +44,7 @@ from llm_core.planner.roofline import training_peak
 from llm_core.printing import escape_defects, note, show
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
+from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
     METRICS_FILE,
     PROFILE_FOLDER,
@@ -55,7 +54,7 @@ from llm_core.training.metric_log import (
     training_rows,
 )
 from llm_core.training.rollback import Rollback
-from llm_core.training.run_config import RunConfig
+from llm_core.training.run_config import RunConfig, read_run_config
 from llm_core.training.status import LOCK_FILE, STATUS_FILE, Heartbeat
 from llm_core.training.trainer import Batches, Preempted, Trainer
 from llm_core.training.validate import read_validation_set
@@ -88,17 +87,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(TRY_AGAIN)
 
 
-def read_run_config(file: Path) -> RunConfig:
-    """Raises ConfigError where the file is none."""
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--config {file} is not JSON ({error}); give the resolved config of a run"
-        ) from error
-    return build(RunConfig, values)
-
-
 def run_in(workdir: Path, config: RunConfig) -> str:
     """`run` as the only trainer in a directory, with `status.json` kept whatever happens."""
     workdir.mkdir(parents=True, exist_ok=True)
@@ -125,7 +113,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
     too."""
     stop = StopFlag()
     status = status or Heartbeat(workdir)
-    num_threads = set_threads(config.parallel)
+    num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
         shards = open_shards(config.shards, "train")
         if config.train.data.verify_shards and ranks.is_first:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.device import autocast
+from llm_core.model.precision import autocast
 from llm_core.optim.guard import StepReport, TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.fsdp import reshard

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from llm_core.config import ConfigError
+from llm_core.data.batch import IGNORED
 from llm_core.data.shards import TokenShards
 from llm_core.data.sources import largest
-from llm_core.model.loss import IGNORED
 from llm_core.parallel.ranks import Ranks
 
 

@@ -33,9 +33,10 @@ from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
+from llm_core.parallel.config import ParallelConfig
 from llm_core.printing import note
 from llm_core.process import describe_end, terminate_with_parent
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.config import TrainConfig
 from llm_core.training.metric_log import METRICS_FILE, PROFILE_FOLDER, TIMING_FILE, read_rows
 from llm_core.training.run_config import RunConfig, check_run
 from llm_core.training.status import (

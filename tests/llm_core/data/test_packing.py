@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.config import DataConfig
 from llm_core.data.loader import Loader
 from llm_core.data.packing import best_fit, concat, make_plan, one_per_row, pack_best_fit
 from llm_core.data.shards import open_shards
-from llm_core.model.loss import IGNORED
 from tests.support.engine.shard_files import write_split
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.config import DataConfig
 from llm_core.data.loader import Loader
 from llm_core.data.shards import TokenShards, open_shards
@@ -23,7 +24,6 @@ from llm_core.data.sources import (
     largest,
     read_sources,
 )
-from llm_core.model.loss import IGNORED
 from tests.support.engine.shard_files import write_split
 
 NAMES = ("books", "code", "web")

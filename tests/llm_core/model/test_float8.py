@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from llm_core.config import ConfigError
-from llm_core.model import float8
+from llm_core.kernels import float8
 from llm_core.model.config import ModelConfig
+from llm_core.model.float8 import Float8Linear
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import RunConfig
 from llm_core.training.step import train_step
 
@@ -67,11 +69,10 @@ def test_zeros_stay_zeros_and_what_is_no_number_stays_none() -> None:
 def test_a_layer_and_its_gradients_are_products_of_the_rounded_operands(bias: bool) -> None:
     torch.manual_seed(0)
     layer, x, dy = (
-        nn.Linear(32, 48, bias),
+        Float8Linear(nn.Linear(32, 48, bias)),
         torch.randn(3, 16, 32, requires_grad=True),
         torch.randn(3, 16, 48),
     )
-    layer.__class__ = float8.Float8Linear
     y = layer(x)
     y.backward(dy.bfloat16())
     rounded = [_rounded(t, float8.VALUES) for t in (x.flatten(0, 1), layer.weight)]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.loader import Loader
-from llm_core.model.loss import IGNORED
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import GuardConfig, MuonConfig
 from llm_core.optim.guard import NO_TARGETS, UPDATED, StepReport

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.shards import open_shards
 from llm_core.data.sources import MAX_SOURCES, OTHER
-from llm_core.model.loss import IGNORED
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.ranks import Ranks
 from llm_core.training.validate import (

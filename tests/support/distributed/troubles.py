@@ -23,17 +23,16 @@ from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.state import collect_state
-from llm_core.data.batch import Batch
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.sources import NO_SOURCE
-from llm_core.model.loss import IGNORED
 from llm_core.model.transformer import Transformer
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import StepReport
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local
 from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.training import step as step_module
-from llm_core.training.config import ParallelConfig
 from llm_core.training.rollback import Rollback, event_rows
 from llm_core.training.trainer import Trainer
 from tests.support.distributed import exactness
