@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from llm_core.config import ConfigError
+from llm_core.data.batch import Batch
 from llm_core.kernels import float8
 from llm_core.model.config import ModelConfig
 from llm_core.model.float8 import Float8Linear
@@ -97,7 +98,7 @@ def losses(train: TrainConfig, parallel: ParallelConfig, tmp_path: object) -> li
     optimizer = build_optimizer(layout, config.optim, train.dtype)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(0, 64, (8, 17), generator=generator).cumsum(1) % 64
-    batch = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
     return [float(train_step(layout, optimizer, batch, 3e-3, config, CPU)[0]) for _ in range(30)]
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from llm_core.data.batch import Batch
 from llm_core.model.config import ModelConfig
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
@@ -105,7 +106,7 @@ def curve(config: RunConfig, file: Path) -> None:
                 LR * min(1, (step + 1) / WARMUP_STEPS),
             )
             reports.append(
-                train_step(layout, optimizer, (own[:, :-1], own[:, 1:]), lr, config, ranks)[0]
+                train_step(layout, optimizer, Batch(own[:, :-1], own[:, 1:]), lr, config, ranks)[0]
             )
         if ranks.is_first:
             file.write_text(json.dumps(torch.stack(reports).tolist()), "utf-8")

@@ -35,6 +35,7 @@ from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import RunConfig
+from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Trainer
 from llm_core.training.validate import ValidationSet
 from tests.support.distributed.cases import TOKENS, Case, Problem, micro_sizes
@@ -123,6 +124,7 @@ def make_trainer(
         checkpoints,
         None,
         None,
+        StepClock(config, ranks),
         sources=SOURCES,
     )
 
