@@ -40,12 +40,11 @@ def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch
             "train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is"
             f" {torch.cuda.get_device_name(device)}"
         )
-    for block in model.blocks:
-        if block is not None:
-            for owner in list(block.modules()):
-                for name, layer in list(owner.named_children()):
-                    if isinstance(layer, nn.Linear):
-                        setattr(owner, name, Float8Linear(layer, quantize_by(kernels)))
+    for block in model.own_blocks:
+        for owner in list(block.modules()):
+            for name, layer in list(owner.named_children()):
+                if isinstance(layer, nn.Linear):
+                    setattr(owner, name, Float8Linear(layer, quantize_by(kernels)))
 
 
 class Float8Linear(nn.Module):

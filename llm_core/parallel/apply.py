@@ -30,7 +30,7 @@ from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import stream_dtype
-from llm_core.model.transformer import Block, Transformer
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.fsdp import shard_weights
@@ -125,7 +125,7 @@ def _compile_blocks(model: Transformer, parallel: ParallelConfig, memory: Memory
     keep_compiled_code_private()
     # Exchanges of other processes' tokens or parts break the graph of a block, and so do tiles.
     whole_graph = parallel.tp * parallel.cp * memory.ffn_tiles == 1
-    for block in _blocks(model):
+    for block in model.own_blocks:
         block.compile(fullgraph=whole_graph, dynamic=False)
 
 
@@ -165,8 +165,8 @@ def _choose_kernels(
     own_keys = (
         backend == "fa4" and parallel.cp == 1 and flash4.adds_up_keys_slowly(ranks.device, heads)
     )
-    apply_kernels(_blocks(model), compute.kernels, own_keys)
-    for block in _blocks(model):
+    apply_kernels(model.own_blocks, compute.kernels, own_keys)
+    for block in model.own_blocks:
         block.attention.backend = backend
 
 
@@ -216,11 +216,6 @@ def _sum_gradients(
 def _group(ranks: Ranks, axis: str) -> dist.ProcessGroup:
     assert ranks.mesh is not None, "a layout of several axes has a mesh"
     return ranks.mesh.get_group(axis)
-
-
-def _blocks(model: Transformer) -> list[Block]:
-    """Those of this process."""
-    return [block for block in model.blocks if block is not None]
 
 
 def last_micro_batch(layout: Layout, is_last: bool) -> AbstractContextManager[None]:

@@ -105,13 +105,12 @@ class TensorShards:
                 cut[weight] = nn.Parameter(torch.empty_like(self.cut(name, weight), device="meta"))
             owner, _, last = name.rpartition(".")
             setattr(model.get_submodule(owner), last, cut[weight])
-        for block in model.blocks:
-            if block is not None:
-                block.attention.qkv = CutOutputs(block.attention.qkv, self)
-                block.attention.out = CutInputs(block.attention.out, self)
-                into = "gate_up" if isinstance(block.ffn, SwiGLU) else "up"
-                setattr(block.ffn, into, CutOutputs(getattr(block.ffn, into), self))
-                block.ffn.down = CutInputs(block.ffn.down, self)
+        for block in model.own_blocks:
+            block.attention.qkv = CutOutputs(block.attention.qkv, self)
+            block.attention.out = CutInputs(block.attention.out, self)
+            into = "gate_up" if isinstance(block.ffn, SwiGLU) else "up"
+            setattr(block.ffn, into, CutOutputs(getattr(block.ffn, into), self))
+            block.ffn.down = CutInputs(block.ffn.down, self)
         if model.embedding is not None:
             first_id = part_of(model.config.vocab_size, self.rank, self.size).start
             embedding = CutEmbedding(model.embedding.weight, first_id, self)
