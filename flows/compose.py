@@ -33,7 +33,8 @@ from llm_core.fingerprint import num_processors
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.config import TrainConfig
 from tasks.analysis.config import AnalysisConfig
 from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.named_labels import check_labels

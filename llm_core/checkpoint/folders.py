@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_core.durable import sync_folder
+from llm_core.durable import sync_folder, write_durably
 from llm_core.json_files import is_plain_name, read_json
 
 PROGRESS_FILE = "progress.json"
@@ -61,7 +61,7 @@ class Progress:
     files: dict[str, tuple[int, str]]
     """Name → (bytes, digest)."""
     made_with: dict[str, Any] | None = None
-    """Settings and data that decided it, as `llm_core.checkpoint.made_with` has them; None: it does
+    """Settings and data that decided it, as `llm_core.training.made_with` has them; None: it does
     not say."""
 
 
@@ -146,11 +146,7 @@ def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     """Say what a whole checkpoint holds, and sync it."""
     best = best_step(root, progress.step, {progress.step: progress.val_loss})
     facts: dict[str, Any] = dataclasses.asdict(progress) | {"best": best}
-    with (folder / PROGRESS_FILE).open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(facts, sort_keys=True, allow_nan=False))
-        stream.flush()
-        os.fsync(stream.fileno())
-    sync_folder(folder)
+    write_durably(folder / PROGRESS_FILE, json.dumps(facts, sort_keys=True, allow_nan=False))
 
 
 def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None) -> int | None:

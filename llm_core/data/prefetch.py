@@ -13,9 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
-import torch
-
-Batch = tuple[torch.Tensor | None, ...]
+from llm_core.data.batch import Batch
 
 
 class Prefetch:
@@ -64,8 +62,6 @@ class Prefetch:
 
     def _make(self, step: int) -> Batch:
         batch = self._batches(step)
-        return (
-            tuple(None if tensor is None else tensor.pin_memory() for tensor in batch)
-            if self._pin
-            else batch
-        )
+        if not self._pin:
+            return batch
+        return Batch(*(None if tensor is None else tensor.pin_memory() for tensor in batch))  # type: ignore[arg-type]

@@ -4,18 +4,11 @@ only."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from llm_core.config import ConfigError
-from llm_core.model.config import ModelConfig
-from llm_core.optim.config import OptimizerKind
-
-if TYPE_CHECKING:  # which holds a MemoryConfig
-    from llm_core.training.config import ParallelConfig
 
 Recompute = Literal["none", "selective", "every", "full"]
-SPLIT_BACKWARD = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
-"""Pipeline schedules that take gradients of inputs and of weights apart."""
 
 
 @dataclass(frozen=True)
@@ -54,38 +47,3 @@ class MemoryConfig:
 
 
 NO_SAVINGS = MemoryConfig()
-
-
-def check_memory(
-    memory: MemoryConfig,
-    model: ModelConfig,
-    parallel: ParallelConfig,
-    optimizer: OptimizerKind = "adamw",
-) -> None:
-    """Rules that hold between groups. Raises ConfigError."""
-    most = model.ffn_blocks // parallel.tp
-    if memory.ffn_tiles > max(1, most):
-        raise ConfigError(
-            f"memory.ffn_tiles ({memory.ffn_tiles}) must be at most {max(1, most)}: ffn_dim"
-            f" ({model.ffn_dim}) has {model.ffn_blocks} blocks of channels, shared by {parallel.tp}"
-            " tensor ranks; lower it"
-        )
-    if memory.weights_in == "host" and (parallel.kind not in ("fsdp", "hsdp") or parallel.pp > 1):
-        layout = f"kind is {parallel.kind}, pp {parallel.pp}"
-        raise ConfigError(
-            "memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline,"
-            f" {layout}; set parallel=fsdp, with parallel.num_processes=1 on one GPU, or use"
-            " optim.state_in=host"
-        )
-    if memory.weights_in == "host" and optimizer in ("adafactor", "muon"):
-        raise ConfigError(
-            f"memory.weights_in (host) serves adamw and lion: optim.kind={optimizer} exchanges"
-            " parts of weights among processes, which meet through GPUs; use optim=adamw or lion"
-        )
-    split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
-    if split_backward and memory.recompute == "selective":
-        raise ConfigError(
-            "memory.recompute (selective) keeps results for one backward pass, and"
-            f" pp_schedule={parallel.pp_schedule} takes two through each block; use"
-            " memory.recompute=full or every, or the schedule interleaved"
-        )

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from llm_core.memory.chunked_loss import working_copies
 from llm_core.memory.config import MemoryConfig
-from llm_core.model.transformer import Block, SwiGLU, Transformer
+from llm_core.model.transformer import SwiGLU, Transformer
 
 # B batch · T tokens · D model width · F channels of a tile
 
@@ -46,12 +46,11 @@ def apply_tiling(
     """
     if config.ffn_tiles == 1:
         return
-    for block in model.blocks:
-        if isinstance(block, Block):
-            tiled = TiledFeedForward(
-                block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same
-            )
-            block.ffn.forward = tiled  # type: ignore[method-assign]
+    for block in model.own_blocks:
+        tiled = TiledFeedForward(
+            block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same
+        )
+        block.ffn.forward = tiled  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, eq=False)

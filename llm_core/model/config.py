@@ -1,5 +1,5 @@
 """The shape of a decoder of the Llama, Qwen or GPT-2 type, with its exact parameter and FLOP
-counts. Standard library only.
+counts, and how it is computed. Standard library only.
 
 The type is not named but follows from the choices; a mixture that no Hugging Face class computes is
 refused, because every trained model is written as one.
@@ -8,10 +8,10 @@ refused, because every trained model is written as one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 
 Family = Literal["llama", "qwen2", "qwen3", "gpt2"]
 """The Hugging Face class that computes the same logits, as its `model_type`."""
@@ -215,3 +215,27 @@ class ModelConfig:
 
 def _next_multiple(value: int, of: int) -> int:
     return -(-value // of) * of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """How a model is computed in training, and its initial weights."""
+
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of forward and backward; weights and gradient sums are float32 in all. fp16 needs
+    optim.loss_scale."""
+    float8: bool = False
+    """Products of the blocks' linear layers in 8 bits, with dtype=bf16: `llm_core.model.float8`.
+    For Hopper GPUs, with compile."""
+    seed: int = 0
+    """Decides initial weights and the order of the data."""
+    attention: Literal[
+        "auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"
+    ] = field(default="auto", metadata=NOT_IN_KEY)
+    """Kernel of attention, by `llm_core.model.attend`; auto: sdpa."""
+    kernels: Literal["torch", "triton", "quack"] = field(default="torch", metadata=NOT_IN_KEY)
+    """Who computes what stands between the products of a block. triton: kernels of our own, one
+    pass over memory each way, on GPUs (`llm_core.model.operations`). quack: those, and SwiGLU
+    within the products around it by the package quack-kernels."""
+    compile: bool = field(default=False, metadata=NOT_IN_KEY)
+    """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""

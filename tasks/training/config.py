@@ -9,7 +9,8 @@ from llm_core.config import NOT_IN_KEY
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import check_run
 from tasks.training.initial_model import initial_model_files
 

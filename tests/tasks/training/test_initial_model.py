@@ -11,7 +11,7 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.model.config import ModelConfig, RopeScaling
-from llm_core.training.config import ParallelConfig
+from llm_core.parallel.config import ParallelConfig
 from llm_core.training.metric_log import read_rows
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config

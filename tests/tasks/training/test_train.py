@@ -12,7 +12,7 @@ import pytest
 
 from flows.services.processes import descendants
 from llm_core.config import ConfigError
-from llm_core.training.config import ParallelConfig
+from llm_core.parallel.config import ParallelConfig
 from llm_core.training.metric_log import read_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status

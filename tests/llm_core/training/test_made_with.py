@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_core.checkpoint.made_with import MadeWith, made_with
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.config import NOT_IN_KEY
 from llm_core.data.shards import open_shards
 from llm_core.optim.config import OptimConfig
+from llm_core.training.made_with import MadeWith, made_with
 from llm_core.training.metric_log import read_rows, training_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import learning_rate

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_core.model.precision import LossScaler
 from llm_core.optim.config import LossScaleConfig
+from llm_core.optim.loss_scale import LossScaler
 
 CPU = torch.device("cpu")
 
