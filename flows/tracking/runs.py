@@ -39,8 +39,9 @@ SWEEP_VARIABLE = "TEXTMILL_SWEEP_ID"
 class TrackingConfig:
     """Whether and where runs are tracked."""
 
-    enabled: bool
-    experiment: str
+    enabled: bool = True
+    """Whether runs are recorded."""
+    experiment: str = "textmill"
     """MLflow experiment that holds the runs."""
     uri: str | None = None
     """Tracking server or database; MLFLOW_TRACKING_URI where null, else a SQLite file under
