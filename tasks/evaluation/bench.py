@@ -37,20 +37,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchConfig:
+    """The grid of measurements of generation, and what is checked beside it."""
+
     batches: tuple[int, ...] = (1, 4)
-    """Requests that run together."""
+    """Batch sizes: requests that run together."""
     prompt_tokens: tuple[int, ...] = (32, 128)
+    """Prompt lengths."""
     new_tokens: tuple[int, ...] = (16,)
-    """Tokens generated per request, whatever they are; the first one counts as prefill."""
+    """Tokens generated per request; generation does not stop early, and the first token counts as
+    prefill."""
     repeats: int = 5
+    """Timed repeats of each measurement."""
     check_tokens: int = 24
-    """Length of the sequence that is split into prefill and decode at several places; other checks
+    """Length of the sequence that is split into prefill and decode at several places. Other checks
     are as long as the grid."""
     seed: int = 0
-    """Of the random prompts."""
+    """Seed of the random prompts."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and cache; auto is bfloat16 on a GPU and float32 elsewhere."""
+    """Type of weights and cache. auto: bfloat16 on a GPU, float32 elsewhere."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs. auto: on a GPU where there is one."""
 
     def __post_init__(self) -> None:
         for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):

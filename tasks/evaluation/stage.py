@@ -50,34 +50,43 @@ STREAM_TOKENS = 1 << 22
 
 @dataclass(frozen=True)
 class EvaluateConfig:
+    """What is scored and generated, and how."""
+
     max_documents: int | None = 200
-    """Validation documents scored: those of the smallest ids, which are hashes, so a random sample;
-    null takes all."""
+    """Validation documents that are scored: those with the smallest ids, which are hashes, so a
+    random sample. Null: all."""
     max_document_tokens: int | None = None
-    """Score only the first so many tokens of a document, and count their bytes; null scores whole
+    """Score only the first so many tokens of a document, and count their bytes. Null: whole
     documents."""
     window_tokens: int | None = None
-    """Longest input of one forward pass; null takes the length the model was trained on."""
+    """Longest input of one forward pass. Null: the length the model was trained on."""
     context_tokens: int | None = None
-    """Scored tokens that a later window of a long document begins with; null takes half a
+    """Tokens already scored that the next window of a long document begins with. Null: half a
     window."""
     batch_tokens: int = 8192
-    """Token places of one forward pass."""
+    """Tokens in one forward pass, padding included."""
     bootstrap_samples: int = 1000
+    """Resamples of the documents for confidence intervals."""
     small_group_documents: int = 20
-    """Groups with fewer documents are marked `small`: their intervals are too narrow."""
+    """Groups with fewer documents are marked `small`, since their intervals are too narrow."""
     seed: int = 0
-    """Of the bootstrap and of the samples."""
+    """Seed of the bootstrap and of the generated texts."""
     sample_prompts: tuple[str, ...] = ("The ",)
+    """Prompts that the model continues."""
     num_document_prompts: int = 2
-    """Validation documents whose first tokens serve as prompts, too."""
+    """Validation documents whose first tokens serve as further prompts."""
     document_prompt_tokens: int = 16
+    """Length of those prompts."""
     max_new_tokens: int = 64
+    """Most tokens generated after a prompt."""
     temperature: float = 0.8
-    """0 takes the likeliest token."""
+    """Temperature of sampling. 0 always takes the most probable token."""
     top_k: int = 0
+    """Sample only among so many most probable tokens. 0: among all."""
     top_p: float = 1.0
+    """Sample only among the most probable tokens that together have this probability."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
+    """Where the model runs. auto: on a GPU where there is one."""
 
     def __post_init__(self) -> None:
         least = {

@@ -33,7 +33,7 @@ class BucketConfig:
     """By which score documents fall into buckets, and where the buckets part."""
 
     score: str | None = None
-    """Score of the scores stage, e.g. perplexity; null for no buckets."""
+    """Score of the scores stage that decides, such as perplexity. Null: no buckets."""
 
     head_frac: float = 0.3
     """Share of the scored documents of a language in the head."""
@@ -42,8 +42,8 @@ class BucketConfig:
     """Share in the middle; the tail is the rest."""
 
     cuts: dict[str, tuple[float, float]] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
-    """{language: values of the score where its head and its middle end}, in place of the shares;
-    CCNet's for en: [340, 520]."""
+    """{language: the two scores where its head and its middle end}, in place of the shares. CCNet's
+    for en: [340, 520]."""
 
     def __post_init__(self) -> None:
         for name in ("head_frac", "middle_frac"):
