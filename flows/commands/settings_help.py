@@ -27,14 +27,16 @@ def help_text(name: str) -> str:
     found = next((one for one in known.values() if _pattern(one).fullmatch(name)), None)
     if found is None and name not in groups():
         raise ConfigError(f"{name} is not a known setting; {_suggest(name)}")
-    if found is not None and not found.is_group:
-        return _of_field(found)
     lines = [name, *_wrap(found.meaning if found else OVERLAYS, "  ")]
     if name in groups():
         lines += ["", "choices", *_choice_lines(name)]
     if found is not None:
-        within = [one for one in known.values() if one.name.startswith(f"{found.name}.")]
-        lines += ["", "settings", *_rows([one for one in within if not one.is_group])]
+        if not found.is_group:
+            lines += ["", *_facts(found)]
+        inside = (f"{found.name}.", f"{found.name}[].")
+        fields = _written_once(one for one in known.values() if one.name.startswith(inside))
+        if fields:
+            lines += ["", "settings", *_rows(fields)]
     return "\n".join(lines)
 
 
@@ -108,9 +110,8 @@ def _default_text(default: Any) -> str:
     return json.dumps(default, ensure_ascii=False)
 
 
-def _of_field(setting: Setting) -> str:
-    lines = [setting.name, *_wrap(setting.meaning, "  "), ""]
-    lines.append(f"  type     {type_text(setting.hint)}")
+def _facts(setting: Setting) -> list[str]:
+    lines = [f"  type     {type_text(setting.hint)}"]
     if setting.unit:
         lines.append(f"  unit     {setting.unit}")
     lines.append(f"  default  {_default_text(setting.default)}")
@@ -119,7 +120,7 @@ def _of_field(setting: Setting) -> str:
         for choice in (choices(setting.group) if setting.group in groups() else ())
         if (value := _value_in(setting, choice)) not in (REQUIRED, setting.default)
     ]
-    return "\n".join([*lines, *chosen])
+    return [*lines, *chosen]
 
 
 def _value_in(setting: Setting, choice: str) -> Any:
@@ -200,7 +201,7 @@ def _table(rows: list[Setting]) -> list[str]:
     return [
         "| setting | type | default | meaning |",
         "|---|---|---|---|",
-        *("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in cells),
+        *(f"| {' | '.join(row)} |" for row in cells),
     ]
 
 

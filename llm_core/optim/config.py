@@ -92,7 +92,7 @@ class AdafactorConfig:
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """Which steps are skipped, and how many before the run goes back or ends."""
+    """Which steps are skipped, and after how many the run is rolled back or ends."""
 
     max_skips: int = 5
     """Skipped steps in a row after which the run ends."""
