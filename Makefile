@@ -14,7 +14,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness settings down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,10 @@ bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, 
 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --table docs/exactness.md $(ARGS)
+
+settings: $(VENV)/.installed ## Write docs/reference/settings.md from the config dataclasses
+	@mkdir -p docs/reference
+	@$(BIN)/python -m flows.commands.settings_help > docs/reference/settings.md
 
 down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi

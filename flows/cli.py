@@ -3,8 +3,9 @@
 What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143,
 or 75 (try again) where training was asked to stop and saved; damage that `verify` found and left is
 1; a defect is a traceback and 1. A sweep has the highest code of its runs. The configuration is
-composed, checked and found good before Hydra's own application is entered, which serves `--cfg`,
-`--info`, `--help` and tab completion only. The last line of a run on stdout is one JSON object.
+composed, checked and found good before Hydra's own application is entered, which serves `--info`,
+`--cfg hydra`, `--hydra-help` and tab completion only. The last line of a run on stdout is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flows.commands.entries import COMMANDS, FLOWS
+from flows.commands.settings_help import overview
 from flows.compose import (
     CONF_DIR,
     RunConfig,
+    as_yaml,
     compose,
     groups,
     one_line,
     settable,
     split_hydra,
+    store_full_config,
     sweep_points,
 )
 from flows.console import say, set_up_console
@@ -95,7 +99,7 @@ def _checked(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help") or arguments == ["help"]:
         show(_help())
         return 0
     name, rest = arguments[0], arguments[1:]
@@ -114,14 +118,21 @@ def _dispatch(arguments: list[str]) -> int:
 def _flow(name: str, arguments: list[str]) -> int:
     switches, overrides = _split(arguments)
     sweep = [s for s in switches if s in ("-m", "--multirun")]
-    if len(switches) > len(sweep):  # --cfg, --info, --help: Hydra shows something and runs nothing
+    if len(switches) > len(sweep):  # --cfg, --info, --help: something is shown and nothing runs
         if sweep:
+            other = next(s for s in switches if s not in sweep)
             raise ConfigError(
-                f"{sweep[0]} runs a sweep and {switches[switches[0] == sweep[0]]} shows something;"
-                " give one of them"
+                f"{sweep[0]} runs a sweep and {other} shows something; give one of them"
             )
-        if not {"-h", "--help", "--hydra-help", "-sc", "--shell-completion"} & set(switches):
-            compose(overrides)
+        if {"-h", "--help"} & set(switches):
+            show(overview())
+            return 0
+        if not {"--hydra-help", "-sc", "--shell-completion"} & set(switches):
+            config = compose(overrides)
+            if "job" in (switches.get("-c"), switches.get("--cfg")):
+                package = switches.get("-p") or switches.get("--package") or ""
+                show(mask_secrets(as_yaml(config, package)), end="")
+                return 0
         shown = [argument for argument in arguments if argument not in overrides]
         return _hydra_application([*shown, *settable(overrides)])
     if not sweep:
@@ -245,26 +256,29 @@ flows
 commands
 {commands}
 
-overrides      group=choice, key.path=value; `textmill run --help` lists groups, `textmill run --cfg job` shows all values
+overrides      group=choice, key.path=value; `textmill run --help` lists groups and choices,
+               `textmill help NAME` explains a setting, `textmill run --cfg job` shows all values
 controls       start=STAGE only=STAGE force=[STAGE,…] orchestrator=prefect|none runner=thread|process|ray|dask num_workers=N
                store=DIR state=DIR
 completion     eval "$(textmill run -sc install=bash)"
 groups         {", ".join(groups())}"""  # noqa: E501
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Hydra's switches (without their values), and the overrides."""
-    switches, overrides, value_follows = [], [], False
+def _split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Hydra's switches with their values, and the overrides."""
+    switches: dict[str, str] = {}
+    overrides, switch, value_follows = [], "", False
     for argument in arguments:
-        switch = argument.split("=")[0]
         if value_follows:
-            value_follows = False
-        elif argument.startswith("-"):
+            switches[switch], value_follows = argument, False
+            continue
+        switch, _, value = argument.partition("=")
+        if argument.startswith("-"):
             if switch not in _SWITCHES:
                 raise ConfigError(
                     f"{argument} is not an option; {nearest(switch, list(_SWITCHES))}"
                 )
-            switches.append(switch)
+            switches[switch] = value
             value_follows = switch in _WITH_VALUE and "=" not in argument
         else:
             overrides.append(argument)
@@ -275,11 +289,11 @@ def _hydra_application(arguments: Sequence[str]) -> int:
     """Enter Hydra's own application, which shows something."""
     import hydra
 
-    before, shown = sys.argv, io.StringIO()
+    before, shown, name = sys.argv, io.StringIO(), store_full_config()
     sys.argv = ["textmill", *arguments]
     try:
         with contextlib.redirect_stdout(shown):
-            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(
+            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=name)(
                 lambda _: None
             )()
     finally:

@@ -9,13 +9,13 @@ known names.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -27,161 +27,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from flows.tracking.runs import TrackingConfig
-from llm_core.config import ConfigError, build, nearest, to_plain
-from llm_core.fingerprint import num_processors
-from llm_core.memory.config import MemoryConfig
-from llm_core.model.config import ModelConfig
-from llm_core.optim.config import OptimConfig
-from llm_core.parallel.config import ParallelConfig
-from llm_core.training.config import TrainConfig
-from tasks.analysis.config import AnalysisConfig
-from tasks.contamination.config import ContaminationConfig
-from tasks.corpus.named_labels import check_labels
-from tasks.dedup.stage import DedupConfig
-from tasks.definitions.features import FEATURES
-from tasks.documents.config import DocumentsConfig
-from tasks.evaluation.config import BenchConfig, EvaluateConfig
-from tasks.ingest.sources import SourceConfig
-from tasks.language.config import LanguageConfig
-from tasks.pii.stage import PiiConfig
-from tasks.quality.config import QualityConfig
-from tasks.quality.score_limits import check_scores
-from tasks.report.config import ReportConfig
+from flows.run_config import RunConfig
+from llm_core.config import ConfigError, build, nearest, plain_defaults
 from tasks.runtime.code import ROOT
-from tasks.runtime.graph import STAGES
-from tasks.runtime.stage import StageConfigs
-from tasks.scores.config import ScoresConfig
-from tasks.shards.config import ShardsConfig
-from tasks.tokenizer.config import TokenizerConfig
-from tasks.training.config import TrainStageConfig
 
 CONF_DIR = ROOT / "conf"
 
 # Hydra keeps its state in a process-wide singleton.
 _COMPOSE_LOCK = threading.Lock()
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Everything a run is told: the config of each stage, and the controls, which are in no key."""
-
-    # Before the groups, whose paths may lie below them: a mistake is named where it was made.
-    store: Path
-    """Where artifacts live."""
-    state: Path
-    """Where services keep their databases, logs and process ids."""
-    source: SourceConfig
-    language: LanguageConfig
-    scores: ScoresConfig
-    quality: QualityConfig
-    dedup: DedupConfig
-    pii: PiiConfig
-    contamination: ContaminationConfig
-    documents: DocumentsConfig
-    analysis: AnalysisConfig
-    tokenizer: TokenizerConfig
-    shards: ShardsConfig
-    model: ModelConfig
-    optim: OptimConfig
-    train: TrainConfig
-    parallel: ParallelConfig
-    memory: MemoryConfig
-    evaluate: EvaluateConfig
-    bench: BenchConfig
-    report: ReportConfig
-    tracking: TrackingConfig
-    start: str | None = None
-    """Nothing before this stage may run."""
-    only: str | None = None
-    """Run this one stage; what it needs must be there."""
-    force: tuple[str, ...] = ()
-    """Stages to rebuild although they are there."""
-    orchestrator: Literal["prefect", "none"] = "prefect"
-    runner: Literal["auto", "thread", "process", "ray", "dask"] = "auto"
-    """What works on the parts of a stage; auto: processes where the work is worth their start."""
-    runner_address: str | None = None
-    """Ray or Dask scheduler to join, e.g. ray://head:10001 or tcp://head:8786; null starts a
-    cluster on this machine."""
-    num_workers: int | None = None
-    """Parts worked on at once; every core this process may use where null."""
-
-    def __post_init__(self) -> None:
-        for control, names in (
-            ("start", (self.start,)),
-            ("only", (self.only,)),
-            ("force", self.force),
-        ):
-            for name in names:
-                if name is not None and name not in STAGES:
-                    raise ConfigError(
-                        f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}"
-                    )
-        if self.start and self.only:
-            raise ConfigError(
-                f"start ({self.start}) and only ({self.only}) exclude each other; give one of them"
-            )
-        if self.num_workers is not None and self.num_workers < 1:
-            raise ConfigError(
-                f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every"
-                " core"
-            )
-        on_cluster = self.runner in ("ray", "dask")
-        if on_cluster and self.orchestrator == "none":
-            raise ConfigError(
-                f"runner ({self.runner}) is one of Prefect's; use orchestrator=prefect, or"
-                " runner=process"
-            )
-        if self.runner_address and not on_cluster:
-            raise ConfigError(
-                f"runner_address ({self.runner_address}) is for clusters; add runner=ray or"
-                " runner=dask"
-            )
-        _ = self.train_stage  # its rules hold between groups
-        check_scores(self.quality, self.scores.names)
-        check_labels(self, self.language.labels, self.source.names)
-        column, columns = (
-            self.dedup.quality_column,
-            [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()],
-        )
-        if column is not None and column not in columns:
-            raise ConfigError(
-                f"dedup.quality_column ({column}) is not a column of quality;"
-                f" {nearest(column, columns)}"
-            )
-
-    @property
-    def train_stage(self) -> TrainStageConfig:
-        return TrainStageConfig(self.model, self.optim, self.train, self.parallel, self.memory)
-
-    @property
-    def stages(self) -> StageConfigs:
-        """The config of each stage, by stage name."""
-        return {
-            "ingest": self.source,
-            "language": self.language,
-            "scores": self.scores,
-            "quality": self.quality,
-            "dedup": self.dedup.in_store(self.store),
-            "pii": self.pii,
-            "contamination": self.contamination,
-            "documents": self.documents,
-            "analysis": self.analysis,
-            "tokenizer": self.tokenizer,
-            "shards": self.shards,
-            "train": self.train_stage,
-            "evaluate": self.evaluate,
-            "bench": self.bench,
-            "report": self.report,
-        }
-
-    @property
-    def workers(self) -> int:
-        return self.num_workers or num_processors()
-
-    def resolved(self) -> dict[str, Any]:
-        """Plain values of everything, for records and trackers."""
-        return to_plain(self)  # type: ignore[no-any-return]
 
 
 def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConfig:
@@ -276,6 +129,32 @@ def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
     return result
 
 
+def as_yaml(config: RunConfig, package: str = "") -> str:
+    """Every setting with its value, or those below `package`, as an overlay: saved in `conf/run/`,
+    it composes to the same config. Raises ConfigError for a package that is not there."""
+    values = config.resolved()
+    for name in filter(None, package.split(".")):
+        below = {one: value for one, value in values.items() if isinstance(value, dict)}
+        if name not in below:
+            raise ConfigError(f"{package} is not a group of settings; {nearest(name, list(below))}")
+        values = below[name]
+    return f"# @package {package or '_global_'}\n{OmegaConf.to_yaml(_literal(values))}"
+
+
+def store_full_config(conf_dir: Path = CONF_DIR) -> str:
+    """The name under which Hydra has `config.yaml` laid over the default of every field, so that
+    its completion and `--info` know fields that no YAML names."""
+    from hydra.core.config_store import ConfigStore
+
+    primary = OmegaConf.load(conf_dir / "config.yaml")
+    chosen = [entry for entry in primary.pop("defaults") if entry != "_self_"]
+    fields = OmegaConf.merge(plain_defaults(RunConfig), primary)
+    # Before the choices, which hold more than defaults.
+    fields["defaults"] = ["_self_", *chosen]
+    ConfigStore.instance().store("full_config", fields)
+    return "full_config"
+
+
 def one_line(error: object) -> str:
     return re.sub(r"\s+", " ", str(error)).strip()
 
@@ -306,6 +185,17 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
             GlobalHydra.instance().clear()
             if outer is not None:
                 GlobalHydra.instance().initialize(outer)
+
+
+def _literal(value: Any) -> Any:
+    """`value` with every `${` escaped, which OmegaConf would take for a reference."""
+    if isinstance(value, dict):
+        return {name: _literal(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_literal(one) for one in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
 
 
 def _parse(override: str) -> Override:
@@ -361,3 +251,17 @@ def groups(conf_dir: Path = CONF_DIR) -> list[str]:
 def choices(group: str, conf_dir: Path = CONF_DIR) -> list[str]:
     """The choices of a group: its files."""
     return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
+
+
+@functools.cache
+def default_choices(conf_dir: Path = CONF_DIR) -> dict[str, str]:
+    """The choice of each group where none is given."""
+    entries = OmegaConf.load(conf_dir / "config.yaml")["defaults"]
+    return {group: choice for one in entries if one != "_self_" for group, choice in one.items()}
+
+
+@functools.cache
+def choice_values(group: str, choice: str, conf_dir: Path = CONF_DIR) -> dict[str, Any]:
+    """What the file of a choice gives, as it is written."""
+    loaded = OmegaConf.load(conf_dir / group / f"{choice}.yaml")
+    return OmegaConf.to_container(loaded)  # type: ignore[return-value]

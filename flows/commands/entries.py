@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flows.commands.questions import explain, hits, replay
+from flows.commands.settings_help import help_text
 from flows.commands.unused import remove, unused
 from flows.commands.verify import verify
 from flows.compose import RunConfig, compose, groups
@@ -132,6 +133,13 @@ def show_environment(arguments: list[str]) -> int:
         )
     elif not url:
         say("# no local Prefect server is running; `textmill up` starts one")
+    return 0
+
+
+def explain_setting(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        raise ConfigError("help takes one setting or group, e.g. textmill help train.seq_len")
+    show(help_text(arguments[0]))
     return 0
 
 
@@ -318,6 +326,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         export,
         "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]",
     ),
+    "help": (explain_setting, "what a setting or group means: textmill help quality.thresholds"),
     "up": (start_services, "start a local Prefect server and worker, and leave them running"),
     "down": (stop_services, "stop what up and ui started"),
     "env": (show_environment, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),

@@ -39,12 +39,12 @@ SWEEP_VARIABLE = "TEXTMILL_SWEEP_ID"
 class TrackingConfig:
     """Whether and where runs are tracked."""
 
-    enabled: bool
-    experiment: str
+    enabled: bool = True
+    """Track runs in MLflow."""
+    experiment: str = "textmill"
     """MLflow experiment that holds the runs."""
     uri: str | None = None
-    """Tracking server or database; MLFLOW_TRACKING_URI where null, else a SQLite file under
-    `state`."""
+    """Tracking server or database. Null: MLFLOW_TRACKING_URI, or a SQLite file under `state`."""
 
     def __post_init__(self) -> None:
         if not self.experiment.strip():

@@ -16,18 +16,18 @@ class MemoryConfig:
     """Trades of time for memory; each gives the answer of the plain run, within rounding."""
 
     recompute: Recompute = "none"
-    """Activations recomputed in backward. selective: all but every second product and attention, in
-    each block. every: one block of every `every_k` whole. full: every block."""
+    """Activations that are recomputed in backward. selective: all but attention and every second
+    product, in each block. every: one whole block of every `every_k`. full: every block."""
     every_k: int = 2
-    """Blocks of which one is recomputed, with recompute=every."""
+    """With recompute=every: one of so many blocks is recomputed."""
     loss_chunk_tokens: int = 0
-    """Tokens whose logits exist at once; 0: those of a whole micro batch."""
+    """Tokens whose logits exist at once. 0: those of a whole micro batch."""
     ffn_tiles: int = 1
-    """Pieces of the feed-forward's inner width, of which one exists at once and none is kept for
-    backward; 1: whole."""
+    """Tiles of the feed-forward's inner width: one exists at once, and none is kept for backward.
+    1: no tiles."""
     weights_in: Literal["device", "host"] = "device"
-    """Where a process keeps its share of weights and gradients under fsdp and hsdp, and updates it.
-    host: main memory, from which the weights of a block come for its passes."""
+    """Where a process keeps and updates its shard of weights and gradients under fsdp and hsdp.
+    host: in main memory; the weights of a block are copied to the device for its passes."""
 
     def __post_init__(self) -> None:
         if self.every_k < 1:

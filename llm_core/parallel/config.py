@@ -19,53 +19,54 @@ class ParallelConfig:
     rounding."""
 
     kind: Kind = "none"
-    """none: one process. ddp: whole weights on each. zero1: optimizer state sharded. zero2:
-    gradients too, and weights but for the time of a micro batch. fsdp: weights then too, but for a
-    block at a time (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the groups."""
+    """What data-parallel processes share. none: one process. ddp: nothing, each holds all weights.
+    zero1: optimizer state is sharded. zero2: gradients too, and weights except during a micro
+    batch. fsdp: weights always, gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of
+    dp_shard, replicated over the groups."""
     num_processes: int = 1
-    """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which is what
-    they leave. The train stage starts all on its machine; `docs/training.md` has how several
-    machines share a run."""
+    """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
+    the others leave. The train stage starts all of them on its machine; the guide to training says
+    how several machines share a run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: GPUs where there are any."""
+    """Where training runs. auto: on GPUs where there are any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """Collectives library; auto: nccl on GPUs, gloo on CPUs."""
+    """Library for collectives. auto: nccl on GPUs, gloo on CPUs."""
     max_restarts: int = 0
-    """How often torchrun starts all processes again, from the last checkpoint, after one of several
-    was lost or gave up."""
+    """How often torchrun restarts all processes from the last checkpoint after one is lost or
+    fails."""
     num_threads: int = 0
-    """CPU threads of one process; 0: the machine's cores over its processes. Equal bits need equal
-    threads."""
+    """CPU threads of one process. 0: the machine's cores divided by its processes. Results are the
+    same bits only for equal threads."""
     dp_shard: int = 0
-    """Processes that share one set of weights under hsdp; 0 for every other kind, where all that
-    hold the same layers do."""
+    """Processes that share one set of weights under hsdp. 0 for every other kind, where all that
+    hold the same layers share one."""
     pp: int = 1
-    """Pipeline ranks, each with a run of the layers; `kind` lays out the processes that hold the
-    same layers."""
+    """Pipeline ranks, each with a run of layers; `kind` applies to the processes that hold the same
+    layers."""
     pp_schedule: Schedule = "1f1b"
-    """Order of the micro batches of a step through the pipeline; naive: one after another."""
+    """Order of a step's micro batches through the pipeline. naive: one after another."""
     pp_stages_per_rank: int = 0
-    """Runs of layers of one pipeline rank; 0: one, or two of the schedules that need more.
-    interleaved and zero_bubble take three and more: less idle time, more messages."""
+    """Runs of layers of one pipeline rank. 0: one, or two in schedules that need more. interleaved
+    and zero_bubble accept three and more: less idle time, more messages."""
     cp: int = 1
-    """Context ranks, each with a slice of the tokens of every sequence."""
+    """Context ranks, each with a slice of every sequence."""
     cp_kind: ContextKind = "all_gather"
-    """all_gather: keys and values go to every context rank. ulysses: heads are exchanged for
-    tokens. ring: keys and values go round, so that no context rank ever holds those of a whole
-    sequence; with train.attention=auto, sdpa or reference."""
+    """How context ranks attend to each other's tokens. all_gather: keys and values go to every
+    rank. ulysses: heads are exchanged for tokens. ring: keys and values pass from rank to rank, so
+    none ever holds those of a whole sequence; with train.attention=auto, sdpa or reference."""
     cp_balanced: bool = False
-    """Give each context rank an early and a late chunk, for equal work under causal attention; with
+    """Give each context rank an early and a late slice, which balances causal attention; for
     all_gather and ring."""
 
     tp: int = 1
-    """Tensor ranks, which share the heads, channels and ids of every layer."""
+    """Tensor ranks, which divide the heads, channels and ids of every layer."""
     sequence_parallel: bool = True
-    """Cut the residual stream along tokens between the layers that tensor ranks share: the same
-    traffic, less memory."""
+    """Split the residual stream along tokens between layers of tensor ranks: the same traffic, less
+    memory."""
     tp_overlap: TensorOverlap = "none"
-    """Exchanges of tensor ranks beside the products of blocks, piece by piece, with
-    sequence_parallel. ring: on any device. symmetric: GPUs of one machine read each other's memory,
-    as over NVLink. none: one after another."""
+    """How exchanges of tensor ranks overlap with the products of blocks; needs sequence_parallel.
+    none: not at all. ring: piece by piece, on any device. symmetric: piece by piece, where GPUs of
+    one machine read each other's memory, as over NVLink."""
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:

@@ -28,33 +28,33 @@ class TrainConfig(ComputeConfig):
     micro_batch_sequences: int = field(metadata=NOT_IN_KEY)
     """Sequences in one forward/backward on one process; larger is faster until memory is full."""
     validate_every: int = 0
-    """Steps between validations; 0: only after the last step."""
+    """Steps between validations. 0: only after the last step."""
     max_val_sequences: int = 256
-    """Validation sequences, spread evenly over the split."""
+    """Most validation sequences, spread evenly over the split."""
     checkpoint_every: int = field(default=100, metadata=NOT_IN_KEY)
-    """Steps between checkpoints; a killed run goes on from the last one."""
+    """Steps between checkpoints; a killed run resumes from the last one."""
     checkpoint_in_background: bool | None = field(default=None, metadata=NOT_IN_KEY)
-    """Write checkpoints beside the next steps, from a copy in main memory; null: on a GPU, if no
+    """Write checkpoints during the next steps, from a copy in main memory. Null: on a GPU, if no
     state is on disk."""
     keep_checkpoints: int = field(default=2, metadata=NOT_IN_KEY)
-    """Newest checkpoints that stay while training goes on."""
+    """Number of the newest checkpoints that are kept during training."""
     keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)
-    """Also keep that of the lowest validation loss: a validation that finds one saves a
-    checkpoint."""
+    """Also keep the checkpoint of the lowest validation loss; each validation that improves it
+    saves one."""
     restart: bool = field(default=False, metadata=NOT_IN_KEY)
-    """Begin at step 0 where there are checkpoints and none is sound, which is refused without;
-    sound ones are gone on from."""
+    """Start at step 0 where no checkpoint is sound, which is otherwise refused. Sound ones are
+    resumed from all the same."""
     grace_s: float = field(default=GRACE_S, metadata=NOT_IN_KEY)
-    """How long the processes may take to save after SIGTERM before they are killed; longer than one
-    checkpoint takes. What runs the command must wait longer still (Slurm: `--signal=B:TERM@180`;
-    Kubernetes: terminationGracePeriodSeconds)."""
+    """Time the processes have to save after SIGTERM before they are killed; longer than one
+    checkpoint takes. Whatever runs the command must wait longer still (Slurm:
+    `--signal=B:TERM@180`; Kubernetes: terminationGracePeriodSeconds)."""
     log_every: int = field(default=1, metadata=NOT_IN_KEY)
-    """Steps between fetches of metrics from the device; every step is logged all the same."""
+    """Steps between fetches of metrics from the device; every step is logged."""
     profile_steps: tuple[int, ...] = field(default=(), metadata=NOT_IN_KEY)
-    """First and last step, counted from 1, of a profile by torch.profiler: a trace and a table by
-    kind of work of each rank."""
+    """First and last step, counted from 1, to profile with torch.profiler: a trace and a table by
+    kind of work for each rank. Empty: none."""
     init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """Hugging Face folder (safetensors) whose weights training starts from; its contents are in the
+    """Hugging Face folder (safetensors) whose weights training starts from. Its content is in the
     key, its place is not."""
     data: DataConfig = field(default_factory=DataConfig)
     """Packing, order and mixture of the sequences."""

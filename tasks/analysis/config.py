@@ -12,11 +12,11 @@ class AnalysisConfig:
     """How large the samples are."""
 
     max_sample_units: int = 1 << 20
-    """Words, or letters of scripts without spaces, in the sample of each state."""
+    """Units in the sample of each state: words, or letters of scripts without spaces."""
     vendi_documents: int = 256
-    """Documents in one group of the Vendi score, which cannot be larger."""
+    """Documents in one group of the Vendi score; the score cannot be larger."""
     vendi_groups: int = 8
-    """Disjoint groups whose mean and spread are given."""
+    """Disjoint groups, over which mean and spread are taken."""
     seed: int = 0
     """Another seed samples other documents."""
 

@@ -19,17 +19,17 @@ class ContaminationConfig:
     suites: dict[str, SuiteConfig] = field(default_factory=dict)
     """Evaluation suites by name."""
     action: Literal["drop", "report"] = "drop"
-    """drop: contaminated documents go. report: they stay, and are listed."""
+    """What happens to contaminated documents. report: they stay, and are listed."""
     ngram_units: int = 13
-    """Units of an n-gram."""
+    """Units in an n-gram."""
     min_units: int = 8
-    """Items, with their answer, of fewer units are not looked for: they are in many texts by
-    chance."""
+    """Items that have fewer units, answer included, are not searched for: they occur in many texts
+    by chance."""
     max_ngram_documents: int | None = 10
-    """N-grams in more documents count only where the whole of a longer item is there; null: all
-    count."""
+    """N-grams that occur in more documents count only where all of a longer item is found. Null:
+    all count."""
     min_item_frac: float = 0.0
-    """Least share of an item's n-grams that a document must hold; 0: one of them is enough."""
+    """Least share of an item's n-grams that a document must contain. 0: one is enough."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.ngram_units <= 100:

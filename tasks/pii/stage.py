@@ -71,24 +71,23 @@ class PiiConfig:
     """What counts as personal data, and what is done with it."""
 
     types: tuple[str, ...] = DEFAULT_TYPES
-    """Types to find; the others stay in the text. NAME finds by form alone and is off by
-    default."""
+    """Types of personal data to find. NAME is found by its form alone, and is off by default."""
     regions: tuple[str, ...] = DEFAULT_REGIONS
-    """ISO 3166 regions whose national phone numbers are found; international ones always are."""
+    """ISO 3166 regions whose national phone numbers are found; international numbers always are."""
     national_ids: tuple[str, ...] = tuple(NATIONAL_IDS)
-    """Which national ids are found with type NATIONAL_ID."""
+    """National ids that are found with type NATIONAL_ID."""
     addresses_in_words: bool = False
-    """Find "john at example dot com" too."""
+    """Also find addresses like "john at example dot com"."""
     action: str = "tag"
-    """What is done with a span: tag, mask, drop_document, pseudonym."""
+    """What happens to a span that is found: tag, mask, drop_document or pseudonym."""
     actions: dict[str, str] = field(default_factory=dict)
-    """Actions of single types, in place of `action`."""
+    """{type: action} for types that differ from `action`."""
     key_env: str | None = field(default=None, metadata=NOT_IN_KEY)
     """Environment variable with the secret key of pseudonyms and value digests."""
     key_file: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """File with that key, instead of the variable."""
     key_id: str = ""
-    """Digest of the key, filled in; where it is given, no other key is taken."""
+    """Digest of the key, filled in. Where it is given, no other key is accepted."""
 
     def __post_init__(self) -> None:
         for kind in (*self.types, *self.actions):

@@ -27,7 +27,7 @@ class BucketConfig:
     """By which score documents fall into buckets, and where the buckets part."""
 
     score: str | None = None
-    """Score of the scores stage, e.g. perplexity; null for no buckets."""
+    """Score of the scores stage that decides, such as perplexity. Null: no buckets."""
 
     head_frac: float = 0.3
     """Share of the scored documents of a language in the head."""
@@ -36,8 +36,8 @@ class BucketConfig:
     """Share in the middle; the tail is the rest."""
 
     cuts: dict[str, tuple[float, float]] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
-    """{language: values of the score where its head and its middle end}, in place of the shares;
-    CCNet's for en: [340, 520]."""
+    """{language: the two scores where its head and its middle end}, in place of the shares. CCNet's
+    for en: [340, 520]."""
 
     def __post_init__(self) -> None:
         for name in ("head_frac", "middle_frac"):
@@ -62,33 +62,34 @@ class QualityConfig:
     """Which rules judge which documents, and which of them drop."""
 
     presets: tuple[str, ...] = ("gopher", "fineweb_code")
-    """Presets whose rules drop documents."""
+    """Presets of rules that drop documents: `gopher`, `fineweb_code`, `fineweb_paper`, `c4_paper`
+    and `fineweb2/LANGUAGE`."""
 
     record: tuple[str, ...] = ("c4_paper",)
-    """Presets whose rules are recorded only."""
+    """Presets whose rules are only recorded."""
 
     thresholds: dict[str, float | None] = field(default_factory=dict)
-    """Thresholds by rule where they differ from the published ones; null switches a rule off."""
+    """Thresholds by rule that replace the published ones, such as {TOO_FEW_WORDS: 20}. Null
+    switches a rule off."""
 
     limits: dict[str, Limit] = field(default_factory=dict)
-    """Bounds of one's own by feature."""
+    """Further bounds, by the feature or score they apply to."""
 
     by_language: dict[str, RuleOverlay] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """Other rules for documents of a language, by label."""
 
     by_kind: dict[str, RuleOverlay] = field(default_factory=dict)
-    """Other rules for documents of a kind (mail, code, verse …), laid over those of their
+    """Other rules for documents of a kind (mail, code, verse …); they override those of the
     language."""
 
     kind_of_source: dict[str, str] = field(default_factory=dict, metadata=NAMES_SOURCES)
-    """{source: kind in `by_kind`} of documents that say no such kind themselves."""
+    """{source: kind in `by_kind`} for documents that state no such kind themselves."""
 
     kind_key: str | None = "kind"
-    """Key of a document's metadata whose value is its own kind; null to go by sources alone."""
+    """Metadata key whose value is the document's kind. Null: only sources decide."""
 
     by_source: dict[str, RuleOverlay] = field(default_factory=dict, metadata=NAMES_SOURCES)
-    """Other rules for documents of a source, by name; laid over those of their language and
-    kind."""
+    """Other rules for documents of a source, by name; they override those of language and kind."""
 
     buckets: BucketConfig = field(default_factory=BucketConfig)
     """Head, middle and tail of each language by a score; they drop nothing."""
@@ -100,7 +101,7 @@ class QualityConfig:
     """Lists of domains, URLs and words in URLs, for all documents."""
 
     line_cuts: LineCutsConfig = field(default_factory=LineCutsConfig)
-    """Lines that go from documents that stay; rules and dedup judge the whole text."""
+    """Lines that are removed from documents that stay; rules and dedup judge the whole text."""
 
     def __post_init__(self) -> None:
         check_names(self.presets, self.record, self.thresholds, self.limits)

@@ -45,20 +45,20 @@ class KeywordList:
     """Terms, and what happens to a document that holds them."""
 
     terms: tuple[str, ...] = ()
-    """Terms given here."""
+    """Terms of the list."""
 
     files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files with one term per line. Their contents are part of the key."""
 
     languages: tuple[str, ...] = field(default=(), metadata=NAMES_LANGUAGES)
-    """Labels of the documents it is for; empty for all."""
+    """Labels of the languages it applies to; empty: all."""
 
     action: Literal["drop", "tag", "mask"] = "drop"
-    """drop the document, tag it in the verdict, or tag it and replace each term by the name of the
-    list in angle brackets."""
+    """What happens to a document with too many terms. drop it; tag it in the verdict; or mask: tag
+    it and replace each term by the name of the list in angle brackets."""
 
     max_hits: int = 0
-    """Occurrences that pass; a document with more breaks the rule. Masks replace all of them."""
+    """Occurrences that are allowed. Masks replace all of them."""
 
     def __post_init__(self) -> None:
         if not self.terms and not self.files:

@@ -26,7 +26,9 @@ class Limit:
     """
 
     min: float | None = None
+    """Lower bound. Null: none."""
     max: float | None = None
+    """Upper bound. Null: none."""
 
     min_by_language: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
     """Lower bounds of languages, by label; `min` holds for the others."""
@@ -35,7 +37,7 @@ class Limit:
     """Upper bounds of languages, by label; `max` holds for the others."""
 
     keep_frac: float | None = None
-    """Share of the scored documents that is kept, the best ones."""
+    """Share of the scored documents that is kept, best first. Null: no such limit."""
 
     min_quantile: float | None = None
     """Documents under this quantile of the score go."""
@@ -44,21 +46,21 @@ class Limit:
     """Documents over this quantile of the score go."""
 
     each_language: bool | None = None
-    """Whether shares and quantiles are of each language for itself; null: where the score does not
-    compare across languages."""
+    """Apply shares and quantiles to each language by itself. Null: where scores of different
+    languages do not compare."""
 
     pareto: float | None = None
-    """Keep by chance, the better the likelier: where a Pareto variate of this shape, drawn from the
-    id, is over 1 - score."""
+    """Keep at random, better documents more often: where a Pareto variate of this shape, drawn from
+    the id, is over 1 - score."""
 
     spare_frac: float = 0.0
-    """Share of documents, drawn from their ids, that the limit spares."""
+    """Share of documents, drawn from their ids, to which the limit does not apply."""
 
     languages: tuple[str, ...] = field(default=(), metadata=NAMES_LANGUAGES)
     """Labels the limit applies to; empty for all."""
 
     drops: bool = True
-    """False records which documents pass the limit, and drops none."""
+    """Drop documents beyond the limit; false only records them."""
 
     def __post_init__(self) -> None:
         bounds = (
@@ -125,10 +127,10 @@ class RuleOverlay:
     """What some documents are judged by instead."""
 
     presets: tuple[str, ...] | None = None
-    """Presets that drop these documents; null leaves those of the run."""
+    """Presets that drop these documents. Null: those of the run."""
 
     record: tuple[str, ...] | None = None
-    """Presets that are recorded of these documents; null leaves those of the run."""
+    """Presets that are only recorded for these documents. Null: those of the run."""
 
     thresholds: dict[str, float | None] = field(default_factory=dict)
     """Other thresholds by rule; null switches a rule off."""

@@ -62,19 +62,19 @@ class UrlRules:
     """Files of blocked domains."""
 
     urls: tuple[str, ...] = ()
-    """Blocked URLs; with what is under their paths."""
+    """Blocked URLs, with everything under their paths."""
 
     url_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files of blocked URLs."""
 
     folders: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
-    """Folders of CATEGORY/domains and CATEGORY/urls."""
+    """Folders that hold lists as CATEGORY/domains and CATEGORY/urls."""
 
     categories: tuple[str, ...] = ()
-    """Categories of `folders` that block; empty for all."""
+    """Categories of `folders` that block; empty: all."""
 
     keywords: tuple[str, ...] = ()
-    """Words that block a URL."""
+    """Words that block a URL that contains them."""
 
     keyword_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files of such words."""
@@ -86,10 +86,10 @@ class UrlRules:
     """Files of such domains."""
 
     allow_urls: tuple[str, ...] = ()
-    """URLs that nothing here blocks; with what is under their paths."""
+    """URLs that nothing here blocks, with everything under their paths."""
 
     drops: bool = True
-    """False records which documents are hit, and drops none."""
+    """Drop documents with a blocked URL; false only records them."""
 
     def __post_init__(self) -> None:
         if self.categories and not self.folders:

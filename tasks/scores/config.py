@@ -20,12 +20,12 @@ class ScoresConfig:
     """Which scores documents get, by name of their column."""
 
     classifiers: dict[str, ClassifierConfig] = field(default_factory=dict)
-    """Probabilities of being good; higher is better."""
+    """Classifiers by the name of their column: probabilities of being good; higher is better."""
     perplexities: dict[str, PerplexityConfig] = field(default_factory=dict)
-    """Perplexities under models of good text; lower is better."""
+    """Perplexities under models of good text, by the name of their column; lower is better."""
     register_key: str | None = "kind"
-    """Key of a document's metadata whose value names its register, in the tables of what a cut
-    would keep."""
+    """Metadata key whose value names a document's register, for the tables of what a cut would
+    keep. Null: no register."""
 
     def __post_init__(self) -> None:
         for name in self.names:

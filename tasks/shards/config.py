@@ -12,13 +12,15 @@ from tasks.shards.exchange import foreign_files
 
 @dataclass(frozen=True)
 class ShardsConfig:
+    """How tokens are written, and where they come from."""
+
     max_shard_tokens: int = 1 << 26
-    """Tokens in one file at most."""
+    """Most tokens in one file."""
     seed: int = 0
-    """Keys the order of documents."""
+    """Another seed writes the documents in another order."""
     form: Literal["documents", "megatron", "datasets"] = "documents"
-    """Encode the documents of this run, or take the tokens that another engine has in the folder
-    `path`."""
+    """documents encodes the documents of this run. megatron and datasets read the tokens that
+    another engine has written in the folder `path`."""
     path: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Folder with train.bin and train.idx, or with train/state.json, and the same for validation;
     its content is in the key."""

@@ -24,34 +24,37 @@ SMALLEST = {
 
 @dataclass(frozen=True)
 class TokenizerConfig:
+    """Which tokenizer is trained or imported."""
+
     kind: Literal["bpe", "unigram", "wordpiece", "sentencepiece_bpe", "import"] = "bpe"
-    """Byte-level BPE or WordPiece; Unigram or BPE of sentencepiece, with byte fallback; or the file
-    at `path`."""
+    """bpe and wordpiece are byte-level; unigram and sentencepiece_bpe are sentencepiece's, with
+    byte fallback; import takes the file at `path`."""
     vocab_size: int = 4096
-    """Tokens, special tokens included; an import keeps its own. BPE gives fewer when the text has
-    no more pairs to merge."""
+    """Number of tokens, special tokens included; an import keeps its own. BPE gives fewer when the
+    text has no more pairs to merge."""
     sample_bytes: int = 100_000_000
-    """Train on at most about this much text (UTF-8)."""
+    """Largest amount of training text, in UTF-8; the sample comes close to it."""
     seed: int = 0
     """Chooses the documents of the sample."""
     sample_exponent: float = 1.0
-    """1: the mixture of the corpus; towards 0: every source and language alike."""
+    """How the sample mixes sources and languages. 1: as in the corpus; towards 0: all alike."""
     pre_tokenizer: PreTokenizerName = "bounded"
-    """Where byte-level BPE cuts text first; WordPiece needs `bounded`, sentencepiece cuts before
-    spaces."""
+    """How byte-level BPE cuts text first. WordPiece needs `bounded`; sentencepiece always cuts
+    before spaces."""
     pad_vocab_to: int = 1
-    """Reserved special tokens make the vocabulary a multiple of this, which suits matrix units."""
+    """The vocabulary is padded with reserved special tokens to a multiple of this, which suits
+    matrix units."""
     special_tokens: tuple[str, ...] = ()
     """Further special tokens, such as those of a chat template."""
     chat_template: str | None = None
-    """Jinja text for `apply_chat_template`; an import's own where null."""
+    """Jinja text for `apply_chat_template`. Null: an import's own, or none."""
     path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """What `import` reads: tokenizer.json, a sentencepiece .model, or a folder; its content is in
-    the key."""
+    """What kind=import reads: tokenizer.json, a sentencepiece .model, or a folder. Its content is
+    in the key."""
     eos_token: str | None = None
-    """End of text of an import, where its files do not say."""
+    """End-of-text token of an import. Null: the one that its files name."""
     pad_token: str | None = None
-    """Padding of an import; its end of text where it has none."""
+    """Padding token of an import. Null: the one that its files name, or its end-of-text token."""
 
     def __post_init__(self) -> None:
         if self.kind != "import" and self.path is not None:
