@@ -26,7 +26,7 @@ from tasks.documents.config import DocumentsConfig
 from tasks.evaluation.config import BenchConfig, EvaluateConfig
 from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
-from tasks.pii.stage import PiiConfig
+from tasks.pii.config import PiiConfig
 from tasks.quality.config import QualityConfig
 from tasks.quality.score_limits import check_scores
 from tasks.report.config import ReportConfig

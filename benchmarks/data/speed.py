@@ -54,7 +54,7 @@ from tasks.documents.config import DocumentsConfig
 from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
 from tasks.language.stage import label_texts
-from tasks.pii.stage import PiiConfig
+from tasks.pii.config import PiiConfig
 from tasks.quality.config import QualityConfig
 from tasks.quality.measures import measure_features
 from tasks.quality.rules import judge
