@@ -1,5 +1,5 @@
-"""What does a list file hold? One entry per line, UTF-8; empty lines and lines that begin with `#`
-are none."""
+"""Reads list files: one entry per line, UTF-8. Empty lines and lines that begin with `#` are
+skipped."""
 
 from __future__ import annotations
 

@@ -16,18 +16,25 @@ from functools import lru_cache
 import numpy as np
 from numba import njit, uint8
 
-from tasks.kernels import inlined, inner
+from tasks.kernels import inner
 from tasks.kernels.dedup.blake2 import HASH_WORDS, LANES_ROOM, ROOM, hash_spans
 from tasks.kernels.text.addresses import load_word, pointers, store_word
-from tasks.kernels.text.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
+from tasks.kernels.text.chars import (
+    ASCII_HIGH_BITS,
+    NUM_CODE_POINTS,
+    SPACE,
+    ascii_between,
+    char_classes,
+    decode,
+    fold_table,
+)
 
 KEY_BYTES = 16
 _SCRATCH_BYTES = 1 << 20
 _LAST_LOOKED_UP = 0x20000
 _COMPATIBILITY_HAN = 0x2F800  # these decompose; the Han between fold to themselves
 _CONTEXTUAL, _DOUBLE_S = 0xFFFFFFFF, 0xFFFFFFFE
-_ONES, _BLANKS = np.uint64(0x0101010101010101), np.uint64(0x2020202020202020)
-_HIGH_BITS = np.uint64(0x8080808080808080)
+_BLANKS = np.uint64(0x2020202020202020)
 
 
 def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[bytes | None]:
@@ -92,17 +99,6 @@ def _room_for(num_bytes):  # type: ignore[no-untyped-def]
     return 3 * num_bytes + 4
 
 
-@inlined
-def _bytes_from(word, first, last):  # type: ignore[no-untyped-def]
-    """The high bits of those bytes of eight of ASCII that are from `first` to `last`: sums of
-    seven-bit bytes do not carry."""
-    return (
-        (word + np.uint64(0x80 - first) * _ONES)
-        & ~(word + np.uint64(0x7F - last) * _ONES)
-        & _HIGH_BITS
-    )
-
-
 @inner
 def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-def]
     """Write the folded text to `out` from `start` on and return where it ends, or -1 where a
@@ -117,21 +113,21 @@ def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-
     while pos < end:
         if pos >= next_word and pos + 8 <= end:
             word = load_word(buf, pos)
-            if word & _HIGH_BITS:
+            if word & ASCII_HIGH_BITS:
                 next_word = pos + 8
             else:
-                blanks = _bytes_from(word, 0x09, 0x0D) | _bytes_from(word, 0x1C, 0x20)
+                blanks = ascii_between(word, 0x09, 0x0D) | ascii_between(word, 0x1C, 0x20)
                 doubled = (blanks & (blanks << np.uint64(8))) | (
                     blanks & np.uint64(0x80 if before == 0x20 else 0)
                 )
                 if not doubled:
                     of_blanks = (blanks >> np.uint64(7)) * np.uint64(0xFF)
-                    lowered = word | (_bytes_from(word, 0x41, 0x5A) >> np.uint64(2))
+                    lowered = word | (ascii_between(word, 0x41, 0x5A) >> np.uint64(2))
                     store_word(out, size, (lowered & ~of_blanks) | (_BLANKS & of_blanks))
                     pos, size = pos + 8, size + 8
                     before = np.int64(0x20 if blanks >> np.uint64(63) else 0)
                     continue
-                if blanks == _HIGH_BITS and before == 0x20:  # deep indentation
+                if blanks == ASCII_HIGH_BITS and before == 0x20:  # deep indentation
                     pos += 8
                     continue
                 next_word = pos + 8
