@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tools in an environment of their own, so that what they report is what textmill has.
 AUDIT := $(VENV)/audit/bin
+DOCS_BIN := $(VENV)/docs/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -14,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +73,10 @@ bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --table docs/exactness.md $(ARGS)
 
+docs: $(DOCS_BIN)/mkdocs ## Build the documentation site in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/mkdocs build --strict --site-dir build/site
+	@echo 'build/site/index.html'
+
 down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi
 
@@ -112,6 +117,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
 	@awk '/^[a-zA-Z0-9]/ {keep = !/^(fasttext|torch)==/} keep' requirements-dev.lock > $(VENV)/dev.lock
 	@$(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/dev.lock
 	@touch $@
+
+$(DOCS_BIN)/mkdocs:
+	@$(PYTHON) -m venv $(VENV)/docs
+	@$(DOCS_BIN)/python -m pip --disable-pip-version-check --quiet install \
+	  mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
 
 $(AUDIT)/pip-audit:
 	@$(PYTHON) -m venv $(VENV)/audit

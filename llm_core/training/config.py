@@ -130,8 +130,8 @@ class ParallelConfig:
     block at a time (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the groups."""
     num_processes: int = 1
     """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which is what
-    they leave. The train stage starts all on its machine; `docs/training.md` has how several
-    machines share a run."""
+    they leave. The train stage starts all on its machine. `docs/guides/several-gpus.md` says how
+    several machines share a run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: GPUs where there are any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"

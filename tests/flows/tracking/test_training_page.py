@@ -1,4 +1,4 @@
-"""What docs/training.md says can be set, can be set."""
+"""Checks that the settings in the guides on training and on several GPUs exist and are valid."""
 
 import re
 from functools import reduce
@@ -8,7 +8,9 @@ from flows.compose import choices, compose
 from llm_core.config import to_plain
 from tasks.runtime.code import ROOT
 
-PAGE = (ROOT / "docs/training.md").read_text("utf-8")
+PAGE = "\n".join(
+    (ROOT / f"docs/guides/{name}.md").read_text("utf-8") for name in ("training", "several-gpus")
+)
 GROUPS = ("train", "optim", "parallel", "memory")
 NAMED = sorted(set(re.findall(rf"[` ]((?:{'|'.join(GROUPS)})[a-z0-9_.]*)=?([^`\s\"]*)[`\"]", PAGE)))
 
@@ -30,7 +32,9 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
     for name, value in NAMED:
         if value and name not in GROUPS and value != "FOLDER":
             values.setdefault(name, []).append(f"{name}={value}")
-    for command in re.findall(r"`textmill run ([^`]+)`", PAGE):
+    commands = re.findall(r"^textmill run (.+)$", PAGE, re.MULTILINE)
+    assert commands
+    for command in commands:
         compose(command.split())
     for overlap in values.pop("parallel.tp_overlap"):
         compose(["parallel=tp", overlap])
