@@ -49,7 +49,7 @@ fuzz: $(VENV)/.installed-dev ## Give changed files to all that reads files of ot
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
 	@$(BIN)/python -m pytest -m gpu $(ARGS)
 
-bench-data: $(VENV)/.installed ## Time the data stages on DOCS, on one core; PEERS="python script" beside other tools
+bench-data: $(VENV)/.installed ## Time the data stages on DOCS, on one core; PEERS="python script" against other tools
 	@OMP_NUM_THREADS=1 PEERS="$(PEERS)" $(BIN)/python -m benchmarks.data.speed "$(DOCS)"
 
 truth: $(VENV)/.installed ## Check the data stages on CORPUS, whose duplicates, personal data and languages are known
@@ -61,7 +61,7 @@ bench-dedup: $(VENV)/.installed ## Time deduplication of DOCS_M (5) million gene
 bench-tokens: $(VENV)/.installed ## Time tokenizer training, encoding and loading on DOCS=PATH, against other libraries
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data.tokens "$(DOCS)"
 
-bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU beside the same model in transformers
+bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU against transformers
 	@$(BIN)/python -m benchmarks.engine.step $(ARGS)
 
 bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs; PEER="python script" runs another engine in turn

@@ -147,5 +147,5 @@ class OnDisk:
         except OSError as error:
             raise PagingFailed(
                 f"optimizer state in {self.folder} cannot be read or written ({error.strerror});"
-                " with a sound disk as optim.state_folder the run goes on from its last checkpoint"
+                " with a sound disk as optim.state_folder the run resumes from its last checkpoint"
             ) from error

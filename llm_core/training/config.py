@@ -41,7 +41,7 @@ class TrainConfig:
     max_val_sequences: int = 256
     """Validation sequences, spread evenly over the split."""
     checkpoint_every: int = field(default=100, metadata=NOT_IN_KEY)
-    """Steps between checkpoints; a killed run goes on from the last one."""
+    """Steps between checkpoints; a killed run resumes from the last one."""
     checkpoint_in_background: bool | None = field(default=None, metadata=NOT_IN_KEY)
     """Write checkpoints beside the next steps, from a copy in main memory; null: on a GPU, if no
     state is on disk."""

@@ -127,8 +127,8 @@ class DedupConfig:
     are compared with all of its documents, which are preferred. Its content is part of the key."""
 
     chain: str | None = field(default=None, metadata=NOT_IN_KEY)
-    """Runs of one store with the same name here are a chain: each goes on from the index of the one
-    before it, the first from `index`, if given."""
+    """Runs of one store with the same name here are a chain: each continues from the index
+    of the one before it, the first from `index`, if given."""
 
     keep_index: bool = False
     """Write what later runs need to compare with these documents; costs about 0.8 kB and 4 bytes

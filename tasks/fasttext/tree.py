@@ -73,8 +73,8 @@ def label_prefixes(
 
 
 def read_tree(path: Path) -> SoftmaxTree | None:
-    """The model in a file, or None where it is no version 12 model with a softmax tree over words
-    and character n-grams.
+    """The model in a file, or None where it is not a version 12 model with a softmax tree over
+    words and character n-grams.
 
     Raises ValueError or IndexError for a damaged file of such a model.
     """

@@ -108,7 +108,7 @@ class Sandbox:
             code, result, self._used_s = _receive(self._socket, limit.left_s)
         except TimeoutError as error:
             raise OutOfBounds(f"took longer than {self._timeout_s:g} s") from error
-        except OSError as error:  # it went away while it was written to
+        except OSError as error:  # it ended during the write
             code = self._process.wait()
             raise OutOfBounds(_cause(code)) from error
         except EOFError as error:

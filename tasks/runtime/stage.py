@@ -22,7 +22,7 @@ class StageFailure(RuntimeError):
 
 
 class StageInterrupted(RuntimeError):
-    """A stage that was asked to stop, saved its state, and can go on."""
+    """A stage that was asked to stop, saved its state, and can resume."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class PartMask:
         return self.queries == self.keys
 
     def allowed(self, some: slice, device: torch.device) -> Tensor | None:
-        """allowed_B1QK of some of the queries; None: all may attend all keys. Made again for each
+        """allowed_B1QK of some of the queries; None: all may attend all keys. Recomputed for each
         layer, as rows may be long."""
         if self.mask.is_plainly_causal and self.keys[-1] <= self.queries[0]:
             return None

@@ -26,7 +26,7 @@ def _classes() -> np.ndarray:
         (UPPER, upper),
         (TOKEN, digits + lower + upper + b"_-"),
         (BASE58, bytes(set(digits + lower + upper) - set(b"0OIl"))),
-        (INNER, b"._"),  # before a digit: it is no beginning
+        (INNER, b"._"),  # before a digit: it is not a beginning
     ):
         table[list(members)] |= mask
     return table

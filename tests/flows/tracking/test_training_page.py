@@ -12,6 +12,8 @@ PAGE = "\n".join(
     (ROOT / f"docs/guides/{name}.md").read_text("utf-8") for name in ("training", "several-gpus")
 )
 GROUPS = ("train", "optim", "parallel", "memory")
+ALONE = ("train.float8", "train.kernels", "train.attention")
+"""Settings that exclude some of the others."""
 NAMED = sorted(set(re.findall(rf"[` ]((?:{'|'.join(GROUPS)})[a-z0-9_.]*)=?([^`\s\"]*)[`\"]", PAGE)))
 
 
@@ -38,10 +40,7 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
         compose(command.split())
     for overlap in values.pop("parallel.tp_overlap"):
         compose(["parallel=tp", overlap])
-    # What does not go with everything else.
-    alone = [
-        [override] for name in ("train.float8", "train.kernels") for override in values.pop(name)
-    ]
+    alone = [[override] for name in ALONE for override in values.pop(name)]
     for together in [*alone, *zip_longest(*values.values())]:
         compose(
             [
