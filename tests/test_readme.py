@@ -122,6 +122,12 @@ def test_stage_table_is_the_graph() -> None:
     assert all((ROOT / "conf" / group).is_dir() for group in groups)
 
 
+def test_command_line_page_lists_every_flow_and_command() -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text("utf-8")
+    listed = re.findall(r"^\| `([a-z-]+)", page.partition("## Overrides")[0], re.MULTILINE)
+    assert sorted(listed) == sorted([*cli.FLOWS, *cli.COMMANDS])
+
+
 def test_file_map_names_what_is_there() -> None:
     listing = re.search(r"## File map\n+```\n(.*?)```", README, re.DOTALL)
     assert listing
