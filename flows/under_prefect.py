@@ -1,4 +1,4 @@
-"""How a run becomes a Prefect flow run: its end is a state with a message a person can read."""
+"""Makes a Prefect flow run of a run: its end is a state with a message a person can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much text is there, how good and how varied is it, before and after each data stage?
+"""Measures how much text there is, how good and how varied, before and after each data stage.
 
 The same measures of every *state* of the data: `ingest` (all that was read), `quality` and `dedup`
 (what they kept, texts as they were), `documents` (what is left in the end, texts as they are then).

@@ -1,4 +1,4 @@
-"""Which label does a fastText model with a softmax tree give each text?
+"""Gives each text the label of a fastText model with a softmax tree.
 
 The tree is Huffman's, built from the counts of labels (src/loss.cc); its inner nodes are the
 outputs of the model (`tasks.fasttext.files`). Models of another kind are not read: `read_tree`

@@ -1,4 +1,4 @@
-"""Which documents come from places that are listed, by domain, URL or a word in the URL?
+"""Finds documents from listed places, by domain, URL or a word in the URL.
 
 Blocklists come from the configuration, from files (one entry per line, `#` comments) and from
 folders laid out as those of the University of Toulouse (UT1: `CATEGORY/domains`, `CATEGORY/urls`),

@@ -1,5 +1,4 @@
-"""How can code that may hang or eat all memory be run on a hundred thousand inputs, and cost only
-the bad ones?
+"""Runs code that may hang or exhaust memory on many inputs, so that it costs only the bad ones.
 
 `Sandbox` calls one function of bytes in a process of its own, under a limit of time and one of
 memory per call. A call that goes over a limit, or crashes, raises `OutOfBounds`; its process is

@@ -1,4 +1,4 @@
-"""How good is each document by models of good text? One number per document and configured model.
+"""Scores each document by models of good text: one number per document and configured model.
 
 Classifiers (`tasks.scores.classifier`) and perplexities (`tasks.scores.perplexity`) are trained on
 documents that a condition chooses, or on files, or given. With nothing configured, the default, the

@@ -58,10 +58,8 @@ def words_of(command: str) -> list[str]:
 def as_written_but_small(command: str, places: list[str]) -> str:
     """The same command with a training of seconds; everything else as the page has it."""
     words = words_of(command)
-    own = {word.partition("=")[0] for word in words}
-    if "tokenizer=unigram" in words:
-        own.add("tokenizer.vocab_size")
-    small = [word for word in SMALL if word.partition("=")[0] not in own]
+    chooses = "tokenizer=unigram" in words or any("vocab_size=" in word for word in words)
+    small = [w for w in SMALL if not (chooses and w.startswith("tokenizer."))]
     if words[0] == "prefect":
         parameter, _, value = words[-1].partition("=")
         words[-1] = f"{parameter}={json.dumps([*json.loads(value), *small, *places])}"

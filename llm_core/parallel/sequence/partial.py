@@ -1,4 +1,4 @@
-"""What do queries mix of a part of their keys, and how do parts become the whole?
+"""Computes what queries mix of a part of their keys, and joins the parts to the whole.
 
 A part gives the values mixed by a softmax over its keys alone, and the logarithm of the sum of its
 exponentials (lse). In the whole it weighs exp(lse of the part - lse of the whole) (Milakov and

@@ -1,4 +1,4 @@
-"""Where do the numbers of an array lie, for helpers of kernels that are given no arrays?
+"""Gives helpers of kernels the addresses of an array's numbers, instead of arrays.
 
 An array given to a function is counted up and down by atomic instructions, which was a third to
 three quarters of the time of some kernels, and it compiles as seven arguments. A bare address costs
