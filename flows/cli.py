@@ -1,6 +1,6 @@
 """The command line: `textmill <flow> [hydra overrides]`.
 
-What a user can mend is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143,
+A user error is one line on stderr and exit code 2, never a traceback; a stop is 130 or 143,
 or 75 (try again) where training was asked to stop and saved; damage that `verify` found and left is
 1; a defect is a traceback and 1. A sweep has the highest code of its runs. The configuration is
 composed, checked and found good before Hydra's own application is entered, which serves `--info`,
@@ -395,7 +395,7 @@ def _complain(error: object) -> int:
 
 def _complain_of_stop(error: BaseException) -> int:
     said = one_line(error)
-    note(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}")
+    note(f"textmill: stopped; the same command resumes here{f' ({said})' if said else ''}")
     if isinstance(error, StageInterrupted):  # what queues and launchers take for: start it again
         return os.EX_TEMPFAIL
     return 130 if isinstance(error, KeyboardInterrupt) else 143

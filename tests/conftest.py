@@ -1,5 +1,5 @@
-"""Which tests share a process: those of a file, and those that would compile the same kernels or
-make the same runs twice. And no test has a time limit of milliseconds: on a busy machine any
+"""Groups the tests that share a process: those of a file, and those that would compile the same
+kernels or make the same runs twice. No test has a time limit of milliseconds: on a busy machine any
 example takes longer."""
 
 from __future__ import annotations

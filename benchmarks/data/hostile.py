@@ -1,4 +1,4 @@
-"""How fast is the search for personal data in text that is made to be slow?
+"""Measures the speed of the search for personal data in text that is made to be slow.
 
 Two kinds of it: a few bytes again and again, of which each one makes the search look around, and
 values of each type that all differ, so that nothing is known from before. Values have their check

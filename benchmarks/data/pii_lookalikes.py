@@ -1,4 +1,4 @@
-"""How often is something taken for personal data that is none and only looks like it?
+"""Measures how often values that only look like personal data are taken for it.
 
 `python -m benchmarks.data.pii_lookalikes [COUNT]`: COUNT (1,000) values of each kind below, made at
 random by a fixed seed, each between 200 characters of the embedded corpus on both sides, and all

@@ -1,4 +1,4 @@
-"""How much of the personal data that is known was found, and how much of what was found is any?
+"""Measures recall and precision of the search for personal data where the truth is known.
 
 `python -m benchmarks.data.pii_truth INGEST PII TRUTH` tells recall. Truth is `pii.jsonl` (or
 `.jsonl.zst`, or the folder that holds it): lines {"id": a record's own id, "spans": [[kind, start,

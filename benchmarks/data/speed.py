@@ -1,4 +1,4 @@
-"""How fast are the data stages on these documents, on one core, and beside other tools?
+"""Measures the speed of the data stages on given documents, on one core and against other tools.
 
 `python -m benchmarks.data.speed DOCS` or `make bench-data DOCS=path`; DOCS are files or a folder
 that ingest reads, documents of two kilobytes or more on average if the figures are to be compared.

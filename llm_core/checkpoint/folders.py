@@ -195,7 +195,7 @@ def discard(root: Path, step: int) -> None:
 
 
 def set_aside(root: Path, step: int) -> Path:
-    """Keep a damaged checkpoint under a name that no run goes on from; its new place."""
+    """Keep a damaged checkpoint under a name that no run resumes from; its new place."""
     folder = folder_of(root, step)
     names = (
         f"{folder.name}{DAMAGED}{f'-{number}' if number > 1 else ''}"

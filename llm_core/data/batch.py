@@ -1,4 +1,4 @@
-"""What a training step is given of its rows."""
+"""Defines what a training step is given of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How token shards become batches. Standard library only, so flows import it for nothing."""
+"""Configures how token shards become batches. Standard library only, so flows import it for
+nothing."""
 
 from __future__ import annotations
 

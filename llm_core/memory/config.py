@@ -1,5 +1,5 @@
-"""What a run computes again, cuts into pieces or keeps elsewhere, so that it fits. Standard library
-only."""
+"""Configures what a run recomputes, cuts into pieces or keeps elsewhere, so that it fits. Standard
+library only."""
 
 from __future__ import annotations
 

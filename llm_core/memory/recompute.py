@@ -1,7 +1,7 @@
 """Recomputes activations in backward instead of keeping them: all of a block, of some blocks, or
 what is cheap to make.
 
-| recompute | kept of a block for its backward pass | made again |
+| recompute | kept of a block for its backward pass | recomputed |
 |---|---|---|
 | none | everything | nothing |
 | selective | its input, attention, every second product (queries, keys and values; gate and up) | norms, gates, one product |

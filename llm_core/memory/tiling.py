@@ -4,7 +4,7 @@ forward and backward.
 The memory-centric tiling of ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.3), in the form
 that leaves the weights whole: each tile takes its channels of the inner width through gate, up and
 down and adds its part of the result. Nothing of the inner width outlives its tile, and backward
-makes it again tile by tile, so what is kept is the input alone. Weights stay one parameter each, so
+recomputes it tile by tile, so what is kept is the input alone. Weights stay one parameter each, so
 layouts and checkpoints know nothing of tiles; what is cast to bfloat16 is a tile of them.
 
 Cost: gate and up once more in backward, a quarter of the layer's work; narrower products, which

@@ -1,4 +1,4 @@
-"""What the optimizer is told. Standard library only, so flows import it for nothing."""
+"""Configures the optimizer. Standard library only, so flows import it for nothing."""
 
 from __future__ import annotations
 

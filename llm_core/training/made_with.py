@@ -3,7 +3,7 @@ anything is loaded.
 
 That is every setting of model, optim and train that is not marked NOT_IN_KEY, and the contents of
 the shards. Layout, number of processes, memory, micro batches, kernels and paths are not in it: a
-run may go on under others.
+run may resume under others.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class StepClock:
-    """Measures stretches of steps. Every rank has one and makes the same calls.
+    """Measures logging intervals. Every rank has one and makes the same calls.
 
     peak_flops: of one device, per second; 0 where it is not known. report: told (event, step,
     what), on the first rank.

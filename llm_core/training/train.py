@@ -2,10 +2,10 @@
 or one process without torchrun.
 
 Its only input is the resolved config file. In the work directory it keeps `checkpoints/`,
-`metrics.jsonl`, `timing.jsonl` and `status.json`, goes on from the newest checkpoint it finds
+`metrics.jsonl`, `timing.jsonl` and `status.json`, resumes from the newest checkpoint it finds
 there, and leaves the model in `model/` when it finishes. SIGTERM and SIGUSR1 ask it to save and
-stop (code 75); a second trainer in the same directory waits for the first to end. What a user can
-mend is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
+stop (code 75); a second trainer in the same directory waits for the first to end. A user error
+is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from llm_core.training.validate import read_validation_set
 
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a run that was asked to stop and has saved: launchers and queues that start it again
-go on from there."""
+resume there."""
 REFUSED = 2
 """Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so
 again."""
@@ -277,7 +277,7 @@ def resume(
             metrics.tell(
                 "resumed",
                 start,
-                f"goes on from the checkpoint of step {start}, on {ranks.world} processes",
+                f"resumes from the checkpoint of step {start}, on {ranks.world} processes",
             )
     return layout, optimizer, start
 

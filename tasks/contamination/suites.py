@@ -1,5 +1,5 @@
-"""What do evaluation suites ask? Their items as n-grams, sorted by hash, with the texts that prove
-a match.
+"""Reads evaluation suites: their items as n-grams, sorted by hash, with the texts that prove a
+match.
 
 A suite is a file of records (`tasks.readers`) with a question column and, perhaps, an answer
 column. An item's n-grams are those of its question, and those of question and answer together that

@@ -15,7 +15,7 @@ def read_entries(
     """The entries of a file, without white space at their ends. `where` is the setting that names
     it.
 
-    Raises ConfigError where it is no file, or not UTF-8, unless such bytes are asked for as
+    Raises ConfigError where it is not a file, or not UTF-8, unless such bytes are asked for as
     surrogates.
     """
     check_list_files(where, (path,))

@@ -1,4 +1,4 @@
-"""Does every language and every source that a configuration names exist in its run?
+"""Checks that every language and source that a configuration names exists in its run.
 
 A rule for a label that no document carries is a filter that silently never applies. What the words
 of a field name stands in its metadata (`NAMES_LANGUAGES`, `NAMES_SOURCES`, `IS_CONDITION`), so a

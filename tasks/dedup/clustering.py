@@ -1,5 +1,4 @@
-"""Which document does each one go to, and which family is it in? Every kind of likeness, one after
-another.
+"""Assigns documents to clusters and families, by every kind of likeness, one after another.
 
 Rows are numbered: those of the index first, then this run's documents, each in order of preference.
 A document that shares its URL with a preferred one goes to it and is out, whatever its text. Of the

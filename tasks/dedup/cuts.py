@@ -1,5 +1,4 @@
-"""What is cut out of the documents that stay? Ranges of text that occurred before, from two
-finders, merged.
+"""Cuts repeated ranges of text out of the documents that stay, from two finders, merged.
 
 A finder goes through the documents in order of preference and through each from its start; what it
 meets for the first time stays, wherever it is, and every later occurrence is cut. Lines or

@@ -1,4 +1,4 @@
-"""Which lines or paragraphs occurred before, in this corpus or an earlier one? One finder of
+"""Finds lines or paragraphs that occurred before, in this corpus or an earlier one; used by
 `tasks.dedup.cuts`.
 
 Pieces are equal when their case-folded texts with white space collapsed are

@@ -1,5 +1,5 @@
-"""Which runs of units occurred before? One finder of `tasks.dedup.cuts`: exact substring
-deduplication (Lee et al. 2022).
+"""Finds runs of units that occurred before, by exact substring deduplication (Lee et al. 2022);
+used by `tasks.dedup.cuts`.
 
 A window of `substring_units` units that equals an earlier one is cut; overlapping windows make
 longer cuts. Earlier means in a preferred document, or at least a whole window before in the same

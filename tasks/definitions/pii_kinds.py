@@ -1,4 +1,4 @@
-"""What kinds of candidates are there? The numbers that kernels and checks agree on.
+"""Numbers the kinds of candidates of personal data that kernels and checks agree on.
 
 A row of the kernel has a kind and a value. Kinds up to `NAME` are final. Those in `BY_VALUE` are
 decided by their value alone (digits as one number, see there), those in `BY_TEXT` by the bytes of

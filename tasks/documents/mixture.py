@@ -1,4 +1,4 @@
-"""How often should a document be read in one epoch? Shares of sources and languages, temperature,
+"""Decides how often a document is read in one epoch: shares of sources and languages, temperature,
 caps, up-sampling.
 
 The training text is divided into groups of one source and one language. A document counts `copies`

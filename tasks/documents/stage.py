@@ -1,5 +1,5 @@
-"""What is the corpus? Documents that every judge kept, edited, divided into train and validation,
-and mixed.
+"""Writes the corpus: documents that every judge kept, edited, split into train and validation, and
+mixed.
 
 Joins the sidecars of ingest by position (and checks the join by id), keeps what quality, dedup,
 contamination and pii kept (`tasks.documents.verdicts`), makes everybody's edits of the text

@@ -1,4 +1,4 @@
-"""Which label does a fastText model with a softmax tree give each text?
+"""Gives each text the label of a fastText model with a softmax tree.
 
 The tree is Huffman's, built from the counts of labels (src/loss.cc); its inner nodes are the
 outputs of the model (`tasks.fasttext.files`). Models of another kind are not read: `read_tree`
@@ -74,8 +74,8 @@ def label_prefixes(
 
 
 def read_tree(path: Path) -> SoftmaxTree | None:
-    """The model in a file, or None where it is no version 12 model with a softmax tree over words
-    and character n-grams.
+    """The model in a file, or None where it is not a version 12 model with a softmax tree over
+    words and character n-grams.
 
     Raises ValueError or IndexError for a damaged file of such a model.
     """

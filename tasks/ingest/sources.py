@@ -1,4 +1,4 @@
-"""Where do documents come from, and which columns mean what?
+"""Configures where documents come from, and which columns mean what.
 
 One source is a list of paths and a column mapping (`paths`, `text_column` … beside `name`). Several
 are a mapping from name to the same settings (`sources`): every document then carries the name of

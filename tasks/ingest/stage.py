@@ -206,7 +206,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     writer.close()
     if file_stamp(path) != part.payload["stamp"]:
         raise StageFailure(
-            f"{part.name} changed while it was read; run again, what comes of other files is kept"
+            f"{part.name} changed while it was read; run again, results for other files are kept"
         )
     counters = counts.counters()
     return counters | {"extent": asdict(_extent(part, one, counters["read"], counts.breaks))}
@@ -276,8 +276,8 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_f
 
 
 def _merge(results: Sequence[PartResult], out_dir: Path) -> None:
-    """Number the tables in order of (name of the file, place in it), and put the lists of what is
-    no document together."""
+    """Number the tables in order of (name of the file, place in it), and join the lists of dropped
+    records."""
     merge_dropped([result.path / DROPPED_FILE for result in results], out_dir / DROPPED_FILE)
     number = 0
     with (out_dir / QUARANTINE_FILE).open("wb") as quarantine:

@@ -1,5 +1,5 @@
-"""Which bytes of each document are personal data? Candidates, their checks, and which one wins
-where two overlap.
+"""Finds the bytes of each document that are personal data: candidates, their checks, and the winner
+of overlaps.
 
 Overlaps go to the type that is first in `TYPE_NAMES`, then to the candidate whose trigger comes
 first, then to the longer one. Found spans may free what they shadowed, so the places around them

@@ -1,5 +1,5 @@
-"""Which lines would C4 take out of a page? Its rules on lines, as ranges of bytes and not as
-measures of the page.
+"""Finds the lines that C4 would remove from a page: its rules on lines, as ranges of bytes and not
+as measures of the page.
 
 Raffel et al. 2020, section 2.2, in the readings of the presets of the same names
 (`tasks.kernels.quality.c4` has them, and counts what these rules keep): a line goes with a word of

@@ -1,4 +1,4 @@
-"""Which evaluation items stand in the documents, and where."""
+"""Shows which evaluation items occur in the documents, and where."""
 
 from __future__ import annotations
 

@@ -309,12 +309,12 @@ def _input_state(run: Run) -> list[Markup]:
     counters, examples = run.counters("ingest"), run.metrics("ingest").rows("quarantine_examples")
     repaired = numbers(counters.group("repaired"))
     quarantined = counters.number("quarantined")
-    mended = ", ".join(
+    repairs = ", ".join(
         f"{REPAIRS.get(k, k)} in {plural(v, 'document')}" for k, v in repaired.items() if v
     )
     text = (
         f"Quarantined: {plural(quarantined, 'record')}. Repaired:"
-        f" {mended or ('none' if repaired else NOT_MEASURED)}."
+        f" {repairs or ('none' if repaired else NOT_MEASURED)}."
     )
     pieces = [tag("p", text, class_="note")]
     if examples:

@@ -1,7 +1,7 @@
 """Two similar excerpts with the words marked that only one of them has.
 
 Words are compared in order (Ratcliff and Obershelp, difflib); scripts without spaces are compared
-character by character. How a text goes on where its excerpt breaks off is not known, so the end of
+character by character. How a text continues after its excerpt is not known, so the end of
 the other one is not marked there.
 """
 

@@ -1,4 +1,4 @@
-"""Which stages would run, and why: a walk backwards from the target over keys alone.
+"""Decides which stages would run, and why: a walk backwards from the target over keys alone.
 
 Keys are functions of configs, code, inputs and parent keys, never of results, so the whole plan is
 known before anything runs, and an intermediate artifact that was deleted is rebuilt only if

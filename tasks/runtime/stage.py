@@ -1,4 +1,4 @@
-"""What the store and the planner need to know about a stage: a declaration, no behaviour.
+"""Declares what the store and the planner need to know about a stage: no behaviour.
 
 A stage function has the shape `verb(parents..., out_dir, config, run_parts=serial) -> Artifact`:
 parents are Artifacts in the declared order, `out_dir` is an empty directory to write into; what
@@ -22,7 +22,7 @@ class StageFailure(RuntimeError):
 
 
 class StageInterrupted(RuntimeError):
-    """A stage that was asked to stop, saved its state, and can go on."""
+    """A stage that was asked to stop, saved its state, and can resume."""
 
 
 @dataclass(frozen=True)

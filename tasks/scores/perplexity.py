@@ -1,5 +1,5 @@
-"""How surprising is a document to a model of good text? Perplexity under n-gram models, one per
-language.
+"""Measures how surprising a document is to a model of good text: perplexity under n-gram models,
+one per language.
 
 CCNet (Wenzek et al. 2020, section 4) sorts web text by its perplexity under models of Wikipedia,
 and cuts each language at percentiles of its own into head, middle and tail: perplexities of

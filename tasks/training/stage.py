@@ -2,7 +2,7 @@
 here.
 
 The trainer is a separate session, so that a crash, a kill or a Ctrl-C of this process never takes a
-step in half: it gets SIGTERM, saves a checkpoint and stops, and the next run goes on from there. It
+step in half: it gets SIGTERM, saves a checkpoint and stops, and the next run resumes there. It
 reads one resolved config file and answers with files: `status.json` says how it ended, whatever its
 return code, `metrics.jsonl` holds the curves.
 
@@ -67,7 +67,7 @@ def train_model(
     config: TrainStageConfig,
     run_parts: RunParts = serial,
 ) -> Artifact:
-    """Train to the last step, going on from the last checkpoint of an earlier try.
+    """Train to the last step, resuming from the last checkpoint of an earlier try.
 
     Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last
     words when it broke.
@@ -154,7 +154,7 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
         return
     if status["outcome"] == "died":
         reason = (
-            f"{status['cause']}, after step {status['step']}; run again to go on from the last"
+            f"{status['cause']}, after step {status['step']}; run again to resume from the last"
             " checkpoint"
         )
     else:

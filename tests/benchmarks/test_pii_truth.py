@@ -1,4 +1,4 @@
-"""How much is found and how much of it is right, on documents whose personal data is known."""
+"""Checks recall and precision on documents whose personal data is known."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is fuzzed: for each target sound files, and the code that reads them with the errors by
-which it may refuse them."""
+"""Lists what is fuzzed: for each target sound files, and the code that reads them with the errors
+by which it may refuse them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What are the BLAKE2b hashes of many spans of bytes? Eight spans at a time, each in a lane of the
-same vectors.
+"""Computes the BLAKE2b hashes of many spans of bytes, eight at a time, each in a lane of the same
+vectors.
 
 BLAKE2b with 16 bytes of hash, without a key (RFC 7693; Aumasson et al. 2013), as `hashlib` gives
 it. One text is a chain of blocks that wait for each other; eight texts are eight chains, and a

@@ -1,4 +1,4 @@
-"""Are two texts the same but for case and white space? One 128-bit key per text.
+"""Gives one 128-bit key to texts that are the same but for case and white space.
 
 The text is case-folded (full Unicode folding, then NFC, so `STRASSE` and `Straße` agree, and so do
 both spellings of `é`), runs of white space become one blank, blanks at the ends go, and the rest is

@@ -1,4 +1,4 @@
-"""Which leaf of a fastText model's softmax tree fits the beginning of each text best?
+"""Finds the leaf of a fastText model's softmax tree that fits the beginning of each text best.
 
 The arithmetic of fastText 0.9 (Joulin et al. 2016; src/dictionary.cc, loss.cc) for models with
 hierarchical softmax, in one pass over Arrow buffers: words parted by white space, their character

@@ -25,7 +25,7 @@ def _classes() -> np.ndarray:
         (HEX, digits + b"abcdefABCDEF"),
         (UPPER, upper),
         (TOKEN, digits + lower + upper + b"_-"),
-        (INNER, b"._"),  # before a digit: it is no beginning
+        (INNER, b"._"),  # before a digit: it is not a beginning
     ):
         table[list(members)] |= mask
     return table

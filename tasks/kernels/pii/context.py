@@ -1,4 +1,4 @@
-"""Which word before a number says what it is? Short walks back over words, for vetoes and for weak
+"""Finds the word before a number that says what it is, by short walks back, for vetoes and for weak
 checksums."""
 
 from __future__ import annotations

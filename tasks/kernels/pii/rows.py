@@ -1,5 +1,5 @@
-"""What is done with rows of candidates: which were turned down before, which are of a kind, which
-overwrite the text.
+"""Works on rows of candidates: which were rejected before, which are of a kind, which overwrite the
+text.
 
 Rows are as `tasks.kernels.pii.spans` makes them: document, start, end, kind, value. Compiled, since
 a pass of NumPy over a column of rows reads all of them and makes an array, which took longer than

@@ -1,5 +1,5 @@
-"""Where could personal data be? Candidates from trigger bytes and bounded look-around, over Arrow
-text buffers.
+"""Finds candidates of personal data by trigger bytes and bounded look-around, over Arrow text
+buffers.
 
 A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both
 sides, never further than `pii_rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it

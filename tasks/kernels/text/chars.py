@@ -1,5 +1,5 @@
-"""Which characters make words: decoding, character classes, simple folding, and the units of a
-text.
+"""Decides which characters make words: decoding, character classes, simple folding, and the units
+of a text.
 
 A *unit* is what n-grams are made of, in every script:
 

@@ -425,7 +425,7 @@ def test_input_that_changes_after_the_plan_gives_no_artifact_of_that_key(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "ingest", harmed)
         with pytest.raises(
-            (StageFailure, ConfigError), match=r"a\.jsonl (changed|was taken away|does not exist)"
+            (StageFailure, ConfigError), match=r"a\.jsonl (changed|was removed|does not exist)"
         ):
             make_artifact(store, step, {}, config, PartRunner(), print)
     assert store.find("ingest", step.node.key) is None

@@ -1,4 +1,4 @@
-"""Going on from a model that is there already."""
+"""Trains from the weights of an existing model."""
 
 import dataclasses
 import json
