@@ -54,7 +54,7 @@ class Identity(Protocol):
         """Name → plain value."""
 
     def difference_to(self, saved: Mapping[str, Any], step: int) -> str | None:
-        """In words, what keeps a run from going on from a checkpoint of `step` with these."""
+        """In words, what keeps a run from resuming at a checkpoint of `step` with these."""
 
 
 class CheckpointNotWritten(OSError):

@@ -30,7 +30,7 @@ class TrainStageConfig:
         check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
 
     def input_files(self) -> dict[str, Path]:
-        """{name: file} of the model that training goes on from. Raises ConfigError where it does
+        """{name: file} of the model that training starts from. Raises ConfigError where it does
         not fit `model`."""
         return (
             {}
