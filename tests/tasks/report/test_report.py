@@ -30,8 +30,8 @@ from tasks.report.quantities import (
     significant,
     size,
 )
+from tasks.report.sections.texts import legible_token
 from tasks.report.stage import REPORT_FILE, ReportConfig, write_report
-from tasks.report.text_sections import legible_token
 from tasks.runtime.artifact import Artifact
 from tests.support.data import report_artifacts
 
