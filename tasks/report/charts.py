@@ -207,14 +207,16 @@ def heat(
     labels = [f"{name} · {n}" if wide else f"{n}" for n, name in zip(numbered, names, strict=True)]
     left = min(max(map(text_width, labels), default=0) + 12, width * 0.45)
     cell = min((width - left - 4) / max(len(names), 1), 34.0)
-    top = 22
+    top, taken = 22, 0.0
     marks = []
     for i, name in enumerate(names):
         y, total = top + cell * i, matrix[i][i]
         label = shorten(labels[i], left - 10)
         marks.append(text(left - 8, y + cell / 2 + 4, label, "end"))
-        centre = left + cell * (i + 0.5)
-        marks.append(text(centre, top - 7, str(numbered[i]), "middle", "muted"))
+        centre, half = left + cell * (i + 0.5), text_width(str(numbered[i])) / 2
+        if centre - half >= taken:
+            marks.append(text(centre, top - 7, str(numbered[i]), "middle", "muted"))
+            taken = centre + half
         for j, other in enumerate(names):
             both, x = matrix[i][j], left + cell * j
             title, tone, shade, on = f"{name}: {count(both)} {noun}", "self", None, None

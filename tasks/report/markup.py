@@ -33,9 +33,13 @@ def listed(names: Iterable[str]) -> Markup:
     return Markup(", ").join(foreign(name) for name in names)
 
 
-def code(text: str) -> Markup:
+def breakable(name: str) -> Markup:
     """A name from configuration, which may break where it is joined."""
-    return Markup("<code>{}</code>").format(Markup("_<wbr>").join(text.split("_")))
+    return Markup("_<wbr>").join(name.split("_"))
+
+
+def code(text: str) -> Markup:
+    return Markup("<code>{}</code>").format(breakable(text))
 
 
 def hashed(text: str) -> Markup:

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tasks.report.charts import Bar, Chart, bars, heat
-from tasks.report.markup import amount, aside, code, foreign
+from tasks.report.markup import amount, aside, breakable, code, foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
     NOT_MEASURED,
@@ -66,8 +66,7 @@ def quality_section(run: Run) -> Section:
 def _rule_table(
     quality: Facts, rules: Sequence[Facts], names: Sequence[str], hits: Mapping[str | None, Facts]
 ) -> dict[str, Any]:
-    largest = max((row.number("dropped") or 0 for row in hits.values()), default=0) or 1
-    rows, num_observed = [], 0
+    found, num_observed = [], 0
     for i, (rule, name) in enumerate(zip(rules, names, strict=True)):
         hit = hits.get(name, Facts({}))
         every, first = hit.number("dropped"), hit.number("dropped_first")
@@ -76,8 +75,13 @@ def _rule_table(
             every, first = _hits_of_all(quality, i), 0.0
             num_observed += 1
         numbered = Markup('<span class="index">{}</span>{}').format(i + 1, code(name))
-        hit_cells = ("–", "–") if is_off else (amount(every, largest), count(first))
-        rows.append((numbered, rule.text("preset") or "–", _criterion(rule, is_off), *hit_cells))
+        asked = breakable(rule.text("preset") or "–"), _criterion(rule, is_off)
+        found.append(((numbered, *asked), is_off, every, first))
+    largest = max((every or 0 for _, _, every, _ in found), default=0)
+    rows = [
+        (*cells, *(("–", "–") if is_off else (amount(every, largest), count(first))))
+        for cells, is_off, every, first in found
+    ]
     return {"rules": rows, "num_observed": num_observed}
 
 

@@ -130,6 +130,16 @@ def test_heat_shades_by_share_of_the_row() -> None:
     assert "A and B: 5 documents, 50% of A" in svg and "B and A: 5 documents, 100% of B" in svg
 
 
+def test_column_numbers_of_a_narrow_heat_map_do_not_overlap() -> None:
+    numbered = list(range(1, 25))
+    matrix = [[1] * 24] * 24
+    svg = heat([f"RULE_{n}" for n in numbered], numbered, matrix, NARROW_WIDTH, noun="documents")
+    columns = re.findall(r'<text x="([\d.]+)"[^>]*class="muted"[^>]*>(\d+)<', svg)
+    assert len(columns) > 8
+    for (x0, left), (x1, right) in pairwise(columns):
+        assert float(x1) - float(x0) >= (text_width(left) + text_width(right)) / 2 - 0.2
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.text())
 def test_escaped_text_has_no_markup(text: str) -> None:

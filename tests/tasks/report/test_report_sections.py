@@ -141,11 +141,23 @@ def test_a_rule_without_a_threshold_is_shown_as_off(tmp_path: Path) -> None:
     rules[0] |= {"threshold": None, "drops": False}
     quality = metrics | {"rules": rules, "funnel": metrics["funnel"][1:]}
     text = Page(render(changed(artifacts, "quality", **quality), tmp_path)).text
-    name = rules[0]["name"].replace("_", "_ ")
-    assert re.search(
-        rf"{name} {rules[0]['preset']} {rules[0]['feature'].replace('_', '_ ')} off – –", text
+    name, preset, feature = (
+        rules[0][key].replace("_", "_ ") for key in ("name", "preset", "feature")
     )
+    assert f"{name} {preset} {feature} off – –" in text
     assert "only observed" not in text, "a rule that is off observes nothing"
+
+
+def test_bars_of_hits_are_on_the_scale_of_the_rule_with_most_hits(tmp_path: Path) -> None:
+    rule = {"preset": "own", "feature": "words", "threshold": 3, "side": "min"}
+    quality = {
+        "rules": [rule | {"name": "DROPS"}, rule | {"name": "OBSERVES", "drops": False}],
+        "funnel": [{"rule": "DROPS", "dropped": 50, "dropped_first": 50}],
+        "overlap": [[50, 10], [10, 200]],
+    }
+    artifacts = changed(report_artifacts.realistic(tmp_path), "quality", **quality)
+    rules = render(artifacts, tmp_path).partition("<h3>Rules</h3>")[2].partition("</table>")[0]
+    assert re.findall(r"--w:([\d.]+)%", rules) == ["25.0", "100.0"]
 
 
 BY_PLACE = [
