@@ -1,5 +1,4 @@
-"""Which vocabulary should a model have? Several tokenizers of one corpus on a page, with what each
-costs a model.
+"""Compares tokenizers of one corpus on a page, with what each costs a model.
 
 A larger vocabulary needs fewer tokens for a text and makes each one dearer, by the embedding and
 the output layer. What counts is their product: training FLOPs per byte of text = FLOPs per token of
