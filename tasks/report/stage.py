@@ -1,12 +1,12 @@
-"""Writes the page of a run: what came of it, for a person to read.
+"""Writes one page about a run.
 
 `report.html` is a single file that opens from disk: headline numbers, where documents went and why,
 duplicates, personal data, tokenizer, training, evaluation with intervals, decode speed, samples, a
 model card, and the lineage of every artifact. It draws what the stages measured and computes
-nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG, there is no
-script and no request; every text from the data is escaped. Reads counters, metrics and records of
-all stages; writes `report.html`. Costs milliseconds. Equal artifacts give equal bytes. What it
-leaves out: comparing runs, which is the tracker's job.
+nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG with values
+to point at; there is no script and no request, and every text from the data is escaped. Reads
+counters, metrics and records of all stages. Costs less than a second. Equal artifacts give equal
+bytes. Leaves out comparing runs, which is the tracker's job.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def make_nodes(
         own = {
             "stage": name,
             "schema_version": stage.schema_version,
-            "code": code_digest((stage.module, *stage.entry_points)),
+            "code": code_digest((stage.module, *stage.entry_points), stage.data_files),
             "libraries": library_versions(stage.libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})
