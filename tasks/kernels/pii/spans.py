@@ -18,7 +18,6 @@ import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inlined, inner
-from tasks.kernels.pii.accounts import card, iban_end
 from tasks.kernels.pii.addresses import ip4, ip6, mac
 from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, is_any
 from tasks.kernels.pii.emails import email, may_be_email
@@ -34,9 +33,11 @@ from tasks.kernels.pii.numbers import (
     NUM_FORMS,
     SHAPE,
     SIGNS,
+    card,
     ends_a_phone,
     foreigner_id,
     goes_on,
+    iban_end,
     is_codice_fiscale,
     local_phone_start,
     may_begin,

@@ -17,7 +17,7 @@ from stdnum.it import codicefiscale
 from tasks.corpus.documentset import text_buffers
 from tasks.definitions import pii_kinds as kinds
 from tasks.definitions.pii_kinds import TYPE_NAMES
-from tasks.kernels.pii.accounts import IBAN_LENGTHS
+from tasks.kernels.pii.numbers import IBAN_LENGTHS
 from tasks.pii.checks import Checks
 from tasks.pii.config import DEFAULT_TYPES, PiiConfig
 from tasks.pii.scrub import apply_spans, scrub
