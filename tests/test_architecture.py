@@ -49,12 +49,15 @@ def test_architecture_contracts_hold() -> None:
         ("tasks/runtime/plan.py", "from omegaconf import OmegaConf"),
         ("flows/compose.py", "import mlflow"),
         ("llm_core/data/loader.py", "import tokenizers"),
+        ("llm_core/parallel/apply.py", "import llm_core.training.config"),
+        ("llm_core/infer/cache.py", "import llm_core.parallel.config"),
+        ("llm_core/new_subject.py", ""),
     ],
 )
 def test_an_import_against_the_architecture_is_refused(
     file: str, statement: str, tree: Path
 ) -> None:
-    source = (tree / file).read_text()
+    source = (tree / file).read_text() if (tree / file).exists() else ""
     (tree / file).write_text(f"{source}\n\n{statement}  # noqa\n")
     result = lint_imports(tree)
     assert result.returncode != 0 and "BROKEN" in result.stdout, result.stdout
