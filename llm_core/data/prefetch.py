@@ -1,5 +1,5 @@
-"""How does the device never wait for the disk? A thread reads the next batches while a step
-computes.
+"""Reads the next batches in a thread while a step computes, so that the device never waits for the
+disk.
 
 Batches are a pure function of the step, so reading ahead changes when, never what: a step out of
 order, as after a resume, begins anew. On a GPU the tensors are put into pinned memory, from which

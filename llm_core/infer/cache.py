@@ -65,6 +65,10 @@ class StaticCache:
         self._pads_B = torch.tensor(pad_tokens or [0] * batch, dtype=torch.long, device=device)
         self._padded = any(pad_tokens)
 
+    @property
+    def num_bytes(self) -> int:
+        return 2 * self._keys.numel() * self._keys.element_size()
+
     def positions(self, num_queries: int) -> Tensor:
         """positions_BT of the coming `num_queries` columns: the place of each token in its own row,
         0 for padding."""

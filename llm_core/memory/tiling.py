@@ -1,5 +1,5 @@
-"""How does a feed-forward run whose inner width would not fit? A tile of its channels at a time,
-forward and backward.
+"""Runs a feed-forward whose inner width would not fit a tile of its channels at a time, forward and
+backward.
 
 The memory-centric tiling of ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.3), in the form
 that leaves the weights whole: each tile takes its channels of the inner width through gate, up and

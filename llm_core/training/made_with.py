@@ -1,5 +1,5 @@
-"""Is a checkpoint one of this run? What decides the result is kept in it, and compared before
-anything is loaded.
+"""Keeps in a checkpoint what decides the result of its run, and compares it before anything is
+loaded.
 
 That is every setting of model, optim and train that is not marked NOT_IN_KEY, and the contents of
 the shards. Layout, number of processes, memory, micro batches, kernels and paths are not in it: a

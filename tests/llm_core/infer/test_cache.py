@@ -102,3 +102,10 @@ def test_mask_is_bottom_right_causal_and_hides_padding() -> None:
     assert mask is not None
     assert mask[0, 0].int().tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
     assert mask[1, 0].int().tolist() == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
+
+
+def test_num_bytes_counts_keys_and_values_of_the_whole_capacity() -> None:
+    cache = StaticCache(
+        num_layers=3, batch=2, kv_heads=4, capacity=10, head_dim=8, dtype=torch.bfloat16
+    )
+    assert cache.num_bytes == 2 * 3 * 2 * 4 * 10 * 8 * 2
