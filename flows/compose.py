@@ -44,7 +44,7 @@ from tasks.evaluation.bench import BenchConfig
 from tasks.evaluation.stage import EvaluateConfig
 from tasks.ingest.sources import SourceConfig
 from tasks.language.stage import LanguageConfig
-from tasks.pii.stage import PiiConfig
+from tasks.pii.config import PiiConfig
 from tasks.quality.score_limits import check_scores
 from tasks.quality.stage import QualityConfig
 from tasks.report.stage import ReportConfig

@@ -23,7 +23,7 @@ SHARE = {
         "test_documents",
         "test_edits",
         "test_evaluate",
-        "test_phone_plans",
+        "test_phones",
         "test_hostile.",
     ),
     "features": ("test_quality", "test_replay", "test_features", "test_scan", "test_analysis"),

@@ -24,8 +24,8 @@ from benchmarks.data.pii_truth import SAMPLE
 from benchmarks.data.shares import records, wilson_interval
 from llm_core.printing import show
 from tasks.definitions.pii_kinds import TYPE_NAMES
+from tasks.pii.config import PiiConfig
 from tasks.pii.spans import find_all_spans
-from tasks.pii.stage import PiiConfig
 
 MARGIN_CHARS = 200
 SEED = 20261128

@@ -30,7 +30,8 @@ from benchmarks.data.shares import records, share
 from llm_core.printing import note, show
 from tasks.corpus.documentset import check_aligned, read_table
 from tasks.definitions.pii_kinds import TYPE_NAMES
-from tasks.pii.stage import PiiConfig, find_spans
+from tasks.pii.config import PiiConfig
+from tasks.pii.spans import find_spans
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, load_artifact
 
 TYPE_OF = {"email": "EMAIL", "ip": "IP", "phone": "PHONE", "name": "NAME"}

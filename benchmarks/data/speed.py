@@ -53,7 +53,7 @@ from tasks.dedup.near_duplicates import Sketches, find_near_duplicates
 from tasks.documents.stage import DocumentsConfig
 from tasks.ingest.sources import SourceConfig
 from tasks.language.stage import LanguageConfig, label_texts
-from tasks.pii.stage import PiiConfig
+from tasks.pii.config import PiiConfig
 from tasks.quality.rules import judge
 from tasks.quality.stage import QualityConfig, measure_features
 from tasks.runtime.artifact import Artifact

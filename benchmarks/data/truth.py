@@ -36,7 +36,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.fasttext.loading import load_fasttext
 from tasks.ingest.sources import SourceConfig
 from tasks.language.stage import LanguageConfig
-from tasks.pii.stage import PiiConfig
+from tasks.pii.config import PiiConfig
 from tasks.quality.stage import QualityConfig
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import PartRunner, process_executor

@@ -45,8 +45,7 @@ from tasks.corpus.documentset import (
 )
 from tasks.corpus.selection import check_text_files
 from tasks.corpus.tally import largest, tally_documents
-from tasks.pii.scrub import apply_spans
-from tasks.pii.stage import PiiConfig, find_spans
+from tasks.pii.scrub import scrub_excerpt
 from tasks.runtime.artifact import Artifact, check_accounting, digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, PartResult, RunParts, scratch_dir, serial
@@ -344,17 +343,9 @@ def merged_spans(starts: np.ndarray, stops: np.ndarray) -> list[list[int]]:
 
 
 def scrubbed_excerpt(text: bytes, start: int, stop: int) -> str:
-    """What stands around a span, personal data replaced. All of the text is searched, so that no
-    cut hides half a span."""
-    low, high = (
-        max(0, start - EXCERPT_BYTES),
-        min(len(text), min(stop, start + 2 * EXCERPT_BYTES) + EXCERPT_BYTES),
-    )
-    spans = find_spans(text, PiiConfig())
-    low = max([low, *(e for s, e, _ in spans if s < low < e)])
-    high = min([high, *(s for s, e, _ in spans if s < high < e)])
-    inside = [(s - low, e - low, kind) for s, e, kind in spans if low <= s and e <= high]
-    return apply_spans(text[low:high], inside).decode("utf-8", "ignore")
+    """What stands around a span, personal data replaced."""
+    high = min(stop, start + 2 * EXCERPT_BYTES) + EXCERPT_BYTES
+    return scrub_excerpt(text, max(0, start - EXCERPT_BYTES), min(len(text), high))
 
 
 def _write_sidecar(

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.data.pii_truth import main, pii_recall
 from tasks.definitions.pii_kinds import LABELLED
-from tasks.pii.stage import PiiConfig, find_pii
+from tasks.pii.config import PiiConfig
+from tasks.pii.stage import find_pii
 from tasks.runtime.artifact import ArtifactMismatch
 from tests.support.data.make_artifacts import empty_dir, ingest_files, write_jsonl
 

@@ -48,7 +48,7 @@ from tasks.kernels.pii.numbers import (
 )
 from tasks.kernels.pii.rows import ROW
 from tasks.kernels.pii.shapes import shape_number
-from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
+from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, key_end
 from tasks.kernels.text.addresses import pointers
 
 MAX_ROWS_OF_A_TRIGGER = 40
@@ -86,7 +86,7 @@ def find_candidates(
     )  # literals would compile every judge twice, for themselves and for int64
     while r < len(lo):
         low, high, end = lo[r], hi[r], scan_hi[r]
-        if wanted & _TOKEN_KINDS:
+        if wanted & 1 << kinds.API_KEY:
             i = _next_word(v, low, high, scan_lo[r] - 1, end)
             while i < high:
                 full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
@@ -139,8 +139,8 @@ def _scan_words(
         while end < high and is_any(v[end], TOKEN):
             end += 1
         if end - i <= MAX_TOKEN_BYTES:
-            last, kind, value = token_kind(v, low, high, i, end, letters)
-            count = _put(found, count, wanted, r, i, last, kind, value)
+            last = key_end(v, high, i, end, letters)
+            count = _put(found, count, wanted, r, i, last, kinds.API_KEY, 0)
         i = _next_word(v, low, high, end, stop)
     return i, count
 
@@ -205,14 +205,6 @@ def _scan_triggers(
             i = end - 1
         i = _next_trigger(v, i + 1, stop)
     return i, count
-
-
-_TOKEN_KINDS = (
-    1 << kinds.API_KEY
-    | 1 << kinds.BASE58_ADDRESS
-    | 1 << kinds.BECH32_ADDRESS
-    | 1 << kinds.ETHER_ADDRESS
-)
 
 
 @inner

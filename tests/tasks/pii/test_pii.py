@@ -16,9 +16,10 @@ from llm_core.config import ConfigError
 from tasks.corpus.documentset import text_buffers
 from tasks.definitions.pii_kinds import TYPE_NAMES
 from tasks.kernels.pii.rows import MAX_LOOK_BYTES
+from tasks.pii.config import PiiConfig
 from tasks.pii.scrub import apply_spans, scrub
-from tasks.pii.spans import find_all_spans
-from tasks.pii.stage import PiiConfig, find_pii, find_spans
+from tasks.pii.spans import find_all_spans, find_spans
+from tasks.pii.stage import find_pii
 from tests.support.data.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
 
 SAMPLE = Path(__file__).parents[3] / "data" / "sample"

@@ -151,8 +151,8 @@ def classes(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
 
 
 def personal_data(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
+    from tasks.pii.config import PiiConfig
     from tasks.pii.spans import find_all_spans
-    from tasks.pii.stage import PiiConfig
 
     return find_all_spans(buf, begins, PiiConfig())
 

@@ -1,77 +1,29 @@
-"""Tables made of number plans give the verdicts of the package that the plans come from."""
+"""Telephone numbers are those that `phonenumbers` calls valid, written as their region writes
+them."""
 
 from __future__ import annotations
 
 import random
 import re
 
-import numpy as np
 import phonenumbers
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata, PhoneNumberFormat
+from phonenumbers import (
+    COUNTRY_CODE_TO_REGION_CODE,
+    PhoneMetadata,
+    PhoneNumberFormat,
+    PhoneNumberType,
+)
 
-from tasks.pii.digit_automata import Automaton, PrefixMachine
-from tasks.pii.phone_plans import GROUP_BITS, PhonePlans, phone_shapes
-from tests.support.data.pii_oracles import is_international, is_national
+from tasks.pii.config import PiiConfig
+from tasks.pii.phones import is_international, is_national, phone_shapes
+from tasks.pii.spans import find_spans
+from tests.support.data import pii_oracles
 
-PLANS = PhonePlans()
 # Shared codes, prefixes that are rewritten (AR, BR, JP, SM), carrier codes, local numbers, and a
 # code of no country.
 REGIONS = ("US", "BB", "GB", "JE", "AR", "BR", "CN", "JP", "SM", "AU")
 CODES = (1, 44, 54, 55, 61, 81, 86, 378, 800)
-
-PIECES = st.sampled_from(
-    [
-        "1",
-        "[2-5]",
-        r"\d",
-        "(?:0|90)",
-        "(?:1[245]|2)?",
-        r"\d{2,3}",
-        "(3|4)?",
-        r"(5\d{2})",
-        "6*",
-        "(?:78?|7)",
-    ]
-)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.lists(PIECES, min_size=1, max_size=5).map("".join), min_size=1, max_size=3),
-    st.text("0123456789", max_size=9),
-)
-def test_automata_match_what_regular_expressions_match(patterns, row) -> None:
-    automaton, state = Automaton(patterns, patterns), 1
-    for digit in row:
-        state = int(automaton.step[state, int(digit)])
-    for pattern in patterns:
-        matched = automaton.matched[state]
-        assert bool(matched & automaton.bits[pattern, False]) == bool(re.fullmatch(pattern, row))
-        assert bool(matched & automaton.bits[pattern, True]) == bool(re.match(pattern, row))
-        for choice in (f"{pattern}|1", f"({pattern})$|[12]"):
-            machine, place = PrefixMachine(choice), 0
-            for digit in row:
-                place = int(machine.step[place, int(digit)])
-            found = re.match(choice, row)
-            spans = (
-                [place for k in range(1, found.re.groups + 1) for place in found.span(k)]
-                if found
-                else None
-            )
-            assert (
-                machine.results[place] == (found.end(), tuple(spans))
-                if found
-                else machine.results[place][0] == -1
-            )
-
-
-def test_pattern_that_is_no_part_of_number_plans_is_an_error() -> None:
-    for pattern in (r"(?=1)2", r"[^1]2", r"1(?!2)"):
-        with pytest.raises(ValueError, match="number plan"):
-            Automaton([pattern])
 
 
 def _numbers(rng: random.Random, code: int) -> str:
@@ -112,33 +64,24 @@ def _numbers(rng: random.Random, code: int) -> str:
 
 
 def _differing(rng: random.Random, codes, regions, count: int) -> tuple[list, int]:
-    """Numbers on which the tables and the package differ, and how many were valid."""
+    """Numbers on which verdicts and the package differ, and how many were valid."""
     numbers = [
         (str(code) + _numbers(rng, code))[:15] for code in (rng.choice(codes) for _ in range(count))
     ]
     numbers += [str(rng.randrange(10**6, 10**15)) for _ in range(count // 10)]
-    found = PLANS.are_international(np.array(numbers, np.int64)).tolist()
-    wrong = [
+    verdicts = [is_international(int(number)) for number in numbers]
+    wrong: list = [
         number
-        for number, verdict in zip(numbers, found, strict=True)
-        if verdict != is_international(number)
+        for number, verdict in zip(numbers, verdicts, strict=True)
+        if verdict != pii_oracles.is_international(number)
     ]
-    num_valid = sum(found)
     for region in regions:
-        rows = [_groups(rng, region) for _ in range(max(20, count // len(regions)))]
-        codes_of_rows = [
-            sum(len(group) << GROUP_BITS * k for k, group in enumerate(reversed(row)))
-            for row in rows
-        ]
-        values = np.array([int("".join(row)) for row in rows], np.int64)
-        verdicts = PLANS.are_national(values, np.array(codes_of_rows, np.int64), region).tolist()
-        wrong += [
-            (region, row)
-            for row, verdict in zip(rows, verdicts, strict=True)
-            if verdict != is_national(row, region)
-        ]
-        num_valid += sum(verdicts)
-    return wrong, num_valid
+        for _ in range(max(20, count // len(regions))):
+            groups = _groups(rng, region)
+            verdict = is_national(int("".join(groups)), tuple(map(len, groups)), region)
+            wrong += [] if verdict == pii_oracles.is_national(groups, region) else [groups]
+            verdicts.append(verdict)
+    return wrong, sum(verdicts)
 
 
 def _groups(rng: random.Random, region: str) -> tuple[str, ...]:
@@ -146,12 +89,9 @@ def _groups(rng: random.Random, region: str) -> tuple[str, ...]:
     its shape."""
     code = phonenumbers.country_code_for_region(region)
     while True:
-        number, shapes = _numbers(rng, code), phone_shapes((region,)).tolist()
+        number, shapes = _numbers(rng, code), phone_shapes((region,))
         if shapes and rng.random() < 0.3:
-            sizes, shape = [], rng.choice(shapes)
-            while shape:
-                sizes.insert(0, shape & 31)
-                shape >>= GROUP_BITS
+            sizes = rng.choice(shapes)
             rest = iter((rng.choice(["", str(code)]) + number).ljust(sum(sizes), "5"))
             return tuple("".join(next(rest) for _ in range(size)) for size in sizes)
         try:
@@ -181,3 +121,42 @@ def test_verdicts_are_those_of_the_package_everywhere() -> None:
         rng, list(COUNTRY_CODE_TO_REGION_CODE), sorted(phonenumbers.SUPPORTED_REGIONS), 100_000
     )
     assert wrong == [] and num_valid > 50_000
+
+
+def _found(written: str, region: str) -> bool:
+    """Is the number, between words, found as a whole?"""
+    text = f"call {written} now".encode()
+    spans = find_spans(text, PiiConfig(types=("PHONE",), regions=(region,)))
+    return spans == [(5, len(text) - 4, "PHONE")]
+
+
+@pytest.mark.parametrize("kind", [PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE])
+def test_example_numbers_of_every_region_are_found_as_it_writes_them(kind) -> None:
+    """National ones where they have two groups and 9 to 12 digits, and international ones in one
+    group where they have more than seven; others could be anything."""
+    for region in sorted(phonenumbers.SUPPORTED_REGIONS):
+        number = phonenumbers.example_number_for_type(region, kind)
+        if number is None:
+            continue
+        assert _found(phonenumbers.format_number(number, PhoneNumberFormat.INTERNATIONAL), region)
+        written = phonenumbers.format_number(number, PhoneNumberFormat.E164)
+        assert _found(written, region) == (len(written) > 8), written
+        written = phonenumbers.format_number(number, PhoneNumberFormat.NATIONAL)
+        groups = re.findall("[0-9]+", written)
+        in_reach = len(groups) > 1 and 9 <= sum(map(len, groups)) <= 12
+        assert _found(written, region) == in_reach, (region, written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["(111) 555-0199", "2125 550 199", "21 25 55 01 99", "+1 111 555 0199", "+999 212 555 0199"],
+)
+def test_numbers_of_no_plan_and_other_groupings_stay(written) -> None:
+    assert _found("(212) 555-0199", "US") and not _found(written, "US")
+
+
+def test_number_that_comes_again_is_not_looked_up_again() -> None:
+    is_international.cache_clear()
+    text = b"+49 30 901820 or +4930901820, " * 3
+    assert len(find_spans(text, PiiConfig(types=("PHONE",)))) == 6
+    assert is_international.cache_info().misses == 1
