@@ -9,8 +9,8 @@ machine disturbs little:
   compiles and loads: `features_mb_s` (all measures, all rules), `minhash_mb_s` (shingles and 112
   min-hashes), `pii_mb_s` (all types of the default configuration, validated), `lid_docs_s`
   (language labels).
-* `hostile_pii_mb_s`: the search for personal data in 16 MB of each text that is made to be slow
-  (`benchmarks.data.hostile`).
+* `hostile_pii_mb_s`: the search for personal data in 16 MB of each text that is made to be slow, 1
+  MB where it is telephone numbers that all differ (`benchmarks.data.hostile`).
 * `dedup_docs_s`: candidates, exact verification and components of these documents, from
   signatures, once.
 * `end_to_end_mb_s`: UTF-8 text of all documents over the CPU time of ingest, language, scores
