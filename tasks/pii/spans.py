@@ -125,7 +125,7 @@ def _candidates(
     phone_shapes: np.ndarray,
 ) -> np.ndarray:
     """Rows of (document, start, end, kind, value)."""
-    from tasks.kernels.pii.numbers import GROUP_NUMBERS
+    from tasks.kernels.pii.groups import GROUP_NUMBERS
     from tasks.kernels.pii.rows import ROW
     from tasks.kernels.pii.spans import MIN_ROOM, find_candidates
 

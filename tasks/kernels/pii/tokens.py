@@ -68,6 +68,39 @@ _ALPHABET = np.array([alphabet for _, _, _, alphabet in _KEYS], np.int64)
 
 
 @inner
+def next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
+    """Where a word of at least MIN_TOKEN_BYTES begins after i, which is not in it, and before
+    `end`; `high` if none does.
+
+    Only every twentieth byte is looked at, as long as there is none: a word of twenty letters
+    covers one of them.
+    """
+    while i + MIN_TOKEN_BYTES < high and i < end:
+        probe = i + MIN_TOKEN_BYTES
+        if is_any(v[probe], TOKEN):
+            start = probe
+            # In a window the word may have begun before it.
+            limit = max(
+                low, i + 1 if i + 1 > low and not is_any(v[i], TOKEN) else probe - MAX_TOKEN_BYTES
+            )
+            while start > limit and is_any(v[start - 1], TOKEN):
+                start -= 1
+            stop = probe + 1
+            while stop < high and stop - start < MIN_TOKEN_BYTES and is_any(v[stop], TOKEN):
+                stop += 1
+            if stop - start >= MIN_TOKEN_BYTES and (
+                start == low or not is_any(v[start - 1], TOKEN)
+            ):
+                return start
+            while stop < high and is_any(v[stop], TOKEN):
+                stop += 1
+            i = stop
+        else:
+            i = probe
+    return high
+
+
+@inner
 def key_end(v: np.ndarray, hi: int, start: int, end: int, counts: np.ndarray) -> int:
     """End of the key that begins with the word v[start:end], or -1. `counts` is scratch for 128
     numbers."""

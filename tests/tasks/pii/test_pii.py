@@ -265,6 +265,8 @@ def test_regions_decide_which_national_numbers_are_found() -> None:
 def test_config_names_unknown_types_and_regions() -> None:
     with pytest.raises(ConfigError, match="EMAIL"):
         PiiConfig(types=("EMIAL",))
+    with pytest.raises(ConfigError, match=r"types \(CRYPTO\) .*; known: API_KEY, CARD"):
+        PiiConfig(types=("CRYPTO",))
     with pytest.raises(ConfigError, match="ISO 3166"):
         PiiConfig(regions=("germany",))
 
