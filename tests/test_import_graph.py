@@ -1,4 +1,6 @@
-"""Imports between the modules of the engine, those for types and within functions included."""
+"""Imports between modules, those for types and within functions included."""
+
+from __future__ import annotations
 
 from graphlib import TopologicalSorter
 
@@ -8,9 +10,9 @@ import pytest
 MAX_DEPTH = 16
 
 
-@pytest.fixture(scope="module")
-def imports() -> dict[str, set[str]]:
-    graph = grimp.build_graph("llm_core", cache_dir=None)
+@pytest.fixture(scope="module", params=["tasks", "llm_core"])
+def imports(request: pytest.FixtureRequest) -> dict[str, set[str]]:
+    graph = grimp.build_graph(request.param, cache_dir=None)
     return {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
 
 
