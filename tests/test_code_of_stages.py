@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,16 +73,3 @@ def test_every_function_that_a_stage_runs_is_in_the_code_of_its_key(
         own = [tuple(each) for each in functions if not each[0].startswith(RUNNERS)]
         assert not [each for each in own if each not in reached], name
         assert own, name
-
-
-def test_every_data_file_of_a_stage_is_in_the_wheel() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    packaged = {
-        file
-        for package, patterns in settings["tool"]["setuptools"]["package-data"].items()
-        for pattern in patterns
-        for file in ROOT.joinpath(*package.split(".")).glob(pattern)
-    }
-    places = [ROOT / name for stage in STAGES.values() for name in stage.data_files]
-    read = {file for place in places for file in [place, *place.rglob("*")] if file.is_file()}
-    assert read and read <= packaged
