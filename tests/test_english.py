@@ -6,6 +6,7 @@ between words do not hide a phrase.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 
@@ -41,6 +42,21 @@ QUOTED = ("data/", "tests/test_english.py")
 """The corpus, whose words are those of its authors, and this list."""
 
 
+QUESTION = re.compile(r"[^.:;]*\?(?:\s|$)|(?:How|Which|Why|Whether|Who|Where|When|Is|Does)\b")
+"""A first sentence that asks, or begins as a question does. `What` may begin a claim."""
+
+
+def asks(source: str) -> bool:
+    """Whether the docstring of a module begins with a question."""
+    return bool(QUESTION.match(ast.get_docstring(ast.parse(source)) or ""))
+
+
+def tracked(*patterns: str) -> list[str]:
+    command = ["git", "ls-files", "-co", "--exclude-standard", *patterns]
+    listing = subprocess.check_output(command, cwd=ROOT, text=True)
+    return [f for f in listing.split() if not f.startswith(QUOTED) and (ROOT / f).exists()]
+
+
 def joined(text: str) -> str:
     """A text in one line, without the marks of comments and strings at line breaks."""
     return re.sub(r"[\"']?\s*\n\s*(?:#|f?[\"'])?\s*", " ", text)
@@ -56,10 +72,7 @@ def found(text: str) -> list[str]:
 
 
 def test_no_file_uses_a_phrase_that_has_a_plain_equivalent() -> None:
-    listing = subprocess.check_output(
-        ["git", "ls-files", "-co", "--exclude-standard", *FILES], cwd=ROOT, text=True
-    )
-    files = [f for f in listing.split() if not f.startswith(QUOTED) and (ROOT / f).exists()]
+    files = tracked(*FILES)
     assert len(files) > 500
     hits = {f: hit for f in files if (hit := found((ROOT / f).read_text("utf-8")))}
     assert hits == {}, "\n".join(f"{file}: {hit}" for file, hit in hits.items())
@@ -76,6 +89,15 @@ def test_no_file_uses_a_phrase_that_has_a_plain_equivalent() -> None:
 )
 def test_a_phrase_is_found_over_line_breaks(text: str) -> None:
     assert found(text)
+
+
+def test_docstrings_of_modules_state_and_do_not_ask() -> None:
+    assert [f for f in tracked("*.py") if asks((ROOT / f).read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("line", ["Which rows go?", "Is it sound? A walk.", "How rows are read."])
+def test_a_question_is_found(line: str) -> None:
+    assert asks(f'"""{line}"""') and not asks('"""Reads rows. Why, says the page."""')
 
 
 def test_plain_sentences_pass() -> None:

@@ -1,5 +1,5 @@
-"""How the processes of a run share its work. Standard library only, so flows import it for
-nothing."""
+"""Configures how the processes of a run share its work. Standard library only, so flows import it
+for nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a training run is told beside its layout. Standard library only, so flows import it for
-nothing."""
+"""Configures a training run: numbers of steps, and its layout. Standard library only, so flows
+import it for nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a trainer process is given; layouts are checked against layers, heads, tokens and micro
-batches.
+"""Configures a trainer process, and checks what goes together: layouts against layers, heads,
+tokens and micro batches.
 
 A layout that cannot run is refused with its whole product and the nearest that can. Standard
 library only, as `llm_core.training.config`.

@@ -1,5 +1,5 @@
-"""What counts as a copy, who of the copies survives, and what is cut out of those that stay: the
-settings of `tasks.dedup.stage`."""
+"""Configures `tasks.dedup.stage`: what counts as a copy, which copy survives, and what is cut out
+of those that stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a byte of text, and which word stands here? Shared by the detectors of personal data.
+"""Classifies bytes of text and finds the word at a place, for the detectors of personal data.
 
 Words are compared as integers of their last eight letters: strings would compile all of Numba's
 string support.
