@@ -76,7 +76,9 @@ def check_textmill(name: str, arguments: list[str]) -> None:
         assert arguments.pop(0) in cli.FLOWS
     if name == "generate":
         assert " " in arguments.pop(0), "a prompt"
-    arguments = arguments[{"explain": 1, "export-shards": 2}.get(name, 0) :]
+    arguments = arguments[
+        {"explain": 1, "export-shards": 2, "exchange-signatures": 2}.get(name, 0) :
+    ]
     if name == "gc":
         arguments = [a for a in arguments if a != "--yes" and not a.startswith("keep=")]
     switches, overrides = cli._split(arguments)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flows.commands.questions import explain, hits, replay
+from flows.commands.signatures import exchange_signatures
 from flows.commands.unused import remove, unused
 from flows.commands.verify import verify
 from flows.compose import RunConfig, compose, groups
@@ -317,6 +318,13 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "export-shards": (
         export,
         "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]",
+    ),
+    "exchange-signatures": (
+        exchange_signatures,
+        (
+            "min-hashes to datasketch, and near duplicates of its own: textmill"
+            " exchange-signatures export|match FILE [overrides]"
+        ),
     ),
     "up": (start_services, "start a local Prefect server and worker, and leave them running"),
     "down": (stop_services, "stop what up and ui started"),
