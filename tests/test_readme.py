@@ -45,7 +45,9 @@ def check_textmill(name: str, arguments: list[str]) -> None:
         assert arguments.pop(0) in cli.FLOWS
     if name == "generate" and arguments:
         assert " " in arguments.pop(0), "a prompt"
-    arguments = arguments[{"explain": 1, "export-shards": 2}.get(name, 0) :]
+    arguments = arguments[
+        {"explain": 1, "export-shards": 2, "exchange-signatures": 2}.get(name, 0) :
+    ]
     if name in ("gc", "verify"):
         own = ("--yes", "--repair")
         arguments = [a for a in arguments if a not in own and not a.startswith("keep=")]

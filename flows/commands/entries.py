@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from flows.commands.questions import explain, hits, replay
 from flows.commands.settings_help import help_text
+from flows.commands.signatures import exchange_signatures
 from flows.commands.unused import remove, unused
 from flows.commands.verify import verify
 from flows.compose import RunConfig, compose, groups
@@ -327,6 +328,13 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         "token shards for other engines: textmill export-shards megatron|datasets DIR [overrides]",
     ),
     "help": (explain_setting, "what a setting or group means: textmill help quality.thresholds"),
+    "exchange-signatures": (
+        exchange_signatures,
+        (
+            "min-hashes to datasketch, and near duplicates of its own: textmill"
+            " exchange-signatures export|match FILE [overrides]"
+        ),
+    ),
     "up": (start_services, "start a local Prefect server and worker, and leave them running"),
     "down": (stop_services, "stop what up and ui started"),
     "env": (show_environment, 'for plain prefect and mlflow commands: eval "$(textmill env)"'),

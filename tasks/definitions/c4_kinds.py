@@ -1,12 +1,11 @@
-"""Numbers C4's rules on lines: phrases and names of reasons that the kernel and the cuts of lines
-agree on.
+"""Names what C4 takes out: numbers, phrases, reasons and the parameters of its published readings.
 
 Raffel et al. 2020, section 2.2; `tasks.kernels.quality.c4` says what the readings are.
 """
 
 from __future__ import annotations
 
-LONG_WORD, NO_END_MARK, TOO_FEW_WORDS, JAVASCRIPT, POLICY = (
+REASONS = (
     "C4_LONG_WORD",
     "C4_NO_END_MARK",
     "C4_TOO_FEW_WORDS",
@@ -16,7 +15,9 @@ LONG_WORD, NO_END_MARK, TOO_FEW_WORDS, JAVASCRIPT, POLICY = (
 """Reasons for which a line goes, in the order of C4's published code."""
 
 LONG_WORD_CHARS = 1000
-MIN_LINE_WORDS = {"c4_paper": 3, "c4_code": 5, "c4_fineweb": 3}
+READINGS = {"c4_paper": (3, True), "c4_code": (5, True), "c4_fineweb": (3, False)}
+"""{reading: (least words of a line, whether it needs an end mark)}. Words are counted without
+citation marks where ends are asked for, as in the codes."""
 SCRIPT_PHRASE = "javascript"
 POLICY_PHRASES = (
     "terms of use",

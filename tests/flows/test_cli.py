@@ -87,6 +87,14 @@ MISTAKES = {
         ["export-shards", "megatron", "out"],
         ["no shards are made", "textmill refresh"],
     ),
+    "exchange without a direction": (
+        ["exchange-signatures", "out.parquet"],
+        ["needs a direction and a file", "export FILE, or match FILE"],
+    ),
+    "exchange of nothing": (
+        ["exchange-signatures", "export", "out.parquet"],
+        ["no documents are deduplicated", "textmill refresh"],
+    ),
     "import of nothing": (
         ["refresh", "tokenizer=import"],
         ["tokenizer.path (null)", "tokenizer.path=FILE"],

@@ -1,5 +1,4 @@
-"""Applies C4's rules to lines and pages (Raffel et al. 2020, section 2.2), in three published
-readings.
+"""Judges lines and pages as C4 does (Raffel et al. 2020, section 2.2), in three published readings.
 
 A line survives with enough words, no word over 1000 characters, an end in . ? ! or " but not `...`,
 and neither `javascript` nor one of six policy phrases; citation marks (`[12]`, `[edit]`, `[citation
@@ -25,32 +24,37 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numba import njit
 
 from tasks.definitions.c4_kinds import (
     CITATION_MARKS,
     LONG_WORD_CHARS,
     MAX_CITATION_DIGITS,
-    MIN_LINE_WORDS,
     POLICY_PHRASES,
+    READINGS,
+    REASONS,
     SCRIPT_PHRASE,
 )
 from tasks.kernels import inner
+from tasks.kernels.text.addresses import pointers
 from tasks.kernels.text.bitmaps import IS_SPACE
 from tasks.kernels.text.chars import decode
 
-PAPER_LINE_WORDS, CODE_LINE_WORDS, FINEWEB_LINE_WORDS = (
-    MIN_LINE_WORDS[name] for name in ("c4_paper", "c4_code", "c4_fineweb")
-)
 BOILERPLATE = (SCRIPT_PHRASE, *POLICY_PHRASES)
 PHRASES = (*BOILERPLATE, "lorem ipsum")
-MEASURES = 9
-"""Numbers in `totals`: paper kept lines, sentences; code and fineweb kept lines, sentences,
-forbidden lines; lorem ipsum."""
+PAPER, CODE, FINEWEB = (
+    3 * list(READINGS).index(f"c4_{name}") for name in ("paper", "code", "fineweb")
+)
+KEPT_LINES, SENTENCES, FORBIDDEN_LINES, LOREM_IPSUM_LINES, MEASURES = 0, 1, 2, 9, 10
+"""Places in `totals`: those of a reading and a measure are added, lorem ipsum is one for all."""
+
+_READINGS = tuple(READINGS.values())
+_STAYS, _LONG_WORD, _NO_END_MARK, _TOO_FEW_WORDS, _JAVASCRIPT, _POLICY = range(len(REASONS) + 1)
 
 _BOILERPLATE_BITS = (1 << len(BOILERPLATE)) - 1
 _JAVASCRIPT_BIT, _LOREM_IPSUM_BIT = 1, 1 << len(BOILERPLATE)
 # Byte values as numbers: `ord` inside a kernel would compile all of Numba's string support.
-_A, _Z, _DOT, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE = b'AZ."[]09'
+_A, _Z, _DOT, _QUOTE, _OPEN, _CLOSE, _ZERO, _NINE, _NEWLINE = b'AZ."[]09\n'
 # What a byte can mean, most of them nothing.
 _NOTHING, _BLANK, _WIDE, _END, _CLOSING, _BRACE, _J = range(7)
 _MARK_BYTES, _ALL_MARKS_BYTES = len(CITATION_MARKS[0]), len("".join(CITATION_MARKS))
@@ -103,6 +107,21 @@ def ends_in_dots(buf, start, stop):  # type: ignore[no-untyped-def]
 
 
 @inner
+def _fault(reading, words, clean_words, longest, found, ends_well):  # type: ignore[no-untyped-def]
+    """1 + the place in REASONS of the first one for which a line goes, 0 where it stays."""
+    min_words, needs_end_mark = reading
+    if longest > LONG_WORD_CHARS:
+        return _LONG_WORD
+    if needs_end_mark and not ends_well:
+        return _NO_END_MARK
+    if (clean_words if needs_end_mark else words) < min_words:
+        return _TOO_FEW_WORDS
+    if found & _JAVASCRIPT_BIT:
+        return _JAVASCRIPT
+    return _POLICY if found & _BOILERPLATE_BITS else _STAYS
+
+
+@inner
 def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals):  # type: ignore[no-untyped-def]
     """Add the copies of a line to `totals` (MEASURES numbers).
 
@@ -110,37 +129,91 @@ def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, 
     ends_well: without them.
     """
     lorem = found & _LOREM_IPSUM_BIT != 0
-    totals[8] += copies * lorem
-    if longest > LONG_WORD_CHARS:
-        return
-    boilerplate = found & _BOILERPLATE_BITS != 0
+    totals[LOREM_IPSUM_LINES] += copies * lorem
     # Lorem ipsum is looked for before javascript, braces after it.
     forbidden = lorem or (brace and not found & _JAVASCRIPT_BIT)
-    paper = ends_well & (clean_words >= PAPER_LINE_WORDS)
-    code = ends_well & (clean_words >= CODE_LINE_WORDS)
-    fineweb = words >= FINEWEB_LINE_WORDS
-    totals[4] += copies * (code & forbidden)
-    totals[7] += copies * (fineweb & forbidden)
-    if not boilerplate:
-        totals[0] += copies * paper
-        totals[1] += copies * sentences * paper
-        totals[2] += copies * code
-        totals[3] += copies * sentences * code
-        totals[5] += copies * fineweb
-        totals[6] += copies * sentences * fineweb
+    for i in range(len(_READINGS)):
+        fault = _fault(_READINGS[i], words, clean_words, longest, found, ends_well)
+        stays = fault == _STAYS
+        totals[3 * i + KEPT_LINES] += copies * stays
+        totals[3 * i + SENTENCES] += copies * sentences * stays
+        totals[3 * i + FORBIDDEN_LINES] += copies * (forbidden and (stays or fault >= _JAVASCRIPT))
 
 
 @inner
 def judge_odd_line(buf, start, stop, words, longest, copies, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
-    """The same for a line with what is not counted by bits: its citations are taken out, and what
-    is left is read."""
+    """The same for a line with what is not counted by bits."""
+    clean_words, sentences, found, brace, ends_well = _read_clean_line(
+        buf, start, stop, flags, tables, stripped
+    )
+    judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals)
+
+
+@njit(cache=True, nogil=True)
+def find_faulty_lines(texts, begins, mine, reading, flags, tables, stripped, cuts, counts):  # type: ignore[no-untyped-def]
+    """Find the lines that go from each document that is `mine`, with the blank lines after them.
+
+    reading: a value of READINGS. cuts: int64[lines, 3], start, end in bytes of the document and
+    place in REASONS. counts: int64[documents], cuts of each. Returns how many cuts there are.
+    """
+    num_cuts = 0
+    buf, flags, tables, stripped = pointers((texts, flags, tables, stripped))
+    for document in range(len(begins) - 1):
+        begin, end = np.int64(begins[document]), np.int64(begins[document + 1])
+        before, is_open = num_cuts, False
+        start = begin if mine[document] else end
+        while start < end:
+            line_end = start
+            while line_end < end and buf[line_end] != _NEWLINE:
+                line_end += 1
+            first, last, words, longest = _walk_words(buf, start, line_end, flags)
+            if words:
+                if is_open:
+                    cuts[num_cuts - 1, 1] = start - begin
+                clean_words, _, found, _, ends_well = _read_clean_line(
+                    buf, first, last, flags, tables, stripped
+                )
+                fault = _fault(reading, words, clean_words, longest, found, ends_well)
+                is_open = fault != _STAYS
+                if is_open:
+                    cuts[num_cuts, 0], cuts[num_cuts, 1] = start - begin, end - begin
+                    cuts[num_cuts, 2] = fault - 1
+                    num_cuts += 1
+            start = line_end + 1
+        counts[document] = num_cuts - before
+    return num_cuts
+
+
+@inner
+def _walk_words(buf, start, stop, flags):  # type: ignore[no-untyped-def]
+    """(first byte, behind the last, words, characters of the longest) of what is no white space."""
+    first, last, words, longest, chars = stop, stop, 0, 0, 0
+    pos = start
+    while pos < stop:
+        char, after = decode(buf, pos, stop)
+        if flags[char] & IS_SPACE:
+            chars = 0
+        else:
+            first = pos if words == 0 else first
+            last = after
+            words += chars == 0
+            chars += 1
+            longest = chars if chars > longest else longest
+        pos = after
+    return first, last, words, longest
+
+
+@inner
+def _read_clean_line(buf, start, stop, flags, tables, stripped):  # type: ignore[no-untyped-def]
+    """(words, sentences, bits of phrases found, has a curly brace, ends well) of a line whose
+    citations are taken out."""
     length = _strip_citations(buf, start, stop, tables[5], stripped)
-    clean_words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
+    words, sentences, found, brace = _measure_clean_line(stripped, length, flags, tables)
     last = stripped[length - 1] if length else np.uint8(0)
     ends_well = (tables[0][last] == _END or last == _QUOTE) and not ends_in_dots(
         stripped, np.int64(0), length
     )
-    judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals)
+    return words, sentences, found, brace, ends_well
 
 
 @inner

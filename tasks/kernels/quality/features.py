@@ -31,7 +31,9 @@ gives zeros.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -46,6 +48,9 @@ from tasks.kernels.text.addresses import pointers
 from tasks.kernels.text.bitmaps import NUM_MAPS, PADDING, char_flags, map_document
 from tasks.kernels.text.interning import make_table
 from tasks.kernels.text.units import number_units
+
+at: Any = namedtuple("at", FEATURES)(*range(len(FEATURES)))
+"""The column of each feature. Kernels know it as numbers."""
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """Gopher's."""
@@ -169,34 +174,37 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
         stop_words, stop_occurrences = count_stop_words(
             buf, spans[0], spans[1], spans[2], units[2], num_ids, packed_lists, stops, stop_lists[d]
         )
-        # In the order of tasks.definitions.features.
         row = rows[d]
-        row[0], row[1], row[2], row[3] = num_chars, num_units, num_lines, num_paragraphs
-        row[4], row[5] = stop_words, longest_word
-        row[6], row[7], row[8] = c4_totals[1], braces, c4_totals[8]
-        row[9], row[10], row[11], row[12] = c4_totals[3], c4_totals[4], c4_totals[6], c4_totals[7]
-        row[13] = stop_occurrences
-        row[14] = _ratio(word_chars, num_units - unsegmented)
-        row[15], row[16] = _ratio(unsegmented, num_units), _ratio(alphabetic, num_units)
-        row[17], row[18], row[19] = (
-            _ratio(hashes, num_units),
-            _ratio(ellipses, num_units),
-            _ratio(num_newlines, num_units),
-        )
-        row[20], row[21] = _ratio(bullet, num_lines), _ratio(ellipsis, num_lines)
-        row[22], row[23] = _ratio(terminal, num_lines), _ratio(short, num_lines)
-        row[24], row[25] = _ratio(dup, num_lines), _ratio(dup_line_chars, line_chars)
-        row[26], row[27] = (
-            _ratio(dup_paragraphs, num_paragraphs),
-            _ratio(dup_paragraph_chars, line_chars),
-        )
-        row[28], row[29], row[30] = (
-            _ratio(c4_totals[0], num_lines),
-            _ratio(c4_totals[2], num_lines),
-            _ratio(c4_totals[5], num_lines),
-        )
-        for n in range(2, MAX_N + 1):
-            row[29 + n] = _ratio(covered[n], units[1][num_units])
+        row[at.num_chars], row[at.num_words] = num_chars, num_units
+        row[at.num_lines], row[at.num_paragraphs] = num_lines, num_paragraphs
+        row[at.num_stop_words], row[at.num_stop_word_occurrences] = stop_words, stop_occurrences
+        row[at.longest_word_chars] = longest_word
+        row[at.c4_num_curly_braces] = braces
+        row[at.c4_num_lorem_ipsum_lines] = c4_totals[c4.LOREM_IPSUM_LINES]
+        row[at.c4_num_sentences] = c4_totals[c4.PAPER + c4.SENTENCES]
+        row[at.c4_code_num_sentences] = c4_totals[c4.CODE + c4.SENTENCES]
+        row[at.c4_fineweb_num_sentences] = c4_totals[c4.FINEWEB + c4.SENTENCES]
+        row[at.c4_code_num_forbidden_lines] = c4_totals[c4.CODE + c4.FORBIDDEN_LINES]
+        row[at.c4_fineweb_num_forbidden_lines] = c4_totals[c4.FINEWEB + c4.FORBIDDEN_LINES]
+        row[at.mean_word_chars] = _ratio(word_chars, num_units - unsegmented)
+        row[at.unsegmented_frac] = _ratio(unsegmented, num_units)
+        row[at.alphabetic_word_frac] = _ratio(alphabetic, num_units)
+        row[at.hash_per_word] = _ratio(hashes, num_units)
+        row[at.ellipsis_per_word] = _ratio(ellipses, num_units)
+        row[at.newline_per_word] = _ratio(num_newlines, num_units)
+        row[at.bullet_line_frac] = _ratio(bullet, num_lines)
+        row[at.ellipsis_line_frac] = _ratio(ellipsis, num_lines)
+        row[at.terminal_line_frac] = _ratio(terminal, num_lines)
+        row[at.short_line_frac] = _ratio(short, num_lines)
+        row[at.dup_line_frac] = _ratio(dup, num_lines)
+        row[at.dup_line_char_frac] = _ratio(dup_line_chars, line_chars)
+        row[at.dup_paragraph_frac] = _ratio(dup_paragraphs, num_paragraphs)
+        row[at.dup_paragraph_char_frac] = _ratio(dup_paragraph_chars, line_chars)
+        row[at.c4_kept_line_frac] = _ratio(c4_totals[c4.PAPER + c4.KEPT_LINES], num_lines)
+        row[at.c4_code_kept_line_frac] = _ratio(c4_totals[c4.CODE + c4.KEPT_LINES], num_lines)
+        row[at.c4_fineweb_kept_line_frac] = _ratio(c4_totals[c4.FINEWEB + c4.KEPT_LINES], num_lines)
+        for n in range(2, MAX_N + 1):  # top_2gram_char_frac to dup_10gram_char_frac
+            row[at.top_2gram_char_frac + n - 2] = _ratio(covered[n], units[1][num_units])
 
 
 @inner

@@ -12,8 +12,8 @@ import pytest
 
 from llm_core.config import build
 from tasks.corpus.tally import OTHER
+from tasks.quality.config import QualityConfig
 from tasks.quality.described_rules import describe_rule
-from tasks.quality.stage import QualityConfig
 from tasks.report.config import ReportConfig
 from tasks.report.quantities import (
     NARROW,
