@@ -42,7 +42,7 @@ style: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes
 	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
 
-fuzz: $(VENV)/.installed-dev ## Give changed files to all that reads files of others, 20 minutes; ARGS="--inputs N --seconds S TARGET"
+fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads files of others, 20 minutes at most; ARGS="--inputs N --seconds S TARGET"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them

@@ -36,8 +36,11 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.durable import sync_folder, write_durably
+from llm_core.json_files import is_plain_name, read_json
 
 PROGRESS_FILE = "progress.json"
+MAX_NAME_BYTES = 255
+"""Of a file, on the file systems in use."""
 DAMAGED = ".damaged"
 """End of the name of a checkpoint that was set aside; a number follows where the name is taken."""
 PIECE = 64 << 20
@@ -116,7 +119,7 @@ def read_progress(root: Path, step: int, patient: bool = False) -> Progress | st
 
 def _read_progress(folder: Path, step: int) -> Progress | str:
     try:
-        found = json.loads((folder / PROGRESS_FILE).read_text("utf-8"))
+        found = read_json(folder / PROGRESS_FILE)
         files = {
             str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()
         }
@@ -127,7 +130,11 @@ def _read_progress(folder: Path, step: int) -> Progress | str:
             files,
             made_with and dict(made_with),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        for name in files:
+            # The file system would refuse to look for it, which must not pass for no answer.
+            if not is_plain_name(name) or len(name.encode()) > MAX_NAME_BYTES:
+                raise ValueError(f"{name[:80]!r} is not the name of a file")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return f"{PROGRESS_FILE} cannot be read ({error})"
     for name, (size, _) in files.items():
         if (actual := (folder / name).stat().st_size) != size:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.data.pii_truth import LABELLED, main, pii_recall
+from benchmarks.data.pii_truth import main, pii_recall
+from tasks.definitions.pii_kinds import LABELLED
 from tasks.pii.stage import PiiConfig, find_pii
 from tasks.runtime.artifact import ArtifactMismatch
 from tests.support.data.make_artifacts import empty_dir, ingest_files, write_jsonl

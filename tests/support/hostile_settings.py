@@ -27,7 +27,7 @@ from types import TracebackType
 from flows.cli import exit_code
 from tasks.runtime.artifact import Artifact
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CPU_S = 10
 MEMORY_BYTES = 1 << 30
 """Of address space, beyond what the process has before it sees the input."""

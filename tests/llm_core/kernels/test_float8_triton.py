@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:
-    return kernels_of("float8_triton", "llm_core")
+    return kernels_of("float8_triton")
 
 
 @settings(deadline=None, max_examples=20)

@@ -287,6 +287,26 @@ def test_damaged_files_are_named(keep: int, tmp_path: Path) -> None:
         list(read_megatron(tmp_path / "in", "train"))
 
 
+def test_an_arrow_file_whose_column_has_no_name_in_utf_8_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"column": [1]})
+    (tmp_path / "train").mkdir()
+    with pa.ipc.new_stream(tmp_path / "train" / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    file = tmp_path / "train" / "a.arrow"
+    file.write_bytes(file.read_bytes().replace(b"column", b"colum\xc9"))
+    (tmp_path / "train" / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
+    with pytest.raises(ExchangeError, match="a.arrow cannot be read .*utf-8"):
+        list(read_datasets(tmp_path, "train"))
+
+
+def test_a_state_that_names_a_file_with_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    state = '{"_data_files": [{"filename": "\\ud800.arrow"}]}'
+    (tmp_path / "train" / "state.json").write_text(state)
+    with pytest.raises(ExchangeError, match="cannot be read .*surrogates not allowed"):
+        list(read_datasets(tmp_path, "train"))
+
+
 def test_a_damaged_dataset_is_named(made: tuple[Artifact, ...], tmp_path: Path) -> None:
     export_shards(made[2], "datasets", tmp_path / "out")
     (tmp_path / "out" / "train" / "data-00000-of-00001.arrow").write_bytes(b"short")

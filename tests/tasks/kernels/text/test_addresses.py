@@ -158,13 +158,13 @@ def personal_data(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
 
 
 KERNELS: dict[Kernel, list[str]] = {
-    quality: ["kernels.features", "kernels.stopwords", "kernels.interning"],
-    scripts: ["kernels.scripts"],
+    quality: ["kernels.quality.features", "kernels.quality.stopwords", "kernels.text.interning"],
+    scripts: ["kernels.text.scripts"],
     exact: [],
     units: [],
-    languages: ["kernels.softmax_tree", "kernels.fasttext_rows", "fasttext_tree"],
+    languages: ["kernels.models.softmax_tree", "kernels.models.fasttext_rows", "fasttext.tree"],
     classes: [],
-    personal_data: ["pii_spans"],
+    personal_data: ["pii.spans"],
 }
 """Where the Python around each makes room for it."""
 
