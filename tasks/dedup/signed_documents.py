@@ -119,7 +119,6 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
                 pc.rank(
                     table["added_at"],
                     sort_keys="ascending",
-                    null_placement="at_end",
                     tiebreaker="dense",
                 ).to_numpy()
             )
