@@ -11,11 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from flows import cli
-from flows.compose import compose, sweep_points
+from flows.commands.table import COMMANDS as NAMED
+from flows.commands.table import FLOWS
+from flows.compose import compose
+from flows.launch import sweep_points
 from flows.run import decide
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
@@ -71,16 +75,19 @@ def words_of(command: str) -> list[str]:
 
 def check_textmill(name: str, arguments: list[str]) -> None:
     """Raises ConfigError for a flow, command, switch or override that is not there."""
-    assert name in {*cli.FLOWS, *cli.COMMANDS}, name
+    assert name in {*FLOWS, *NAMED}, name
     if name == "plan" and arguments and "=" not in arguments[0]:
-        assert arguments.pop(0) in cli.FLOWS
+        assert arguments.pop(0) in FLOWS
     if name == "generate":
         assert " " in arguments.pop(0), "a prompt"
     arguments = arguments[{"explain": 1, "export-shards": 2}.get(name, 0) :]
-    if name == "gc":
-        arguments = [a for a in arguments if a != "--yes" and not a.startswith("keep=")]
-    switches, overrides = cli._split(arguments)
-    for point in sweep_points(overrides) if "-m" in switches else [overrides]:
+    command = cli.textmill.get_command(click.Context(cli.textmill), name)
+    assert command is not None
+    given = command.make_context(name, arguments).params
+    overrides = [word for word in given["words"] if name != "gc" or not word.startswith("keep=")]
+    if name in ("help", "completion"):
+        return
+    for point in sweep_points(overrides) if given.get("multirun") else [overrides]:
         compose(point)
 
 
@@ -245,7 +252,7 @@ def as_written_but_small(command: str, places: list[str]) -> str:
         parameter, _, value = words[-1].partition("=")
         words[-1] = f"{parameter}={json.dumps([*json.loads(value), *small, *places])}"
         return shlex.join([*words, "--watch"])
-    if words[:1] == ["textmill"] and words[1] in {*cli.FLOWS, "plan", "generate"}:
+    if words[:1] == ["textmill"] and words[1] in {*FLOWS, "plan", "generate"}:
         return shlex.join([*words, *small])
     return command
 

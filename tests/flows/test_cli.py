@@ -15,8 +15,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from flows.cli import COMMANDS, FLOWS, main
-from flows.compose import CONF_DIR, choices, compose, groups, sweep_points
+from flows.cli import main
+from flows.commands.table import COMMANDS, FLOWS
+from flows.compose import compose
+from flows.conf_files import CONF_DIR, choices, groups
+from flows.launch import sweep_points
 from llm_core.config import ConfigError
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Node
@@ -328,7 +331,10 @@ def test_argument_that_is_not_utf8_is_one_line(words: tuple[str, ...], run_cli: 
 def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"textmill {command}: {COMMANDS[command][1]}\n") and "store=DIR" in said
+    assert (
+        said.startswith(f"textmill {command}: {COMMANDS[command].summary}\n")
+        and "store=DIR" in said
+    )
 
 
 def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.compose import choices, sweep_points
+from flows.conf_files import choices
+from flows.launch import sweep_points
 from flows.sweeps import SweepResult
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
