@@ -94,7 +94,7 @@ class Textmill(click.Group):
 textmill = Textmill(
     help="From raw text to a measured language model, e.g. textmill run run=demo, or textmill run"
     " -m optim.lr=1e-3,3e-3",
-    params=[help_option()],
+    params=[help_option("-h", "--help")],
     add_help_option=False,
     options_metavar="",
     subcommand_metavar="FLOW|COMMAND [OVERRIDES]...",

@@ -29,9 +29,9 @@ def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None
         context.exit()
 
 
-def help_option() -> click.Option:
+def help_option(*names: str) -> click.Option:
     return click.Option(
-        ["--help"],
+        names,
         is_flag=True,
         is_eager=True,
         expose_value=False,
@@ -86,7 +86,7 @@ def command(
         return Command(
             name or function.__name__.replace("_", "-"),
             callback=function,
-            params=[words, *options, *([] if own_help else [help_option()])],
+            params=[words, *options, *([] if own_help else [help_option("--help")])],
             free_words=free_words,
             epilog=EPILOG,
         )

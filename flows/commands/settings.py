@@ -75,6 +75,8 @@ def _hydra_application(arguments: Sequence[str]) -> int:
             hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(
                 lambda _: None
             )()
+    except SystemExit as end:  # after some pages
+        return int(end.code or 0)
     finally:
         sys.argv = before
         show(mask_secrets(shown.getvalue()), end="")
