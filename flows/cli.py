@@ -70,10 +70,10 @@ class Textmill(click.Group):
             from flows.commands.runs import flow_command
 
             return flow_command(cmd_name)
-        if entry := COMMANDS.get(cmd_name):
-            found: click.Command = getattr(importlib.import_module(entry.module), entry.function)
-            return found
-        return None
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"flows.commands.{COMMANDS[cmd_name].module}")
+        return getattr(module, cmd_name.replace("-", "_"))  # type: ignore[no-any-return]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

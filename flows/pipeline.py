@@ -39,7 +39,7 @@ def stages(run: Run) -> None:
 
 def _run(command: str, overrides: list[str]) -> State:
     entry = FLOWS[command]
-    return run_flow(entry.function, entry.target, overrides, stages)
+    return run_flow(entry.flow, entry.target, overrides, stages)
 
 
 # Prefect shows the default of `overrides` in its forms, so it is a list.

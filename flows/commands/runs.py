@@ -6,7 +6,6 @@ one JSON object. A sweep has the highest exit code of its runs.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Sequence
@@ -99,11 +98,8 @@ def _run_here(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[d
     from flows.pipeline import stages
     from tasks.runtime.execute import make_artifact
 
-    entry = FLOWS[name]
-    with (
-        sigterm_raises(),
-        open_run(entry.function, entry.target, config, overrides, make_artifact) as run,
-    ):
+    flow, target, _ = FLOWS[name]
+    with sigterm_raises(), open_run(flow, target, config, overrides, make_artifact) as run:
         stages(run)
     return summarize(run), describe(run)
 
@@ -114,10 +110,10 @@ def _run_under_prefect(
     url = ensure_server(config.state, say)
     # Prefect's own lines go to its UI; here they would bury ours. Before Prefect is imported.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    from flows import pipeline
     from flows.under_prefect import run_in_foreground
 
-    flow = getattr(importlib.import_module(FLOWS[name].module), FLOWS[name].function)
-    return run_in_foreground(flow, overrides, url)
+    return run_in_foreground(getattr(pipeline, FLOWS[name].flow), overrides, url)
 
 
 @command("[FLOW] [OVERRIDES]...")

@@ -5,85 +5,48 @@ Names and words only: `textmill --help` and tab completion read this and load no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A flow or command, by the name that the command line gives it."""
+class FlowEntry(NamedTuple):
+    """A flow of `flows.pipeline`, and the stage up to which it runs."""
 
-    module: str
-    function: str
-    """A click command of that module, or a Prefect flow."""
+    flow: str
+    target: str
     summary: str
 
 
-@dataclass(frozen=True)
-class FlowEntry(Entry):
-    """A flow, which runs up to the stage `target`."""
+class Entry(NamedTuple):
+    """A command, which is the function of its name in a module of `flows.commands`."""
 
-    target: str
+    module: str
+    summary: str
 
 
 FLOWS = {
-    "run": FlowEntry(
-        "flows.pipeline", "pipeline", "everything, from raw text to the report", "report"
-    ),
-    "refresh": FlowEntry(
-        "flows.pipeline", "refresh", "the data half: new input to token shards", "shards"
-    ),
-    "train": FlowEntry(
-        "flows.pipeline", "train", "a trained model, with the data it still needs", "train"
-    ),
+    "run": FlowEntry("pipeline", "report", "everything, from raw text to the report"),
+    "refresh": FlowEntry("refresh", "shards", "the data half: new input to token shards"),
+    "train": FlowEntry("train", "train", "a trained model, with the data it still needs"),
     "tokenizer": FlowEntry(
-        "flows.pipeline",
-        "tokenizer",
-        "a tokenizer, trained and measured; -m compares several",
-        "tokenizer",
+        "tokenizer", "tokenizer", "a tokenizer, trained and measured; -m compares several"
     ),
-    "evaluate": FlowEntry("flows.pipeline", "evaluate", "quality of the trained model", "evaluate"),
-    "bench": FlowEntry(
-        "flows.pipeline", "bench", "speed of the trained model on this machine", "bench"
-    ),
+    "evaluate": FlowEntry("evaluate", "evaluate", "quality of the trained model"),
+    "bench": FlowEntry("bench", "bench", "speed of the trained model on this machine"),
 }
 
 COMMANDS = {
-    "plan": Entry("flows.commands.runs", "plan", "what a flow would run, and why; fetches nothing"),
-    "explain": Entry("flows.commands.questions", "explain", "what happened to a document"),
-    "hits": Entry(
-        "flows.commands.questions", "hits", "evaluation items in documents, with the text of both"
-    ),
-    "replay": Entry("flows.commands.questions", "replay", "what other quality rules would keep"),
-    "generate": Entry("flows.commands.models", "generate", "text after a prompt"),
-    "export-shards": Entry(
-        "flows.commands.models", "export_shards", "token shards for other engines"
-    ),
-    "up": Entry(
-        "flows.commands.services",
-        "up",
-        "start a local Prefect server and worker, and leave them running",
-    ),
-    "down": Entry("flows.commands.services", "down", "stop what up and ui started"),
-    "env": Entry(
-        "flows.commands.services",
-        "env",
-        'for plain prefect and mlflow commands: eval "$(textmill env)"',
-    ),
-    "ui": Entry("flows.commands.services", "ui", "start the MLflow UI; show where both UIs are"),
-    "verify": Entry(
-        "flows.commands.verify",
-        "verify",
-        "read every artifact and name damaged files; --repair rebuilds what the overrides name",
-    ),
-    "gc": Entry(
-        "flows.commands.unused",
-        "gc",
-        "list what no recent run refers to; --yes removes it, keep=10 runs",
-    ),
-    "help": Entry("flows.commands.settings", "help", "what a setting means"),
-    "completion": Entry(
-        "flows.commands.settings",
-        "completion",
-        'for tab completion: eval "$(textmill completion bash)"',
-    ),
+    "plan": Entry("runs", "what a flow would run, and why; fetches nothing"),
+    "explain": Entry("questions", "what happened to a document"),
+    "hits": Entry("questions", "evaluation items in documents, with the text of both"),
+    "replay": Entry("questions", "what other quality rules would keep"),
+    "generate": Entry("models", "text after a prompt"),
+    "export-shards": Entry("models", "token shards for other engines"),
+    "up": Entry("services", "start a local Prefect server and worker, and leave them running"),
+    "down": Entry("services", "stop what up and ui started"),
+    "env": Entry("services", 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
+    "ui": Entry("services", "start the MLflow UI; show where both UIs are"),
+    "verify": Entry("verify", "read every artifact, name damaged files, and --repair them"),
+    "gc": Entry("unused", "list what no recent run refers to; --yes removes it, keep=10 runs"),
+    "help": Entry("settings", "what a setting means"),
+    "completion": Entry("settings", 'for tab completion: eval "$(textmill completion bash)"'),
 }
