@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tools in an environment of their own, so that what they report is what textmill has.
 AUDIT := $(VENV)/audit/bin
+DOCS_BIN := $(VENV)/docs/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -14,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,13 +43,13 @@ style: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes
 	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
 
-fuzz: $(VENV)/.installed-dev ## Give changed files to all that reads files of others, 20 minutes; ARGS="--inputs N --seconds S TARGET"
+fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads files of others, 20 minutes at most; ARGS="--inputs N --seconds S TARGET"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
 	@$(BIN)/python -m pytest -m gpu $(ARGS)
 
-bench-data: $(VENV)/.installed ## Time the data stages on DOCS, on one core; PEERS="python script" beside other tools
+bench-data: $(VENV)/.installed ## Time the data stages on DOCS, on one core; PEERS="python script" against other tools
 	@OMP_NUM_THREADS=1 PEERS="$(PEERS)" $(BIN)/python -m benchmarks.data.speed "$(DOCS)"
 
 truth: $(VENV)/.installed ## Check the data stages on CORPUS, whose duplicates, personal data and languages are known
@@ -60,7 +61,7 @@ bench-dedup: $(VENV)/.installed ## Time deduplication of DOCS_M (5) million gene
 bench-tokens: $(VENV)/.installed ## Time tokenizer training, encoding and loading on DOCS=PATH, against other libraries
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.data.tokens "$(DOCS)"
 
-bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU beside the same model in transformers
+bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU against transformers
 	@$(BIN)/python -m benchmarks.engine.step $(ARGS)
 
 bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs; PEER="python script" runs another engine in turn
@@ -71,6 +72,14 @@ bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, 
 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --table docs/exactness.md $(ARGS)
+
+settings: $(VENV)/.installed ## Write docs/reference/settings.md from the config dataclasses
+	@mkdir -p docs/reference
+	@$(BIN)/python -m flows.commands.settings_help > docs/reference/settings.md
+
+docs: $(DOCS_BIN)/mkdocs ## Build the documentation site in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/mkdocs build --strict --site-dir build/site
+	@echo 'build/site/index.html'
 
 down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi
@@ -112,6 +121,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
 	@awk '/^[a-zA-Z0-9]/ {keep = !/^(fasttext|torch)==/} keep' requirements-dev.lock > $(VENV)/dev.lock
 	@$(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/dev.lock
 	@touch $@
+
+$(DOCS_BIN)/mkdocs:
+	@$(PYTHON) -m venv $(VENV)/docs
+	@$(DOCS_BIN)/python -m pip --disable-pip-version-check --quiet install \
+	  mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
 
 $(AUDIT)/pip-audit:
 	@$(PYTHON) -m venv $(VENV)/audit

@@ -68,7 +68,7 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
         key = before.stages["dedup"]
         if state := store.damage("dedup", key):
             raise ConfigError(
-                f"dedup.chain ({name}) goes on from dedup {key} of run {before.run_id}, which is"
+                f"dedup.chain ({name}) continues from dedup {key} of run {before.run_id}, which is"
                 f" not in the store ({state}); rebuild it with the input of that run and"
                 " only=dedup, or begin a chain of another name"
             )

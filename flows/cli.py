@@ -23,8 +23,8 @@ from llm_core.config import ConfigError, nearest
 CONTROLS = (
     (
         "overrides",
-        "group=choice, key.path=value; `textmill run --help` lists groups, `textmill run"
-        " --cfg job` shows all values",
+        "group=choice, key.path=value; `textmill run --help` lists groups and choices, `textmill"
+        " help NAME` explains a setting, `textmill run --cfg job` shows all values",
     ),
     (
         "controls",

@@ -9,13 +9,13 @@ known names.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -28,159 +28,13 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from flows.conf_files import CONF_DIR, groups
-from flows.tracking.runs import TrackingConfig
-from llm_core.config import ConfigError, build, nearest, to_plain
-from llm_core.fingerprint import num_processors
-from llm_core.memory.config import MemoryConfig
-from llm_core.model.config import ModelConfig
-from llm_core.optim.config import OptimConfig
+from flows.run_config import RunConfig
+from llm_core.config import ConfigError, build, nearest, plain_defaults
 from llm_core.printing import one_line
-from llm_core.training.config import ParallelConfig, TrainConfig
-from tasks.analysis.stage import AnalysisConfig
-from tasks.contamination.stage import ContaminationConfig
-from tasks.corpus.named_labels import check_labels
-from tasks.dedup.stage import DedupConfig
-from tasks.definitions.features import FEATURES
-from tasks.documents.stage import DocumentsConfig
-from tasks.evaluation.bench import BenchConfig
-from tasks.evaluation.stage import EvaluateConfig
-from tasks.ingest.sources import SourceConfig
-from tasks.language.stage import LanguageConfig
-from tasks.pii.stage import PiiConfig
-from tasks.quality.score_limits import check_scores
-from tasks.quality.stage import QualityConfig
-from tasks.report.stage import ReportConfig
-from tasks.runtime.graph import STAGES
-from tasks.runtime.stage import StageConfigs
-from tasks.scores.stage import ScoresConfig
-from tasks.shards.stage import ShardsConfig
-from tasks.tokenizer.stage import TokenizerConfig
-from tasks.training.stage import TrainStageConfig
+from tasks.runtime.code import ROOT
 
 # Hydra keeps its state in a process-wide singleton.
 _COMPOSE_LOCK = threading.Lock()
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Everything a run is told: the config of each stage, and the controls, which are in no key."""
-
-    # Before the groups, whose paths may lie below them: a mistake is named where it was made.
-    store: Path
-    """Where artifacts live."""
-    state: Path
-    """Where services keep their databases, logs and process ids."""
-    source: SourceConfig
-    language: LanguageConfig
-    scores: ScoresConfig
-    quality: QualityConfig
-    dedup: DedupConfig
-    pii: PiiConfig
-    contamination: ContaminationConfig
-    documents: DocumentsConfig
-    analysis: AnalysisConfig
-    tokenizer: TokenizerConfig
-    shards: ShardsConfig
-    model: ModelConfig
-    optim: OptimConfig
-    train: TrainConfig
-    parallel: ParallelConfig
-    memory: MemoryConfig
-    evaluate: EvaluateConfig
-    bench: BenchConfig
-    report: ReportConfig
-    tracking: TrackingConfig
-    start: str | None = None
-    """Nothing before this stage may run."""
-    only: str | None = None
-    """Run this one stage; what it needs must be there."""
-    force: tuple[str, ...] = ()
-    """Stages to rebuild although they are there."""
-    orchestrator: Literal["prefect", "none"] = "prefect"
-    runner: Literal["auto", "thread", "process", "ray", "dask"] = "auto"
-    """What works on the parts of a stage; auto: processes where the work is worth their start."""
-    runner_address: str | None = None
-    """Ray or Dask scheduler to join, e.g. ray://head:10001 or tcp://head:8786; null starts a
-    cluster on this machine."""
-    num_workers: int | None = None
-    """Parts worked on at once; every core this process may use where null."""
-
-    def __post_init__(self) -> None:
-        for control, names in (
-            ("start", (self.start,)),
-            ("only", (self.only,)),
-            ("force", self.force),
-        ):
-            for name in names:
-                if name is not None and name not in STAGES:
-                    raise ConfigError(
-                        f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}"
-                    )
-        if self.start and self.only:
-            raise ConfigError(
-                f"start ({self.start}) and only ({self.only}) exclude each other; give one of them"
-            )
-        if self.num_workers is not None and self.num_workers < 1:
-            raise ConfigError(
-                f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every"
-                " core"
-            )
-        on_cluster = self.runner in ("ray", "dask")
-        if on_cluster and self.orchestrator == "none":
-            raise ConfigError(
-                f"runner ({self.runner}) is one of Prefect's; use orchestrator=prefect, or"
-                " runner=process"
-            )
-        if self.runner_address and not on_cluster:
-            raise ConfigError(
-                f"runner_address ({self.runner_address}) is for clusters; add runner=ray or"
-                " runner=dask"
-            )
-        _ = self.train_stage  # its rules hold between groups
-        check_scores(self.quality, self.scores.names)
-        check_labels(self, self.language.labels, self.source.names)
-        column, columns = (
-            self.dedup.quality_column,
-            [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()],
-        )
-        if column is not None and column not in columns:
-            raise ConfigError(
-                f"dedup.quality_column ({column}) is not a column of quality;"
-                f" {nearest(column, columns)}"
-            )
-
-    @property
-    def train_stage(self) -> TrainStageConfig:
-        return TrainStageConfig(self.model, self.optim, self.train, self.parallel, self.memory)
-
-    @property
-    def stages(self) -> StageConfigs:
-        """The config of each stage, by stage name."""
-        return {
-            "ingest": self.source,
-            "language": self.language,
-            "scores": self.scores,
-            "quality": self.quality,
-            "dedup": self.dedup.in_store(self.store),
-            "pii": self.pii,
-            "contamination": self.contamination,
-            "documents": self.documents,
-            "analysis": self.analysis,
-            "tokenizer": self.tokenizer,
-            "shards": self.shards,
-            "train": self.train_stage,
-            "evaluate": self.evaluate,
-            "bench": self.bench,
-            "report": self.report,
-        }
-
-    @property
-    def workers(self) -> int:
-        return self.num_workers or num_processors()
-
-    def resolved(self) -> dict[str, Any]:
-        """Plain values of everything, for records and trackers."""
-        return to_plain(self)  # type: ignore[no-any-return]
 
 
 def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConfig:
@@ -196,6 +50,8 @@ def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConf
 def hydra_over(conf_dir: Path = CONF_DIR) -> Iterator[Any]:
     """Hydra's application over a folder of configuration, alone in this process within the
     block."""
+    # The embedded corpus lies beside the code, wherever a run is started.
+    OmegaConf.register_new_resolver("tree", lambda path: str(ROOT / path), replace=True)
     with _COMPOSE_LOCK:
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(conf_dir), job_name="textmill", version_base="1.3"):
@@ -230,11 +86,35 @@ def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
     return result
 
 
+def as_yaml(config: RunConfig, package: str = "") -> str:
+    """Every setting with its value, or those below `package`, as an overlay: saved in `conf/run/`,
+    it composes to the same config. Raises ConfigError for a package that is not there."""
+    values = config.resolved()
+    for name in filter(None, package.split(".")):
+        below = {one: value for one, value in values.items() if isinstance(value, dict)}
+        if name not in below:
+            raise ConfigError(f"{package} is not a group of settings; {nearest(name, list(below))}")
+        values = below[name]
+    return f"# @package {package or '_global_'}\n{OmegaConf.to_yaml(_literal(values))}"
+
+
+def store_full_config(conf_dir: Path = CONF_DIR) -> str:
+    """The name under which Hydra has `config.yaml` laid over the default of every field, so that
+    its completion and `--info` know fields that no YAML names."""
+    from hydra.core.config_store import ConfigStore
+
+    primary = OmegaConf.load(conf_dir / "config.yaml")
+    chosen = [entry for entry in primary.pop("defaults") if entry != "_self_"]
+    fields = OmegaConf.merge(plain_defaults(RunConfig), primary)
+    # Before the choices, which hold more than defaults.
+    fields["defaults"] = ["_self_", *chosen]
+    ConfigStore.instance().store("full_config", fields)
+    return "full_config"
+
+
 def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
     if not (conf_dir / "config.yaml").exists():
-        raise ConfigError(
-            f"{conf_dir / 'config.yaml'} is not there; install with `pip install -e .` from a clone"
-        )
+        raise ConfigError(f"{conf_dir / 'config.yaml'} is missing; install textmill again")
     parsed = [parse_override(override) for override in overrides]
     for override in parsed:
         if override.is_sweep_override():
@@ -245,6 +125,17 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
     with hydra_over(conf_dir), in_one_line(overrides, conf_dir):
         config = hydra_compose("config", overrides=settable(overrides, conf_dir))
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+
+
+def _literal(value: Any) -> Any:
+    """`value` with every `${` escaped, which OmegaConf would take for a reference."""
+    if isinstance(value, dict):
+        return {name: _literal(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_literal(one) for one in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
 
 
 def parse_override(override: str) -> Override:
@@ -290,3 +181,17 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
         )
     given = ", ".join(o.input_line or "" for o in overrides)
     return ConfigError(message.split(" See ")[0] + (f" (given: {given})" if given else ""))
+
+
+@functools.cache
+def default_choices(conf_dir: Path = CONF_DIR) -> dict[str, str]:
+    """The choice of each group where none is given."""
+    entries = OmegaConf.load(conf_dir / "config.yaml")["defaults"]
+    return {group: choice for one in entries if one != "_self_" for group, choice in one.items()}
+
+
+@functools.cache
+def choice_values(group: str, choice: str, conf_dir: Path = CONF_DIR) -> dict[str, Any]:
+    """What the file of a choice gives, as it is written."""
+    loaded = OmegaConf.load(conf_dir / group / f"{choice}.yaml")
+    return OmegaConf.to_container(loaded)  # type: ignore[return-value]

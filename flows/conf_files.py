@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+from tasks.runtime.code import ROOT
+
+CONF_DIR = ROOT / "conf"
 
 
 def groups(conf_dir: Path = CONF_DIR) -> list[str]:

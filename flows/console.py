@@ -1,5 +1,5 @@
-"""What a run shows: one line per event on stderr, a progress bar on a terminal, tables and one JSON
-line on stdout."""
+"""Shows a run: one line per event on stderr, a progress bar on a terminal, tables and one JSON line
+on stdout."""
 
 from __future__ import annotations
 

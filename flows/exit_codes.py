@@ -1,6 +1,6 @@
 """Turns what a command raises into one line on stderr and an exit code.
 
-What a user can mend is 2, never a traceback; a stop is 130 or 143, or 75 (try again) where training
+A user error is 2, never a traceback; a stop is 130 or 143, or 75 (try again) where training
 was asked to stop and saved; a reader of stdout that has gone away is 141. A defect is a traceback.
 """
 
@@ -94,7 +94,7 @@ def _complain(error: object) -> int:
 
 def _complain_of_stop(error: BaseException) -> int:
     said = one_line(error)
-    note(f"textmill: stopped; the same command goes on from here{f' ({said})' if said else ''}")
+    note(f"textmill: stopped; the same command resumes here{f' ({said})' if said else ''}")
     if isinstance(error, StageInterrupted):  # what queues and launchers take for: start it again
         return os.EX_TEMPFAIL
     return 130 if isinstance(error, KeyboardInterrupt) else 143

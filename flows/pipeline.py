@@ -1,5 +1,5 @@
-"""What runs after what: the whole pipeline on one page, and the Prefect flows that run it or a part
-of it.
+"""Lists the order of stages: the whole pipeline on one page, and the Prefect flows that run it or a
+part of it.
 
 A flow is given overrides and nothing else. Its plan decides which of the stages below run, which
 are in the store already, and which nothing asks for.

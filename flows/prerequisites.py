@@ -1,5 +1,5 @@
-"""What this machine must have before anything is installed. Runs on any Python 3, to be able to say
-it is too old."""
+"""Checks what this machine must have before anything is installed. Runs on any Python 3, to be able
+to say it is too old."""
 
 import os
 import shutil

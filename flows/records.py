@@ -155,6 +155,6 @@ def chain_places(records: Sequence[RunRecord], name: str) -> dict[str, RunRecord
 
 
 def chain_ends(records: Sequence[RunRecord], name: str) -> list[str]:
-    """Keys of the dedup artifacts that the next run of a chain goes on from: with new input the
+    """Keys of the dedup artifacts that the next run of a chain continues from: with new input the
     last, with the last one's the one before it."""
     return [record.stages["dedup"] for record in list(chain_places(records, name).values())[-2:]]

@@ -1,4 +1,4 @@
-"""How a run becomes a Prefect flow run: its end is a state with a message a person can read."""
+"""Makes a Prefect flow run of a run: its end is a state with a message a person can read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_flow(
 ) -> State:
     """Run `stages` up to `target` as the current flow run.
 
-    What a user can mend becomes Failed, a stop becomes Cancelled, each with its one line and the
+    A user error becomes Failed, a stop becomes Cancelled, each with its one line and the
     exception as data; anything else is a defect and raises. A completed run carries `summarize` of
     itself and its description.
     """
@@ -49,7 +49,7 @@ def run_flow(
         return Failed(message=publishable(error), data=error)
     except (*STOPS, TerminationSignal) as error:
         return Cancelled(
-            message=publishable(error) or "interrupted; the next run goes on from here", data=error
+            message=publishable(error) or "interrupted; the next run resumes here", data=error
         )
     description = describe(run)
     # To Prefect's own log: a command line shows the description itself.

@@ -1,6 +1,5 @@
-"""Strict construction of frozen config dataclasses from plain mappings.
+"""Builds frozen config dataclasses strictly from plain mappings.
 
-The question answered: does this mapping, key by key and type by type, describe a valid config?
 YAML gives values, dataclasses give meaning; `build` is the one door between them. It needs the
 standard library only, so training ranks can read a written config without Hydra.
 """
@@ -77,6 +76,19 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
+
+
+def plain_defaults(cls: type) -> dict[str, Any]:
+    """The plain form of what a config is where nothing is given; required values are absent."""
+    hints, values = _type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+        if field.default is not dataclasses.MISSING:
+            values[field.name] = to_plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            values[field.name] = to_plain(field.default_factory())
+        elif dataclasses.is_dataclass(hints[field.name]):
+            values[field.name] = plain_defaults(hints[field.name])
+    return values
 
 
 def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:

@@ -1,25 +1,21 @@
-"""Which device this process computes on, with how many threads and in which arithmetic."""
+"""Picks the device that this process computes on, and its number of threads."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from contextlib import AbstractContextManager
 
 import torch
 
 from llm_core.config import ConfigError
 from llm_core.fingerprint import num_processors
-from llm_core.model.precision import HALF_DTYPES
-from llm_core.training.config import ParallelConfig
 
 
-def pick_device(config: ParallelConfig, local_rank: int = 0) -> torch.device:
-    """The device of one process. Raises ConfigError when its machine has fewer GPUs than processes
-    of the run."""
-    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+def pick_device(name: str, num_processes: int, local_rank: int = 0) -> torch.device:
+    """The device of one process of a run; name: auto, cpu or cuda. Raises ConfigError when its
+    machine has fewer GPUs than processes of the run."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
-    wanted, there = processes_here(config), torch.cuda.device_count()
+    wanted, there = processes_here(num_processes), torch.cuda.device_count()
     if there < wanted:
         raise ConfigError(
             f"{wanted} processes on this machine need as many GPUs, it shows {there}; lower"
@@ -30,26 +26,18 @@ def pick_device(config: ParallelConfig, local_rank: int = 0) -> torch.device:
     return device
 
 
-def set_threads(config: ParallelConfig) -> int:
+def set_threads(num_threads: int, num_processes: int) -> int:
     """Fix the number of CPU threads, which decides the order of sums and so the last bits of a
-    result."""
-    num_threads = config.num_threads or max(1, num_processors() // processes_here(config))
+    result; 0: the machine's processors over its processes of the run."""
+    num_threads = num_threads or max(1, num_processors() // processes_here(num_processes))
     torch.set_num_threads(num_threads)
     return num_threads
 
 
-def processes_here(config: ParallelConfig) -> int:
+def processes_here(num_processes: int) -> int:
     """Processes of the run on this machine: those that torchrun names, or all where it says
     nothing."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", config.num_processes))
-
-
-def autocast(device: torch.device, dtype: str) -> AbstractContextManager[object]:
-    """The arithmetic of forward: 16-bit products, whether weights come in float32 or, by FSDP, in
-    16 bits."""
-    if dtype in HALF_DTYPES:
-        return torch.autocast(device.type, HALF_DTYPES[dtype])
-    return contextlib.nullcontext()
+    return int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
 
 
 def choose_device(name: str) -> torch.device:

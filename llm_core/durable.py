@@ -26,9 +26,21 @@ def sync_folder(path: Path) -> None:
 
 def write_durably(path: Path, text: str) -> None:
     """Replace a file by a synced one; readers see the old text or the new one."""
+    write_whole(path, text, synced=True)
+
+
+def write_whole(path: Path, text: str, synced: bool) -> None:
+    """Replace a file; readers see the old text or the new one, after a loss of power too if it is
+    synced."""
     # One name per process: two that write the same file each leave it whole.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, "utf-8")
-    sync_file(temporary)
-    os.replace(temporary, path)
-    sync_folder(path.parent)
+    try:
+        temporary.write_text(text, "utf-8")
+        if synced:
+            sync_file(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if synced:
+        sync_folder(path.parent)

@@ -1,5 +1,5 @@
-"""Which machine is this, as far as speed is concerned? Standard library only: planning a run asks
-it every time.
+"""Identifies this machine as far as speed is concerned. Standard library only: every plan of a run
+asks for it.
 
 Processor model, usable processors, and GPU models with their count. Not in it: clock, load, memory,
 driver: they are recorded with a measurement and are no reason to measure again.

@@ -1,5 +1,5 @@
-"""Which tests share a process: those of a file, and those that would compile the same kernels or
-make the same runs twice. And no test has a time limit of milliseconds: on a busy machine any
+"""Groups the tests that share a process: those of a file, and those that would compile the same
+kernels or make the same runs twice. No test has a time limit of milliseconds: on a busy machine any
 example takes longer."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARE = {
         "test_documents",
         "test_edits",
         "test_evaluate",
-        "test_phone_plans",
+        "test_phones",
         "test_hostile.",
     ),
     "features": ("test_quality", "test_replay", "test_features", "test_scan", "test_analysis"),

@@ -1,4 +1,4 @@
-"""What the README says can be typed, can be typed, and does what it says."""
+"""Checks that the commands and settings of the README and the guides exist and do what is said."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import importlib
 import json
 import os
 import re
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -24,53 +22,24 @@ from flows.run import decide
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
+from tests.support.written_commands import (
+    SMALL,
+    as_written_but_small,
+    fenced_commands,
+    inline_commands,
+    link_sample,
+    make_programs,
+    words_of,
+)
 
 README = (ROOT / "README.md").read_text("utf-8")
-MODEL = (
-    "model.dim=32 model.num_layers=1 model.num_heads=2 model.num_kv_heads=2 model.ffn_dim=64"
-    " model.max_seq_len=128"
-)
-TRAIN = (
-    "train.num_steps=4 train.seq_len=32 train.validate_every=2 train.checkpoint_every=2"
-    " train.max_val_sequences=4"
-)
-MEASURE = (
-    "evaluate.max_documents=4 evaluate.max_document_tokens=256 evaluate.max_new_tokens=4"
-    " bench.repeats=3 bench.batches=[1] bench.prompt_tokens=[8] bench.new_tokens=[4]"
-    " bench.check_tokens=4"
-)
-SMALL = [
-    *MODEL.split(),
-    *TRAIN.split(),
-    *MEASURE.split(),
-    "tokenizer.vocab_size=512",
-    "num_workers=1",
-    "runner=thread",
-]
-
-
-def fenced_commands() -> list[str]:
-    """Every line of every bash block, without its comment."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    return [
-        re.sub(r"\s+#.*", "", line).strip()
-        for block in blocks
-        for line in block.splitlines()
-        if line.strip()
-    ]
-
-
-def inline_commands() -> list[str]:
-    return re.findall(r"`((?:textmill|make) [^`]+)`", README)
-
-
-COMMANDS = sorted({*fenced_commands(), *inline_commands()})
-
-
-def words_of(command: str) -> list[str]:
-    """The words of a command; of `eval "$(command)"` those within."""
-    inner = re.fullmatch(r'eval "\$\((.*)\)"', command)
-    return shlex.split(inner[1] if inner else command)
+GUIDES = [file.read_text("utf-8") for file in sorted((ROOT / "docs/guides").glob("*.md"))]
+TUTORIAL = (ROOT / "docs/tutorial.md").read_text("utf-8")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text("utf-8")
+TRAINING = [(ROOT / f"docs/guides/{n}.md").read_text("utf-8") for n in ("training", "several-gpus")]
+"""What their settings are set to is held by tests/flows/tracking/test_training_page.py."""
+PAGES = "\n".join([README, *GUIDES])
+COMMANDS = sorted({*fenced_commands(PAGES), *inline_commands(PAGES), *inline_commands(TUTORIAL)})
 
 
 def check_textmill(name: str, arguments: list[str]) -> None:
@@ -78,7 +47,7 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     assert name in {*FLOWS, *NAMED}, name
     if name == "plan" and arguments and "=" not in arguments[0]:
         assert arguments.pop(0) in FLOWS
-    if name == "generate":
+    if name == "generate" and arguments:
         assert " " in arguments.pop(0), "a prompt"
     arguments = arguments[{"explain": 1, "export-shards": 2}.get(name, 0) :]
     command = cli.textmill.get_command(click.Context(cli.textmill), name)
@@ -147,16 +116,22 @@ def test_check_finds_an_override_that_is_not_there(wrong: str) -> None:
 
 
 def test_commands_are_found() -> None:
-    programs = [words_of(command)[0] for command in fenced_commands()]
+    programs = [words_of(command)[0] for command in fenced_commands(PAGES)]
     assert {"make", "textmill", "prefect"} <= set(programs)
     assert len(programs) >= 15
 
 
 def test_stage_table_is_the_graph() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \| [^|]+ \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \| [^|]+ \|$", ARCHITECTURE, re.MULTILINE)
     assert [name for name, _ in rows] == list(STAGES)
     groups = [group for _, cell in rows for group in re.findall(r"`(\w+)`", cell)]
     assert all((ROOT / "conf" / group).is_dir() for group in groups)
+
+
+def test_command_line_page_lists_every_flow_and_command() -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text("utf-8")
+    listed = re.findall(r"^\| `([a-z-]+)", page.partition("## Overrides")[0], re.MULTILINE)
+    assert sorted(listed) == sorted([*FLOWS, *NAMED])
 
 
 def test_file_map_names_what_is_there() -> None:
@@ -168,7 +143,8 @@ def test_file_map_names_what_is_there() -> None:
 
 
 def test_named_settings_exist() -> None:
-    settings = re.findall(r"`((?:\w+\.\w+=[\w\[\]]+ ?)+)`", README)
+    pages = "\n".join(page for page in (README, *GUIDES) if page not in TRAINING)
+    settings = re.findall(r"`((?:\w+\.\w+=[\w\[\]]+ ?)+)`", pages)
     assert settings
     for setting in settings:
         compose(["source.paths=[x]", *setting.split()])
@@ -215,7 +191,7 @@ def make_own_data(folder: Path, num_documents: int = 40) -> None:
 
 def own_data_command() -> str:
     return next(
-        command for command in fenced_commands() if command.startswith("textmill run source")
+        command for command in fenced_commands(README) if command.startswith("textmill run source")
     )
 
 
@@ -244,34 +220,14 @@ def test_own_data_runs_as_written(
     }
 
 
-def as_written_but_small(command: str, places: list[str]) -> str:
-    """The same command with a training of seconds; everything else as the README has it."""
-    words = words_of(command)
-    small = [w for w in SMALL if "tokenizer=unigram" not in words or not w.startswith("tokenizer.")]
-    if words[0] == "prefect":
-        parameter, _, value = words[-1].partition("=")
-        words[-1] = f"{parameter}={json.dumps([*json.loads(value), *small, *places])}"
-        return shlex.join([*words, "--watch"])
-    if words[:1] == ["textmill"] and words[1] in {*FLOWS, "plan", "generate"}:
-        return shlex.join([*words, *small])
-    return command
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_command_runs(tmp_path: Path) -> None:
     make_own_data(tmp_path / "my")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "sample").symlink_to(ROOT / "data" / "sample")
+    link_sample(tmp_path)
     places = [f"store={tmp_path / 'data' / 'store'}", f"state={tmp_path / 'data' / '.state'}"]
-    (tmp_path / "bin").mkdir()
-    for program, module in (("textmill", "flows.cli"), ("prefect", "prefect")):
-        wrapper = tmp_path / "bin" / program
-        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
-        wrapper.chmod(0o755)
-    commands = [c for c in fenced_commands() if not c.startswith("make ")]
-    shown = [*inline_commands(), "textmill down"]
-    commands += [c for c in dict.fromkeys(shown) if c.startswith("textmill ")]
+    make_programs(tmp_path / "bin")
+    commands = [c for c in fenced_commands(PAGES) if not c.startswith(("make ", "source "))]
     # The shell is one, since `eval "$(textmill env)"` is for the commands after it.
     script = "\n".join(
         ["set -ex", *(as_written_but_small(command, places) for command in commands)]

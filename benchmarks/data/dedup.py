@@ -1,4 +1,4 @@
-"""How fast is deduplication, does it stay linear, and is it right at that size?
+"""Measures the speed of deduplication, its growth with the number of documents, and its result.
 
 `python -m benchmarks.data.dedup 5` or `DOCS_M=5 make bench-dedup`, in millions of documents. They
 are generated in batches (`benchmarks.data.planted_texts`), never stored, and their generation is
@@ -47,7 +47,8 @@ from tasks.dedup.near_duplicates import (
     propose_pairs,
     verify_pairs,
 )
-from tasks.dedup.signatures import choose_bands, first_of_equal, id_words_of
+from tasks.dedup.signatures import choose_bands
+from tasks.dedup.signed_documents import first_of_equal, id_words_of
 from tasks.runtime.store import peak_memory_bytes
 
 BATCH_DOCUMENTS = 20_000

@@ -1,5 +1,5 @@
-"""Did deduplication do right by pairs and groups that are known? `python -m
-benchmarks.data.dedup_truth INGEST DEDUP TRUTH`.
+"""Checks deduplication on pairs and groups that are known. `python -m benchmarks.data.dedup_truth
+INGEST DEDUP TRUTH`.
 
 Truth is a folder with `exact_dups.jsonl` ({"ids": [...]}: groups of texts that are equal up to case
 and white space) and `near_dup_pairs.jsonl` ({"a", "b", "j_word5", "j_char8"}: exact Jaccard

@@ -1,4 +1,4 @@
-"""How often is something taken for personal data that is none and only looks like it?
+"""Measures how often values that only look like personal data are taken for it.
 
 `python -m benchmarks.data.pii_lookalikes [COUNT]`: COUNT (1,000) values of each kind below, made at
 random by a fixed seed, each between 200 characters of the embedded corpus on both sides, and all
@@ -24,8 +24,8 @@ from benchmarks.data.pii_truth import SAMPLE
 from benchmarks.data.shares import records, wilson_interval
 from llm_core.printing import show
 from tasks.definitions.pii_kinds import TYPE_NAMES
+from tasks.pii.config import PiiConfig
 from tasks.pii.spans import find_all_spans
-from tasks.pii.stage import PiiConfig
 
 MARGIN_CHARS = 200
 SEED = 20261128

@@ -1,4 +1,4 @@
-"""How much of the personal data that is known was found, and how much of what was found is any?
+"""Measures recall and precision of the search for personal data where the truth is known.
 
 `python -m benchmarks.data.pii_truth INGEST PII TRUTH` tells recall. Truth is `pii.jsonl` (or
 `.jsonl.zst`, or the folder that holds it): lines {"id": a record's own id, "spans": [[kind, start,
@@ -30,7 +30,8 @@ from benchmarks.data.shares import records, share
 from llm_core.printing import note, show
 from tasks.corpus.documentset import check_aligned, read_table
 from tasks.definitions.pii_kinds import TYPE_NAMES
-from tasks.pii.stage import PiiConfig, find_spans
+from tasks.pii.config import PiiConfig
+from tasks.pii.spans import find_spans
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, load_artifact
 
 TYPE_OF = {"email": "EMAIL", "ip": "IP", "phone": "PHONE", "name": "NAME"}

@@ -1,4 +1,4 @@
-"""How fast are the data stages on these documents, on one core, and beside other tools?
+"""Measures the speed of the data stages on given documents, on one core and against other tools.
 
 `python -m benchmarks.data.speed DOCS` or `make bench-data DOCS=path`; DOCS are files or a folder
 that ingest reads, documents of two kilobytes or more on average if the figures are to be compared.
@@ -46,22 +46,24 @@ from benchmarks.data.hostile import hostile_mb_s
 from benchmarks.data.stages import make_stages
 from llm_core.config import ConfigError
 from llm_core.printing import note, show
-from tasks.contamination.stage import ContaminationConfig
+from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.documentset import read_table, text_buffers
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.near_duplicates import Sketches, find_near_duplicates
-from tasks.documents.stage import DocumentsConfig
+from tasks.documents.config import DocumentsConfig
 from tasks.ingest.sources import SourceConfig
-from tasks.language.stage import LanguageConfig, label_texts
-from tasks.pii.stage import PiiConfig
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import label_texts
+from tasks.pii.config import PiiConfig
+from tasks.quality.config import QualityConfig
+from tasks.quality.measures import measure_features
 from tasks.quality.rules import judge
-from tasks.quality.stage import QualityConfig, measure_features
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import serial
 from tasks.runtime.stage import StageConfigs
 from tasks.runtime.store import peak_memory_bytes
 from tasks.scores.classifier import ClassifierConfig
-from tasks.scores.stage import ScoresConfig
+from tasks.scores.config import ScoresConfig
 
 KERNEL_BYTES = 64_000_000
 HOSTILE_BYTES = 16_000_000

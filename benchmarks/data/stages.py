@@ -20,8 +20,8 @@ from tasks.runtime.store import Store
 def make_stages(
     targets: tuple[str, ...], configs: StageConfigs, store_dir: Path, runner: PartRunner
 ) -> dict[str, Artifact]:
-    """The artifacts of `targets` and of all they need, by stage; what the store has is not made
-    again."""
+    """The artifacts of `targets` and of all they need, by stage; what the store has is not
+    rebuilt."""
     store = Store(store_dir)
     digests = InputDigests(store_dir / ".inputs.json")
     made: dict[str, Artifact] = {}

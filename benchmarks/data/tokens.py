@@ -1,4 +1,4 @@
-"""How fast are tokenizer training, encoding and loading, against what one would use instead?
+"""Measures tokenizer training, encoding and loading against the usual alternatives.
 
 `python -m benchmarks.data.tokens PATH` or `make bench-tokens DOCS=PATH`: a file or folder of JSON
 lines (plain, .gz, .zst) with `text`, or of Parquet with a column `text`; at most BENCH_MB (16)

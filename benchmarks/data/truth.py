@@ -29,18 +29,18 @@ from benchmarks.data.shares import share
 from benchmarks.data.stages import make_stages
 from llm_core.fingerprint import num_processors
 from llm_core.printing import note, show
-from tasks.contamination.stage import ContaminationConfig
+from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.documentset import read_table
 from tasks.corpus.language_labels import LID176_LABELS
 from tasks.dedup.config import DedupConfig
 from tasks.fasttext.loading import load_fasttext
 from tasks.ingest.sources import SourceConfig
-from tasks.language.stage import LanguageConfig
-from tasks.pii.stage import PiiConfig
-from tasks.quality.stage import QualityConfig
+from tasks.language.config import LanguageConfig
+from tasks.pii.config import PiiConfig
+from tasks.quality.config import QualityConfig
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import PartRunner, process_executor
-from tasks.scores.stage import ScoresConfig
+from tasks.scores.config import ScoresConfig
 
 
 def check(corpus: Path, store: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from llm_core.memory.config import MemoryConfig
-from llm_core.training.config import ParallelConfig
+from llm_core.parallel.config import ParallelConfig
 from llm_core.training.run_config import RunConfig
 
 Row = dict[str, Any]

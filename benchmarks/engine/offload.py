@@ -137,7 +137,7 @@ def withhold(row: dict[str, Any], limit: float) -> dict[str, Any]:
 
 def measure(config: RunConfig, skip: int, folder: Path) -> dict[str, Any]:
     """Train here for `config.train.num_steps` steps."""
-    set_threads(config.parallel)
+    set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
         layout = build_layout(config.model, config.parallel, config.train, ranks, config.memory)
         optimizer = build_optimizer(layout, config.optim, config.train.dtype, folder)

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from benchmarks.engine.train import read_config
 from llm_core.bench.spread import spread
+from llm_core.data.batch import Batch
 from llm_core.device import set_threads
 from llm_core.huggingface.config import hugging_face_config
 from llm_core.huggingface.names import to_hugging_face
@@ -76,7 +77,7 @@ def main() -> None:
 
 def compare(config: RunConfig, skip: int) -> dict[str, object]:
     """Time both sides on `config.train.num_steps` batches."""
-    threads = set_threads(config.parallel)
+    threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
     ours, theirs = own_step(config), peer_step(config)
     generator = torch.Generator().manual_seed(0)
     rows, columns = config.train.global_batch_sequences, config.train.seq_len + 1
@@ -110,7 +111,9 @@ def own_step(config: RunConfig) -> Step:
 
     def step(ids_BT: Tensor, targets_BT: Tensor) -> float:
         return float(
-            train_step(layout, optimizer, (ids_BT, targets_BT), config.optim.lr, config, ranks)[0]
+            train_step(
+                layout, optimizer, Batch(ids_BT, targets_BT), config.optim.lr, config, ranks
+            )[0]
         )
 
     return step

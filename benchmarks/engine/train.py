@@ -27,6 +27,7 @@ import torch
 
 from benchmarks.engine.agreement import Row, held_against, plain
 from llm_core.config import build
+from llm_core.data.batch import Batch
 from llm_core.device import device_name, set_threads, synchronize
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
@@ -168,7 +169,7 @@ def last_row(command: list[str]) -> Row:
 
 def measure(config: RunConfig, skip: int) -> Row | None:
     """Run here, as one rank of the layout; the first gives a row."""
-    set_threads(config.parallel)
+    set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
         layout = build_layout(config.model, config.parallel, config.train, ranks, config.memory)
         optimizer = build_optimizer(layout, config.optim, config.train.dtype)
@@ -187,16 +188,15 @@ def measure(config: RunConfig, skip: int) -> Row | None:
         return row | {"losses": losses, "norms": norms} if ranks.is_first else None
 
 
-def random_batch(
-    config: RunConfig, ranks: Ranks, generator: torch.Generator
-) -> tuple[torch.Tensor, ...]:
+def random_batch(config: RunConfig, ranks: Ranks, generator: torch.Generator) -> Batch:
     """This rank's rows of the next global batch, which is the same under every layout."""
     shape = config.train.global_batch_sequences, config.train.seq_len + 1
     tokens = torch.randint(0, config.model.vocab_size, shape, generator=generator)[
         ranks.data_rank :: ranks.data_world
     ]
     pair = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    return tuple(tensor.pin_memory() for tensor in pair) if ranks.device.type == "cuda" else pair
+    on_gpu = ranks.device.type == "cuda"
+    return Batch(*(tensor.pin_memory() if on_gpu else tensor for tensor in pair))
 
 
 def row_of(config: RunConfig, step_s: float, ranks: Ranks) -> Row:

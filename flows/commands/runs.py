@@ -36,10 +36,11 @@ def flow_command(name: str) -> Command:
 
 
 def _flow(name: str, words: Sequence[str], multirun: bool, **pages: Any) -> int:
-    if shown := settings.switches(pages):
+    if shown := [name for name, value in pages.items() if value]:
         if multirun:
-            raise ConfigError(f"-m runs a sweep and {shown[0]} shows something; give one of them")
-        return settings.show_page(shown, words)
+            option = f"--{shown[0].replace('_', '-')}"
+            raise ConfigError(f"-m runs a sweep and {option} shows something; give one of them")
+        return settings.show_page(pages, words)
     return _sweep(name, words) if multirun else run_point(name, words)
 
 

@@ -1,7 +1,7 @@
-"""Shows what can be set: the configuration as composed, groups and choices, completions of a word.
+"""Shows what can be set: settings explained, the composed values, and completions of a word.
 
-Hydra's own application serves these pages. The configuration is composed, checked and found good
-before it is entered.
+Hydra's own application serves completion, `--info`, `--cfg hydra|all` and `--hydra-help` only. The
+configuration is composed, checked and found good before it is entered.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import click
 
 from flows.commands.command import command
+from flows.commands.settings_help import help_text, overview
 from flows.commands.table import COMMANDS, FLOWS
-from flows.compose import compose, settable
+from flows.compose import as_yaml, compose, settable, store_full_config
 from flows.conf_files import CONF_DIR
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import show
@@ -48,8 +49,21 @@ PAGES = (
 SHELLS = ("bash", "fish", "zsh")
 
 
-def switches(pages: Mapping[str, Any]) -> list[str]:
-    """The options given of `PAGES`, in Hydra's words."""
+def show_page(pages: Mapping[str, Any], overrides: Sequence[str]) -> int:
+    """What the options given of `PAGES` ask for."""
+    if pages["help"]:
+        show(overview())
+        return 0
+    if not (pages["hydra_help"] or pages["shell_completion"]):
+        config = compose(overrides)
+        if pages["cfg"] == "job":
+            show(mask_secrets(as_yaml(config, pages["package"] or "")), end="")
+            return 0
+    return _hydra_application([*_switches(pages), *settable(overrides)])
+
+
+def _switches(pages: Mapping[str, Any]) -> list[str]:
+    """The options given, in Hydra's words."""
     given: list[str] = []
     for name, value in pages.items():
         if value:
@@ -58,21 +72,15 @@ def switches(pages: Mapping[str, Any]) -> list[str]:
     return given
 
 
-def show_page(shown: Sequence[str], overrides: Sequence[str]) -> int:
-    if not {"--help", "--hydra-help", "--shell-completion"} & set(shown):
-        compose(overrides)
-    return _hydra_application([*shown, *settable(overrides)])
-
-
 def _hydra_application(arguments: Sequence[str]) -> int:
     """Enter Hydra's own application, which shows something."""
     import hydra
 
-    before, shown = sys.argv, io.StringIO()
+    before, shown, name = sys.argv, io.StringIO(), store_full_config()
     sys.argv = ["textmill", *arguments]
     try:
         with contextlib.redirect_stdout(shown):
-            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(
+            hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=name)(
                 lambda _: None
             )()
     except SystemExit as end:  # after some pages
@@ -103,11 +111,10 @@ def completion(words: Sequence[str]) -> int:
     return _hydra_application(["--shell-completion", f"install={shell}"])
 
 
-@command("[SETTING]")
+@command("[NAME]")
 def help(words: Sequence[str]) -> int:
-    """What a setting means, or what `textmill` can do."""
-    if not words:
-        show(click.get_current_context().find_root().get_help())
-    else:
-        show("`textmill run --cfg job` shows all settings with their values")
+    """What a setting or group means, or what `textmill` can do."""
+    if len(words) > 1:
+        raise ConfigError("help takes one setting or group, e.g. textmill help train.seq_len")
+    show(help_text(words[0]) if words else click.get_current_context().find_root().get_help())
     return 0

@@ -47,6 +47,6 @@ COMMANDS = {
     "ui": Entry("services", "start the MLflow UI; show where both UIs are"),
     "verify": Entry("verify", "read every artifact, name damaged files, and --repair them"),
     "gc": Entry("unused", "list what no recent run refers to; --yes removes it, keep=10 runs"),
-    "help": Entry("settings", "what a setting means"),
+    "help": Entry("settings", "what a setting or group means: textmill help quality.thresholds"),
     "completion": Entry("settings", 'for tab completion: eval "$(textmill completion bash)"'),
 }

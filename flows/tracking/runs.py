@@ -39,12 +39,12 @@ SWEEP_VARIABLE = "TEXTMILL_SWEEP_ID"
 class TrackingConfig:
     """Whether and where runs are tracked."""
 
-    enabled: bool
-    experiment: str
+    enabled: bool = True
+    """Track runs in MLflow."""
+    experiment: str = "textmill"
     """MLflow experiment that holds the runs."""
     uri: str | None = None
-    """Tracking server or database; MLFLOW_TRACKING_URI where null, else a SQLite file under
-    `state`."""
+    """Tracking server or database. Null: MLFLOW_TRACKING_URI, or a SQLite file under `state`."""
 
     def __post_init__(self) -> None:
         if not self.experiment.strip():
@@ -262,7 +262,8 @@ def _git_tags() -> dict[str, str]:
         "--abbrev=40",
         "--exclude=*",
     ]
-    if shutil.which("git") is None:
+    # An installed package may lie in a clone of something else.
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
         return {}
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     commit, _, dirty = shown.stdout.strip().partition("-")

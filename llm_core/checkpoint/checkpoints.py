@@ -12,18 +12,18 @@ from __future__ import annotations
 import functools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from llm_core.checkpoint.folders import (
     LOOK_AGAIN_S,
     Progress,
     damaged_in,
-    digest_file,
+    digest_pieces,
     discard,
     folder_of,
     prune,
@@ -35,17 +35,26 @@ from llm_core.checkpoint.folders import (
     temporary_of,
     write_progress,
 )
-from llm_core.checkpoint.made_with import MadeWith
 from llm_core.checkpoint.reader import CheckpointError, read_into
-from llm_core.checkpoint.state import collect_state, fill_copies
+from llm_core.checkpoint.state import OptimizerState, collect_state, fill_copies
 from llm_core.checkpoint.writer import Writer, Written, gather_objects
 from llm_core.durable import sync_folder
-from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 
 T = TypeVar("T")
+
+
+class Identity(Protocol):
+    """What decides a run, as its checkpoints say it."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Name → plain value."""
+
+    def difference_to(self, saved: Mapping[str, Any], step: int) -> str | None:
+        """In words, what keeps a run from resuming at a checkpoint of `step` with these."""
 
 
 class CheckpointNotWritten(OSError):
@@ -82,7 +91,7 @@ class Checkpoints:
     keep_best: bool = False
     in_background: bool = False
     report: Callable[[str, int, str], None] | None = None
-    made_with: MadeWith | None = None
+    made_with: Identity | None = None
     _pending: _Pending | None = None
     _damages: dict[str, str] = field(default_factory=dict)
     """Folder → why it was set aside."""
@@ -106,7 +115,7 @@ class Checkpoints:
         self._thread.shutdown()
 
     def save(
-        self, step: int, layout: Layout, optimizer: Optimizer, val_loss: float | None = None
+        self, step: int, layout: Layout, optimizer: OptimizerState, val_loss: float | None = None
     ) -> None:
         """Write the state after `step`; one that is still being written is finished first."""
         self.finish()
@@ -148,7 +157,7 @@ class Checkpoints:
             ) from error
         self._on_first(lambda: self._put_in_force(pending, parts))
 
-    def load(self, layout: Layout, optimizer: Optimizer, restart: bool = False) -> int:
+    def load(self, layout: Layout, optimizer: OptimizerState, restart: bool = False) -> int:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where
         there is none.
 
@@ -199,7 +208,7 @@ class Checkpoints:
                 self.report("damaged_checkpoint", step, f"{damage}; kept as {aside}")
         return None
 
-    def read(self, step: int, layout: Layout, optimizer: Optimizer) -> None:
+    def read(self, step: int, layout: Layout, optimizer: OptimizerState) -> None:
         """Fill model and optimizer from a sound checkpoint. Raises CheckpointError where it is of
         another run."""
         self._require_this_run(step)
@@ -313,7 +322,7 @@ class Checkpoints:
         assert isinstance(progress, Progress), progress
         folder = folder_of(self.root, step)
         for name in sorted(progress.files)[self.ranks.rank :: self.ranks.world]:
-            if digest_file(folder / name) != progress.files[name][1]:
+            if digest_pieces(folder / name) != progress.files[name][1]:
                 return f"{name} does not hold what was written"
         return None
 

@@ -35,9 +35,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_core.durable import sync_folder
+from llm_core.durable import sync_folder, write_durably
+from llm_core.json_files import is_plain_name, read_json
 
 PROGRESS_FILE = "progress.json"
+MAX_NAME_BYTES = 255
+"""Of a file, on the file systems in use."""
 DAMAGED = ".damaged"
 """End of the name of a checkpoint that was set aside; a number follows where the name is taken."""
 PIECE = 64 << 20
@@ -58,7 +61,7 @@ class Progress:
     files: dict[str, tuple[int, str]]
     """Name → (bytes, digest)."""
     made_with: dict[str, Any] | None = None
-    """Settings and data that decided it, as `llm_core.checkpoint.made_with` has them; None: it does
+    """Settings and data that decided it, as `llm_core.training.made_with` has them; None: it does
     not say."""
 
 
@@ -116,7 +119,7 @@ def read_progress(root: Path, step: int, patient: bool = False) -> Progress | st
 
 def _read_progress(folder: Path, step: int) -> Progress | str:
     try:
-        found = json.loads((folder / PROGRESS_FILE).read_text("utf-8"))
+        found = read_json(folder / PROGRESS_FILE)
         files = {
             str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()
         }
@@ -127,7 +130,11 @@ def _read_progress(folder: Path, step: int) -> Progress | str:
             files,
             made_with and dict(made_with),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        for name in files:
+            # The file system would refuse to look for it, which must not pass for no answer.
+            if not is_plain_name(name) or len(name.encode()) > MAX_NAME_BYTES:
+                raise ValueError(f"{name[:80]!r} is not the name of a file")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return f"{PROGRESS_FILE} cannot be read ({error})"
     for name, (size, _) in files.items():
         if (actual := (folder / name).stat().st_size) != size:
@@ -139,11 +146,7 @@ def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     """Say what a whole checkpoint holds, and sync it."""
     best = best_step(root, progress.step, {progress.step: progress.val_loss})
     facts: dict[str, Any] = dataclasses.asdict(progress) | {"best": best}
-    with (folder / PROGRESS_FILE).open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(facts, sort_keys=True, allow_nan=False))
-        stream.flush()
-        os.fsync(stream.fileno())
-    sync_folder(folder)
+    write_durably(folder / PROGRESS_FILE, json.dumps(facts, sort_keys=True, allow_nan=False))
 
 
 def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None) -> int | None:
@@ -192,7 +195,7 @@ def discard(root: Path, step: int) -> None:
 
 
 def set_aside(root: Path, step: int) -> Path:
-    """Keep a damaged checkpoint under a name that no run goes on from; its new place."""
+    """Keep a damaged checkpoint under a name that no run resumes from; its new place."""
     folder = folder_of(root, step)
     names = (
         f"{folder.name}{DAMAGED}{f'-{number}' if number > 1 else ''}"
@@ -222,8 +225,8 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def digest_file(path: Path) -> str:
-    """128 bits in hex."""
+def digest_pieces(path: Path) -> str:
+    """128-bit BLAKE2b, in hex, of the digests of a file's pieces; threads share the pieces."""
     size = path.stat().st_size
     starts = range(0, max(size, 1), PIECE)
     if len(starts) == 1:

@@ -8,20 +8,31 @@ else.
 
 from __future__ import annotations
 
+import io
 import pickle
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 from llm_core.checkpoint.writer import gather_objects
+from llm_core.json_files import is_plain_name
 from llm_core.parallel.ranks import Ranks
 
 Shape = tuple[int, ...]
+T = TypeVar("T")
 
 
 class CheckpointError(ValueError):
@@ -60,10 +71,60 @@ def difference_to(wanted: dict[str, Shape], there: dict[str, Shape]) -> str | No
 
 
 def _shapes(folder: Path) -> dict[str, Shape]:
-    return {
-        name: tuple(facts.size)
-        for name, facts in _Reader(folder).read_metadata().state_dict_metadata.items()
-    }
+    tensors = read_index(folder).state_dict_metadata
+    return {name: tuple(facts.size) for name, facts in tensors.items()}
+
+
+def read_index(folder: Path) -> Metadata:
+    """The index of a checkpoint: its tensors, their pieces and where these are.
+
+    Raises CheckpointError where it is damaged or holds foreign objects, and OSError where it cannot
+    be read, which is no damage.
+    """
+    data = (folder / ".metadata").read_bytes()
+    try:
+        index = IndexUnpickler(io.BytesIO(data)).load()
+        _require_index(index)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        # A damaged pickle gives the classes of an index anything: what they raise has no bounds.
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{_DAMAGED.format(folder=folder)} ({what})") from error
+    return cast(Metadata, index)
+
+
+_DAMAGED = "index of checkpoint {folder} is damaged; restore or delete the checkpoint"
+
+
+def _require_index(index: object) -> None:
+    """Raise TypeError or AttributeError unless its tensors lie in files of its folder."""
+    metadata = _require(Metadata, index)
+    _require(StorageMeta, metadata.storage_meta or StorageMeta())
+    for name, tensor in _require(dict, metadata.state_dict_metadata).items():
+        _require(str, name)
+        _require_shape(_require(TensorStorageMetadata, tensor).size)
+        _require(TensorProperties, tensor.properties)
+        for chunk in _require(list, tensor.chunks):
+            _require_shape(_require(ChunkStorageMetadata, chunk).offsets)
+            _require_shape(chunk.sizes)
+    for piece, place in _require(dict, metadata.storage_data).items():
+        _require(str, _require(MetadataIndex, piece).fqn)
+        if not is_plain_name(_require(_StorageInfo, place).relative_path):
+            raise TypeError(f"{place.relative_path!r} is not the name of a file")
+        _require_shape((place.offset, place.length))
+
+
+def _require_shape(sizes: object) -> None:
+    for size in _require(tuple, sizes):
+        if _require(int, size) < 0:
+            raise TypeError(f"{size} is negative")
+
+
+def _require(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} where {kind.__name__} is expected")
+    return value
 
 
 class IndexUnpickler(pickle.Unpickler):
@@ -105,8 +166,7 @@ class IndexUnpickler(pickle.Unpickler):
 
 class _Reader(dcp.FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / ".metadata").open("rb") as stream:
-            metadata: Metadata = IndexUnpickler(stream).load()
+        metadata = read_index(Path(self.path))
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata

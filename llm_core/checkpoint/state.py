@@ -1,4 +1,4 @@
-"""What is the state of a run? Weights and what the optimizer keeps of each, by names that do not
+"""Collects the state of a run: weights and what the optimizer keeps of each, by names that do not
 depend on the layout.
 
 Learning rate and data order are functions of the step, so the step is all the rest there is to
@@ -7,14 +7,25 @@ save.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from torch import Tensor, nn
 
-from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, placed_weights
 
 
-def collect_state(layout: Layout, optimizer: Optimizer) -> dict[str, Tensor]:
+class OptimizerState(Protocol):
+    """What a checkpoint asks of an optimizer."""
+
+    def state_views(self) -> dict[str, Tensor]:
+        """All there is to save, by names that no layout changes; writing to it restores it."""
+
+    def fill_copies(self) -> None:
+        """After that: give the second copy of a tied weight the state of the first."""
+
+
+def collect_state(layout: Layout, optimizer: OptimizerState) -> dict[str, Tensor]:
     """Tensors by global names; a copy of a tied weight goes by the name of the weight, once.
     Writing to them changes the run."""
     state: dict[str, Tensor] = {}
@@ -24,7 +35,7 @@ def collect_state(layout: Layout, optimizer: Optimizer) -> dict[str, Tensor]:
     return state | optimizer.state_views()
 
 
-def fill_copies(layout: Layout, optimizer: Optimizer) -> None:
+def fill_copies(layout: Layout, optimizer: OptimizerState) -> None:
     """A process that holds both ends of a pipeline has read a tied weight into the first."""
     optimizer.fill_copies()
     read: dict[str, nn.Parameter] = {}

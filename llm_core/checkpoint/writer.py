@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 
-from llm_core.checkpoint.folders import digest_file
+from llm_core.checkpoint.folders import digest_pieces
 from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks
 
@@ -75,7 +75,10 @@ class Writer:
         names = sorted({result.storage_data.relative_path for result in results})
         return Written(
             results,
-            {name: ((folder / name).stat().st_size, digest_file(folder / name)) for name in names},
+            {
+                name: ((folder / name).stat().st_size, digest_pieces(folder / name))
+                for name in names
+            },
         )
 
     def write_index(self, folder: Path, written: list[Written]) -> dict[str, tuple[int, str]]:
@@ -84,7 +87,7 @@ class Writer:
         storage.finish(self._metadata, [one.results for one in written])
         index = storage.path / ".metadata"
         files = {name: facts for one in written for name, facts in one.files.items()}
-        return files | {index.name: (index.stat().st_size, digest_file(index))}
+        return files | {index.name: (index.stat().st_size, digest_pieces(index))}
 
     def _make_plan(self, state: State) -> None:
         """Every rank learns the plans of all, and draws the same conclusion: what several have, one

@@ -1,10 +1,13 @@
-"""What a training step is given of its rows."""
+"""Defines what a training step is given of its rows."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from torch import Tensor
+
+IGNORED = -100
+"""Target id of a position that is not predicted."""
 
 
 # B rows of one data-parallel rank · T tokens
@@ -14,6 +17,7 @@ class Batch(NamedTuple):
     ids_BT: Tensor
     targets_BT: Tensor
     documents_BT: Tensor | None = None
-    """int32: which document of its row each token belongs to, where attention keeps them apart."""
+    """int32: which document of its row each token belongs to, where attention keeps them apart; -1
+    in padding."""
     sources_BT: Tensor | None = None
     """uint8: number of each target's source (`llm_core.data.sources`); None where all is of one."""

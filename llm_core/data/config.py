@@ -1,4 +1,5 @@
-"""How token shards become batches. Standard library only, so flows import it for nothing."""
+"""Configures how token shards become batches. Standard library only, so flows import it for
+nothing."""
 
 from __future__ import annotations
 
@@ -17,27 +18,26 @@ class DataConfig:
     """Packing, order and mixture of training sequences."""
 
     packing: Literal["concat", "best_fit", "one_per_row"] = "concat"
-    """concat: one stream, cut every seq_len. best_fit: documents whole where they fit. one_per_row:
-    one each, cropped."""
+    """How documents fill sequences. concat: one stream, cut every seq_len tokens. best_fit: whole
+    documents where they fit. one_per_row: one document each, cropped."""
     order: Literal["shuffled", "sequential", "random"] = "shuffled"
-    """shuffled: each sequence once per epoch, in a new order. sequential: as stored. random: each
-    time drawn anew."""
+    """Order of the sequences. shuffled: each once per epoch, in a new order. sequential: as stored.
+    random: drawn anew each time."""
     mask_documents: bool = False
-    """Attend within a document only, with positions from 0 on in each; else a row is attended as
-    one text."""
+    """Attend only within a document, with positions from 0 in each. False: a sequence is attended
+    as one text."""
     mixture: dict[str, dict[str, float]] = field(default_factory=dict)
-    """{first step: {source: weight}}; empty takes every source as it is. Shares are of sequences;
-    unnamed sources give none."""
+    """{first step: {source: weight}}, as shares of sequences; sources that are not named give none.
+    Empty: every source as it is."""
     ranks: Literal["blocks", "strided"] = field(default="blocks", metadata=NOT_IN_KEY)
-    """Which rows of a global batch a process takes: a run of them, or every n-th as in torch's
-    DistributedSampler."""
+    """Rows of a global batch that a process takes. blocks: a run of them. strided: every n-th, as
+    in torch's DistributedSampler."""
     prefetch_batches: int = field(default=2, metadata=NOT_IN_KEY)
-    """Batches read ahead by a thread, into pinned memory where there is a GPU; 0 reads when
-    asked."""
+    """Batches that a thread reads ahead, into pinned memory where there is a GPU. 0: none."""
 
     verify_shards: bool = field(default=False, metadata=NOT_IN_KEY)
-    """Read all training shards once before the first step, and compare them with the digests they
-    were written with."""
+    """Read all training shards once before the first step, and compare them with their recorded
+    digests."""
 
     def __post_init__(self) -> None:
         if self.prefetch_batches < 0:

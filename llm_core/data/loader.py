@@ -1,4 +1,4 @@
-"""Which tokens are in step N on rank R? A pure function, with no state but a position.
+"""Reads the tokens of step N on rank R, a pure function of both.
 
 A split is laid out in rows of `seq_len` targets (`llm_core.data.packing`), the samples. Epoch e
 visits them in the order of a keyed bijection of [0, num_samples) (`llm_core.data.order`), which
@@ -9,27 +9,25 @@ choose rows of the global batch, so a run resumes at any data-parallel degree.
 
 Cost: a batch is read into the arrays it is given away in; the order is computed for some thousand
 positions at once. Memory: none for `concat` without a mixture, else 24 bytes per document; 9 more
-with several sources (`llm_core.data.sources`). `documents` says what belongs together, for
+with several sources (`llm_core.data.sources`). Documents of a batch say what belongs together, for
 attention masks.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.data.batch import Batch
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.config import DataConfig
 from llm_core.data.mixture import Mixture
 from llm_core.data.order import draw, permute
 from llm_core.data.packing import PackingShares, PlannedRows, StreamRows, join, make_plan
 from llm_core.data.shards import TokenShards
-from llm_core.data.sources import NO_SOURCE, read_sources
-from llm_core.model.loss import IGNORED
+from llm_core.data.sources import NO_SOURCE, Sources, read_sources
 
 ORDER_BLOCK = 4096
 """Positions whose samples are computed together, at most: one at a time costs more than reading
@@ -39,11 +37,7 @@ their tokens."""
 # B rows of this rank · T places
 class Loader:
     """Batches of one data-parallel rank: its rows of each global batch, a run of them or every
-    `world`-th.
-
-    `batch(step)` is pure. `next_batch()` also moves on; `state_dict` holds {seed, epoch,
-    consumed_samples}, the same on every rank and for every world size.
-    """
+    `world`-th."""
 
     def __init__(
         self,
@@ -89,14 +83,8 @@ class Loader:
         self._places = np.arange(rank * per_rank, (rank + 1) * per_rank)
         if self._data.ranks == "strided":
             self._places = np.arange(rank, global_batch_sequences, world)
-        self._position = 0
         self._block_size = min(ORDER_BLOCK, max(self.num_samples, global_batch_sequences))
         self._order_block = functools.lru_cache(maxsize=4)(self._make_order_block)
-
-    @property
-    def num_dropped_tokens(self) -> int:
-        """Targets of an epoch of `concat` that no full row has."""
-        return self._shards.num_tokens - 1 - self.num_samples * self.seq_len
 
     def shares(self) -> PackingShares:
         """What the packing costs; under a mixture every row counts once."""
@@ -118,66 +106,24 @@ class Loader:
             )
         return out
 
-    def batch_at(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids_BT, targets_BT) of this rank, of the global batch that begins at a global
-        position."""
-        ids_BT, targets_BT = self._rows.read(self._samples_at(position))
-        return torch.from_numpy(ids_BT), torch.from_numpy(targets_BT)
-
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids_BT, targets_BT) int64 of this rank at a step, counted from a fresh start."""
-        return self.batch_at(step * self.global_batch_sequences)
-
-    def documents(self, step: int) -> torch.Tensor:
-        """int32 documents_BT of the batch of a step: which document of its row each target belongs
-        to; -1 in padding."""
-        return torch.from_numpy(
-            self._rows.documents(self._samples_at(step * self.global_batch_sequences))
+    def batch(self, step: int) -> Batch:
+        """The rows of this rank at a step, counted from a fresh start."""
+        samples = self._samples_at(step * self.global_batch_sequences)
+        ids_BT, targets_BT = self._rows.read(samples)
+        documents_BT = self._rows.documents(samples) if self._data.mask_documents else None
+        sources_BT = self._sources_of(samples, self.sources) if self.sources else None
+        return Batch(
+            torch.from_numpy(ids_BT),
+            torch.from_numpy(targets_BT),
+            None if documents_BT is None else torch.from_numpy(documents_BT),
+            None if sources_BT is None else torch.from_numpy(sources_BT),
         )
 
-    def sources_of(self, step: int) -> torch.Tensor:
-        """uint8 sources_BT of the batch of a step: the number of each target's source, `NO_SOURCE`
-        in padding."""
-        assert self.sources is not None
-        samples = self._samples_at(step * self.global_batch_sequences)
+    def _sources_of(self, samples: np.ndarray, sources: Sources) -> np.ndarray:
         out = np.full((len(samples), self.seq_len), NO_SOURCE, np.uint8)
         for k, place, start, stop in self._rows.stretches(samples):
-            self.sources.fill(start, stop, out[k, place : place + stop - start])
-        return torch.from_numpy(out)
-
-    def training_batch(self, step: int) -> Batch:
-        """All that a step wants to know of its batch."""
-        documents_BT = self.documents(step) if self._data.mask_documents else None
-        return Batch(
-            *self.batch(step), documents_BT, self.sources_of(step) if self.sources else None
-        )
-
-    def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        made = self.batch_at(self._position)
-        self._position += self.global_batch_sequences
-        return made
-
-    def state_dict(self) -> dict[str, int]:
-        epoch, consumed = divmod(self._position, self.num_samples)
-        return {"seed": self.seed, "epoch": epoch, "consumed_samples": consumed}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        if absent := [name for name in ("epoch", "consumed_samples") if state.get(name, -1) < 0]:
-            raise ConfigError(
-                f"loader state has no {absent[0]} of at least 0 ({dict(state)}); resume from"
-                " another checkpoint"
-            )
-        if state.get("seed") != self.seed:
-            raise ConfigError(
-                f"loader state has seed {state.get('seed')}, this run has {self.seed}; resume with"
-                " the same seed"
-            )
-        if state["consumed_samples"] > self.num_samples:
-            raise ConfigError(
-                f"loader state has {state['consumed_samples']} consumed samples, an epoch here has"
-                f" {self.num_samples}; resume with the same shards and seq_len"
-            )
-        self._position = state["epoch"] * self.num_samples + state["consumed_samples"]
+            sources.fill(start, stop, out[k, place : place + stop - start])
+        return out
 
     def _samples_at(self, position: int) -> np.ndarray:
         """Samples of this rank's rows, from whole blocks of the order."""

@@ -1,5 +1,4 @@
-"""From which source is the sequence at position p, and which of its sequences is it? A weighted
-schedule without state.
+"""Assigns sequences of sources to positions, by a weighted schedule without state.
 
 Positions come in blocks of `MIXTURE_SLOTS`. In each block of a phase every source has its share,
 rounded to whole slots (largest remainders), and a keyed bijection of the slots says where. The

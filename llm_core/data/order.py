@@ -1,4 +1,4 @@
-"""In what order? Keyed orders that need no shuffle, no memory and no state.
+"""Orders sequences by keys, without shuffle, memory or state.
 
 `hash_ids` gives every document id a number keyed by a seed: sorting by it shuffles, and the place
 of a document depends on nothing but its id. `permute` is a keyed bijection of [0, size), evaluated

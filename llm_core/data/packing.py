@@ -1,4 +1,4 @@
-"""Which tokens make a row? Plans that lay documents out in rows of `seq_len` targets.
+"""Plans how documents are laid out in rows of `seq_len` targets.
 
 A row is a list of segments, ranges of a split's stream. A segment [a, b) gives the targets
 stream[a:b] and the inputs stream[a-1:b-1]: a document begins after the end-of-text token of the one

@@ -1,5 +1,5 @@
-"""How does the device never wait for the disk? A thread reads the next batches while a step
-computes.
+"""Reads the next batches in a thread while a step computes, so that the device never waits for the
+disk.
 
 Batches are a pure function of the step, so reading ahead changes when, never what: a step out of
 order, as after a resume, begins anew. On a GPU the tensors are put into pinned memory, from which
@@ -13,9 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
-import torch
-
-Batch = tuple[torch.Tensor | None, ...]
+from llm_core.data.batch import Batch
 
 
 class Prefetch:
@@ -64,8 +62,6 @@ class Prefetch:
 
     def _make(self, step: int) -> Batch:
         batch = self._batches(step)
-        return (
-            tuple(None if tensor is None else tensor.pin_memory() for tensor in batch)
-            if self._pin
-            else batch
-        )
+        if not self._pin:
+            return batch
+        return Batch(*(None if tensor is None else tensor.pin_memory() for tensor in batch))  # type: ignore[arg-type]

@@ -1,5 +1,4 @@
-"""Which source does each token of a batch come from? Places of the stream → numbers of sources, and
-losses summed by them.
+"""Tracks the source of each token of a batch, and sums losses by source.
 
 The `MAX_SOURCES` with most tokens have names of their own, the others are `OTHER`. Memory: 9 bytes
 per document of a split with several sources, nothing for one of a single source. Cost: two look-ups

@@ -4,7 +4,7 @@
 Which names and settings stand for which is said in `llm_core.huggingface.names` and
 `llm_core.huggingface.config`. The bytes written depend on the weights and the config alone. Only
 safetensors are read: pickled weights would run code. `config.json` is written last, by renaming,
-when all else is synced: a folder without it is no model.
+when all else is synced: a folder without it is not a model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""How many bits does the model need for each token of each document? Scored from the document's own
-start.
+"""Measures the bits that the model needs for each token, from each document's own start.
 
 A document is predicted from the end-of-text id alone, never from another document. One longer than
 the window is scored in windows that overlap: each later window begins with `context_tokens` tokens

@@ -9,14 +9,14 @@ gradient, as `llm_core.model.float8` has its own.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor, library
 
-from llm_core.model.float8 import Float8Linear, Quantize, scale_of
+from llm_core.kernels.float8 import scale_of
 
 SIDE = 128
 """Of the square: in 8 bits a row of it is one line of the cache, straight and turned."""
@@ -62,14 +62,10 @@ def _shapes(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tenso
 
 
 def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """As `llm_core.model.float8.quantize`, of 16-bit numbers; others are rounded to bfloat16 first,
-    as FSDP rounds weights."""
+    """As that of `llm_core.kernels.float8`, of 16-bit numbers; others are rounded to bfloat16
+    first, as FSDP rounds weights."""
     # Triton 3.6 puts a third of a square in wrong places of its transpose where 8-bit numbers come
     # from 32-bit ones.
     x = x if x.element_size() == 2 else x.bfloat16()
     scale = scale_of(x, dtype)
     return *_quantize(x, scale, dtype), scale
-
-
-class Float8TritonLinear(Float8Linear):
-    quantize: ClassVar[Quantize] = staticmethod(quantize)

@@ -1,7 +1,7 @@
 """x + delta and its root-mean-square norm in Triton, forward and backward one pass over memory
 each.
 
-Compiled from torch's operations, backward reads what the sum was made of and makes it again, once
+Compiled from torch's operations, backward reads what the sum was made of and recomputes it, once
 for the gradient of the stream and once for that of the weight: nine tensors of the stream moved in
 place of four. Here the sum is kept, not a summand, and a program of backward takes many rows, so
 that it adds up its part of the weight's gradient on the way. Computed in float32; the sum is

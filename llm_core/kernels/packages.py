@@ -1,4 +1,4 @@
-"""Does what a package offers run here? Found out once, before training relies on it."""
+"""Tries what a package offers on this GPU once, before training relies on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.device import synchronize
 
 
 @contextmanager
@@ -17,7 +16,8 @@ def trial(device: torch.device, needs: str, way_out: str) -> Iterator[None]:
     `way_out`."""
     try:
         yield
-        synchronize(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
     except (
         Exception
     ) as error:  # compilers of kernels have errors of their own that derive from nothing narrower

@@ -4,7 +4,7 @@ the gradient, and writes both.
 Compiled from torch's operations, backward is two kernels, one for each half of a gradient that is
 one tensor, and each reads all three inputs: 8 numbers moved for each channel in place of 5.
 Computed in float32, rounded once. Operations of torch's library, so that compiled blocks keep them
-in one graph and `memory.recompute` can make them again; without it the result is kept for the
+in one graph and `memory.recompute` can recompute them; without it the result is kept for the
 gradient of the next weight, as the compiler keeps its own. Needs the package triton;
 `TRITON_INTERPRET=1` runs them on a CPU.
 """

@@ -1,4 +1,4 @@
-"""Where do bytes lie that the device has no room for? In main memory, or in a file of a local disk.
+"""Holds bytes that the device has no room for, in main memory or in a file of a local disk.
 
 Both are one run of bytes that starts as zeros and that tensors are views of, so that checkpoints
 save and load those as they do any. The file has no name: it goes with the process, however that
@@ -147,5 +147,5 @@ class OnDisk:
         except OSError as error:
             raise PagingFailed(
                 f"optimizer state in {self.folder} cannot be read or written ({error.strerror});"
-                " with a sound disk as optim.state_folder the run goes on from its last checkpoint"
+                " with a sound disk as optim.state_folder the run resumes from its last checkpoint"
             ) from error

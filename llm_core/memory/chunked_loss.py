@@ -1,5 +1,5 @@
-"""How is a loss taken whose logits would not fit? Head, cross-entropy and their backward, some
-tokens at a time.
+"""Takes a loss whose logits would not fit: head, cross-entropy and their backward, some tokens at a
+time.
 
 Logits are the largest tensor of a step by far: tokens x vocabulary, several times over. Here the
 forward pass takes the gradients of each chunk of tokens at once, so only the logits of one chunk

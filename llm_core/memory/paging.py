@@ -1,5 +1,5 @@
-"""How do tensors that lie elsewhere take part in an update? Some at a time, while others come and
-go beside it.
+"""Lets tensors that lie elsewhere take part in an update: some at a time, while others come and go
+beside it.
 
 A page is what takes part at once. It is read into a buffer while the page before is updated and the
 one before that is written back, so three buffers are all the room that tensors take where they are

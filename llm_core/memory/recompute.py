@@ -1,7 +1,7 @@
 """Recomputes activations in backward instead of keeping them: all of a block, of some blocks, or
 what is cheap to make.
 
-| recompute | kept of a block for its backward pass | made again |
+| recompute | kept of a block for its backward pass | recomputed |
 |---|---|---|
 | none | everything | nothing |
 | selective | its input, attention, every second product (queries, keys and values; gate and up) | norms, gates, one product |
@@ -35,7 +35,7 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.attend import Mask
 from llm_core.model.attention import KeyValueCache
 from llm_core.model.masks import CAUSAL
-from llm_core.model.transformer import Block, Transformer
+from llm_core.model.transformer import Transformer
 
 PRODUCTS = frozenset(
     {"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm", "llm_core::swiglu_product"}
@@ -63,8 +63,8 @@ a buffer and run again."""
 def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
     """Let the blocks of this process that are chosen recompute. After tensor parallelism, before
     compiling and FSDP."""
-    for block in model.blocks:
-        if isinstance(block, Block) and is_recomputed(block.attention.layer, config):
+    for block in model.own_blocks:
+        if is_recomputed(block.attention.layer, config):
             # On the instance, so that names of weights stay and hooks of FSDP lie around it.
             contexts = _selective if config.recompute == "selective" else None
             block.forward = functools.partial(_recomputed, block.forward, contexts)  # type: ignore[method-assign]

@@ -1,10 +1,10 @@
-"""How does a feed-forward run whose inner width would not fit? A tile of its channels at a time,
-forward and backward.
+"""Runs a feed-forward whose inner width would not fit a tile of its channels at a time, forward and
+backward.
 
 The memory-centric tiling of ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.3), in the form
 that leaves the weights whole: each tile takes its channels of the inner width through gate, up and
 down and adds its part of the result. Nothing of the inner width outlives its tile, and backward
-makes it again tile by tile, so what is kept is the input alone. Weights stay one parameter each, so
+recomputes it tile by tile, so what is kept is the input alone. Weights stay one parameter each, so
 layouts and checkpoints know nothing of tiles; what is cast to bfloat16 is a tile of them.
 
 Cost: gate and up once more in backward, a quarter of the layer's work; narrower products, which
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from llm_core.memory.chunked_loss import working_copies
 from llm_core.memory.config import MemoryConfig
-from llm_core.model.transformer import Block, SwiGLU, Transformer
+from llm_core.model.transformer import SwiGLU, Transformer
 
 # B batch · T tokens · D model width · F channels of a tile
 
@@ -46,12 +46,11 @@ def apply_tiling(
     """
     if config.ffn_tiles == 1:
         return
-    for block in model.blocks:
-        if isinstance(block, Block):
-            tiled = TiledFeedForward(
-                block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same
-            )
-            block.ffn.forward = tiled  # type: ignore[method-assign]
+    for block in model.own_blocks:
+        tiled = TiledFeedForward(
+            block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same
+        )
+        block.ffn.forward = tiled  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,8 +71,8 @@ def attend(
 def prepare_backend(
     backend: str, device: torch.device, heads: flash4.Heads = (2, 1, 64)
 ) -> Backend:
-    """The backend, ready on this device for such heads. Raises ConfigError where it is not to be
-    had."""
+    """The backend, ready on this device for such heads. Raises ConfigError where it is
+    unavailable."""
     if backend not in get_args(Backend):
         raise ConfigError(
             f"attention backend ({backend}) must be one of {', '.join(get_args(Backend))}"

@@ -1,5 +1,5 @@
 """The shape of a decoder of the Llama, Qwen or GPT-2 type, with its exact parameter and FLOP
-counts. Standard library only.
+counts, and how it is computed. Standard library only.
 
 The type is not named but follows from the choices; a mixture that no Hugging Face class computes is
 refused, because every trained model is written as one.
@@ -8,10 +8,10 @@ refused, because every trained model is written as one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_core.config import ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError
 
 Family = Literal["llama", "qwen2", "qwen3", "gpt2"]
 """The Hugging Face class that computes the same logits, as its `model_type`."""
@@ -32,10 +32,15 @@ class RopeScaling:
     """
 
     factor: float = 8.0
+    """How many times slower the slow channels turn."""
     low_freq_factor: float = 1.0
+    """Channels that need more than original_max_seq_len / low_freq_factor tokens for a turn are
+    slowed by all of `factor`."""
     high_freq_factor: float = 4.0
+    """Channels that need less than original_max_seq_len / high_freq_factor tokens for a turn
+    stay."""
     original_max_seq_len: int = 8192
-    """Tokens the rotation was trained for before."""
+    """Sequence length of the training before."""
 
     def __post_init__(self) -> None:
         if not self.factor >= 1 or self.original_max_seq_len < 1:
@@ -56,38 +61,40 @@ class ModelConfig:
     rotary positions, no biases."""
 
     vocab_size: int
-    """Ids the model knows; 0 takes the size of the tokenizer."""
+    """Number of token ids. 0 takes the size of the tokenizer."""
     dim: int
     """Width of the residual stream."""
     num_layers: int
+    """Number of blocks, each of attention and a feed-forward."""
     num_heads: int
+    """Query heads of a block."""
     num_kv_heads: int
-    """Key/value heads; each serves num_heads / num_kv_heads query heads."""
+    """Key/value heads of a block; each serves num_heads / num_kv_heads query heads."""
     ffn_dim: int
     """Inner width of the feed-forward."""
     max_seq_len: int
-    """Longest sequence the model is meant for, in tokens."""
+    """Longest sequence the model is meant for."""
     rope_theta: float = 10000.0
-    """Base of the rotation: tokens that the slowest channels turn in grow with it; larger for
-    longer sequences."""
+    """Base of the rotary positions; larger for longer sequences."""
     norm_eps: float = 1e-5
     """Added to the mean square (of layer norms: the variance) under the root."""
     tied_embeddings: bool = True
     """One matrix serves as input embedding and output head."""
     own_head_dim: int = 0
-    """Channels of one head; 0: dim / num_heads."""
+    """Channels of one head. 0: dim / num_heads."""
     norm: Literal["rms", "layer"] = "rms"
-    """rms: scale only. layer: mean taken off, weight and bias (GPT-2)."""
+    """rms scales only. layer also subtracts the mean, and has weight and bias (GPT-2)."""
     ffn: Literal["swiglu", "gelu"] = "swiglu"
-    """gelu: one matrix up, GELU in its tanh form, one down (GPT-2)."""
+    """Form of the feed-forward. gelu: one matrix up, GELU in its tanh form, one down (GPT-2)."""
     positions: Literal["rotary", "learned"] = "rotary"
-    """learned: a trained vector for each of max_seq_len places, added to the embedding (GPT-2)."""
+    """How positions are encoded. learned: a trained vector for each of max_seq_len places, added to
+    the embedding (GPT-2)."""
     qkv_bias: bool = False
-    """On queries, keys and values (Qwen 2, GPT-2)."""
+    """Biases on queries, keys and values (Qwen 2, GPT-2)."""
     out_bias: bool = False
-    """On the projection of attention back into the residual stream."""
+    """Bias on the projection of attention back into the residual stream (GPT-2)."""
     ffn_bias: bool = False
-    """On every matrix of the feed-forward."""
+    """Biases on every matrix of the feed-forward (GPT-2)."""
     qk_norm: bool = False
     """RMSNorm over each query and key head before rotation (Qwen 3)."""
     rope_scaling: RopeScaling | None = None
@@ -215,3 +222,27 @@ class ModelConfig:
 
 def _next_multiple(value: int, of: int) -> int:
     return -(-value // of) * of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """How a model is computed in training, and its initial weights."""
+
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of forward and backward; weights and gradient sums are always float32. fp16 needs
+    optim.loss_scale."""
+    float8: bool = False
+    """Compute the products of the blocks' linear layers in 8 bits (`llm_core.model.float8`): for
+    Hopper GPUs, with dtype=bf16 and compile."""
+    seed: int = 0
+    """Decides the initial weights and the order of the data."""
+    attention: Literal[
+        "auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"
+    ] = field(default="auto", metadata=NOT_IN_KEY)
+    """Attention kernel (`llm_core.model.attend`). auto: sdpa."""
+    kernels: Literal["torch", "triton", "quack"] = field(default="torch", metadata=NOT_IN_KEY)
+    """Kernels between the matrix products of a block. triton: our own, one pass over memory each
+    way, on GPUs (`llm_core.model.operations`). quack: these, and SwiGLU fused into the products
+    around it by the package quack-kernels."""
+    compile: bool = field(default=False, metadata=NOT_IN_KEY)
+    """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""

@@ -17,21 +17,15 @@ between processes in 8 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from llm_core.compat import scaled_product
 from llm_core.config import ConfigError
+from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, quantize
 from llm_core.model.transformer import Transformer
-
-VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
-"""4 bits of exponent and 3 of fraction; 5 and 2, for the wider range of gradients."""
-SMALLEST_SCALE = torch.finfo(torch.float32).tiny
-Quantize = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor]]
-"""x [I, J] → its numbers in 8 bits, those as [J, I], and what they are to be multiplied by."""
 
 
 # N tokens · D inputs · F outputs
@@ -46,31 +40,19 @@ def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch
             "train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is"
             f" {torch.cuda.get_device_name(device)}"
         )
-    kind = _linear_of(kernels)
-    for block in model.blocks:
-        if block is not None:
-            for layer in block.modules():
+    for block in model.own_blocks:
+        for owner in list(block.modules()):
+            for name, layer in list(owner.named_children()):
                 if isinstance(layer, nn.Linear):
-                    layer.__class__ = kind
+                    setattr(owner, name, Float8Linear(layer, quantize_by(kernels)))
 
 
-def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """What x is divided by, so that its largest magnitude becomes the largest of the dtype."""
-    return (x.abs().amax().float() / torch.finfo(dtype).max).clamp(min=SMALLEST_SCALE)
+class Float8Linear(nn.Module):
+    """A linear layer that multiplies in 8 bits, over the weights of a plain one."""
 
-
-def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """(x8, its transpose, scale), x ≈ x8 * scale. What is no number stays none."""
-    most, scale = torch.finfo(dtype).max, scale_of(x, dtype)
-    x8 = (x.float() / scale).clamp(-most, most).to(dtype)
-    return x8, x8.t().contiguous(), scale
-
-
-class Float8Linear(nn.Linear):
-    """A class, not a function put on each layer: a compiler would make a graph for every one of
-    those."""
-
-    quantize: ClassVar[Quantize] = staticmethod(quantize)
+    def __init__(self, layer: nn.Linear, quantize: Quantize = quantize) -> None:
+        super().__init__()
+        self.weight, self.bias, self.quantize = layer.weight, layer.bias, quantize
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., D] → [..., F] in bfloat16."""
@@ -80,12 +62,13 @@ class Float8Linear(nn.Linear):
         return y_NF.unflatten(0, x.shape[:-1])
 
 
-def _linear_of(kernels: str) -> type[Float8Linear]:
+def quantize_by(kernels: str) -> Quantize:
+    """What rounds to 8 bits under these `train.kernels`."""
     if kernels == "torch":
-        return Float8Linear
-    from llm_core.kernels.float8_triton import Float8TritonLinear
+        return quantize
+    from llm_core.kernels import float8_triton
 
-    return Float8TritonLinear
+    return float8_triton.quantize
 
 
 class _Product(torch.autograd.Function):

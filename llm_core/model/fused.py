@@ -1,5 +1,4 @@
-"""In which order do the rows of fused projections stand? In runs that tensor parallelism can cut
-between.
+"""Orders the rows of fused projections in runs that tensor parallelism can cut between.
 
 | weight | rows |
 |---|---|

@@ -12,9 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from llm_core.compat import keeps_graph
-
-IGNORED = -100
-"""Target id of a position that is not predicted."""
+from llm_core.data.batch import IGNORED
 
 
 # B batch · T tokens · N tokens of all rows · D model width · V vocabulary

@@ -18,7 +18,7 @@ from llm_core.model.transformer import Block, SwiGLU
 
 
 def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
-    """Raises ConfigError where `train.kernels` are not to be had on this device for this model in
+    """Raises ConfigError where `train.kernels` are unavailable on this device for this model in
     `train.dtype`."""
     if kernels == "torch":
         return

@@ -1,21 +1,15 @@
-"""Chooses the number formats of a run: 16-bit formats, which parts of a model use them, and the
-loss scale that float16 needs.
+"""Chooses the number formats of a run, and which parts of a model use 16 bits.
 
 Products take 16 bits by autocast in every layout; under FSDP their weights come so already and are
-not cast.
-
-float16 has few exponents: small gradients vanish unless the loss is scaled up, large ones overflow
-(Micikevicius et al., 2018). The scale is halved after `hysteresis` overflows, down to a floor, and
-doubled after a while without. It is a power of two on the device, so scaling rounds nothing and
-nothing waits for the host. Weights and optimizer state are float32 in every format.
+not cast. Weights and optimizer state are float32 in every format.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import contextlib
+from contextlib import AbstractContextManager
 
-from llm_core.optim.config import LossScaleConfig
+import torch
 
 HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """By the name in `train.dtype`; others compute in the dtype of the weights."""
@@ -32,33 +26,9 @@ def stream_dtype(name: str) -> torch.dtype:
     return torch.bfloat16 if name == "bf16" else torch.get_default_dtype()
 
 
-class LossScaler:
-    def __init__(self, config: LossScaleConfig, device: torch.device) -> None:
-        self._config = config
-        self.state = {
-            "scale": torch.tensor(config.initial, dtype=torch.float32, device=device),
-            "good_steps": torch.zeros((), dtype=torch.int64, device=device),
-            "patience": torch.tensor(config.hysteresis, dtype=torch.int64, device=device),
-        }
-
-    @property
-    def scale(self) -> Tensor:
-        return self.state["scale"]
-
-    @property
-    def can_fall(self) -> Tensor:
-        return self.scale > self._config.floor
-
-    def observe(self, overflow: Tensor, idle: Tensor) -> None:
-        """Set the scale of the next step. overflow: whether the gradient of this one was out of
-        bounds; idle: it had none."""
-        config, (scale, good_steps, patience) = self._config, self.state.values()
-        good_steps.copy_(torch.where(overflow, 0, good_steps + ~idle))
-        patience.copy_(torch.where(overflow, patience - 1, patience))
-        falls, grows = overflow & (patience <= 0), good_steps >= config.growth_interval_steps
-        lower = (scale / 2).clamp(min=config.floor)
-        # A scale beyond float32 would turn every gradient into infinities.
-        higher = (scale * 2).clamp(max=2.0**100)
-        scale.copy_(torch.where(falls, lower, torch.where(grows, higher, scale)))
-        good_steps.copy_(torch.where(grows, 0, good_steps))
-        patience.copy_(torch.where(grows, config.hysteresis, patience))
+def autocast(device: torch.device, dtype: str) -> AbstractContextManager[object]:
+    """The arithmetic of forward: 16-bit products, whether weights come in float32 or, by FSDP, in
+    16 bits."""
+    if dtype in HALF_DTYPES:
+        return torch.autocast(device.type, HALF_DTYPES[dtype])
+    return contextlib.nullcontext()

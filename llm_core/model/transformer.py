@@ -119,6 +119,11 @@ class Transformer(nn.Module):
         if config.tied_embeddings:
             self.head.weight = self.embedding.weight
 
+    @property
+    def own_blocks(self) -> list[Block]:
+        """Those of this process."""
+        return [block for block in self.blocks if block is not None]
+
     def hidden(
         self,
         ids_BT: Tensor,

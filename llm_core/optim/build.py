@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
-from llm_core.model.precision import LossScaler
 from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.guard import Guard
 from llm_core.optim.lion import Lion
+from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import Method
 from llm_core.optim.muon import Muon, is_hidden_matrix
 from llm_core.optim.offload import offloaded

@@ -1,4 +1,4 @@
-"""What the optimizer is told. Standard library only, so flows import it for nothing."""
+"""Configures the optimizer. Standard library only, so flows import it for nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class GroupRule:
     """Weights that are treated in their own way."""
 
     match: str
-    """Regular expression that is searched in the names of weights, as `^embedding` or
+    """Regular expression that is searched for in the names of weights, such as `^embedding` or
     `ffn.down`."""
     weight_decay: float | None = None
-    """Null: as for other weights."""
+    """Weight decay of these weights. Null: as for the others."""
     lr_factor: float = 1.0
-    """Their learning rate over that of the schedule."""
+    """Learning rate of these weights, relative to the schedule's."""
 
     def __post_init__(self) -> None:
         try:
@@ -50,13 +50,14 @@ class MuonConfig:
     AdamW."""
 
     momentum: float = 0.95
-    """Share of the past in the momentum."""
+    """Weight of the past in the momentum."""
     nesterov: bool = True
-    """Step along the gradient and the momentum it has moved, not along the momentum alone."""
+    """Step along gradient and updated momentum together (Nesterov), not along the momentum
+    alone."""
     num_iterations: int = 5
     """Newton-Schulz iterations per step."""
     dtype: Literal["bf16", "fp32"] = "bf16"
-    """Arithmetic of the iterations; fp32: that of the weights."""
+    """Arithmetic of the iterations. fp32: that of the weights."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -74,13 +75,14 @@ class AdafactorConfig:
     """The numbers of Shazeer and Stern (2018), section 9."""
 
     decay_power: float = 0.8
-    """Second moments of update t keep 1 - t^-decay_power of the past."""
+    """Update t keeps 1 - t^-decay_power of the earlier second moments."""
     clip_rms: float = 1.0
     """Largest root mean square of the update of a weight, in units of the learning rate."""
     eps_square: float = 1e-30
     """Added to squares of gradients."""
     min_rms: float = 1e-3
-    """Updates are relative to the root mean square of the weight, which counts as at least this."""
+    """Updates are relative to the root mean square of the weight, or to this where it is
+    smaller."""
 
     def __post_init__(self) -> None:
         for name in ("decay_power", "clip_rms", "eps_square", "min_rms"):
@@ -90,25 +92,25 @@ class AdafactorConfig:
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """Which steps are skipped, and how many before the run goes back or ends."""
+    """Which steps are skipped, and after how many the run is rolled back or ends."""
 
     max_skips: int = 5
-    """Skipped steps in a row that end the run."""
+    """Skipped steps in a row after which the run ends."""
     spike_std: float = 0.0
-    """Skip a step whose loss or gradient norm is further from the mean of the accepted ones than so
-    many standard deviations; 0: only what is no finite number."""
+    """Skip a step whose loss or gradient norm is more than so many standard deviations from the
+    mean of the accepted steps. 0: skip only values that are not finite."""
     spike_window_steps: int = 128
-    """Accepted steps that mean and deviation are taken of; nothing is a spike before there are so
-    many."""
+    """Accepted steps over which mean and deviation are taken; no step is a spike before there are
+    so many."""
     rollback_skips: int = 0
-    """Skipped steps within rollback_window_steps that send the run back to the last multiple of
-    rollback_every_steps; 0: never. The batches since then are passed over."""
+    """Skipped steps within rollback_window_steps after which the run returns to the last multiple
+    of rollback_every_steps, and leaves out the batches since. 0: never."""
     rollback_window_steps: int = 100
-    """Newest steps in which those skipped are counted."""
+    """Latest steps in which skipped ones are counted."""
     rollback_every_steps: int = 100
-    """Steps between the points that a run can go back to."""
+    """Steps between the points that a run can return to."""
     max_rollbacks: int = 3
-    """One more ends the run."""
+    """Rollbacks allowed; one more ends the run."""
 
     def __post_init__(self) -> None:
         for name in ("max_skips", "rollback_window_steps", "rollback_every_steps"):
@@ -146,9 +148,9 @@ class LossScaleConfig:
     growth_interval_steps: int = 1000
     """Steps without overflow after which the scale doubles."""
     hysteresis: int = 2
-    """Overflows before the scale is halved, counted since it last grew."""
+    """Overflows since the last growth after which the scale is halved."""
     floor: float = 1.0
-    """Least scale; overflows there count as skipped steps of the guard."""
+    """Least scale; an overflow there counts as a skipped step of the guard."""
 
     def __post_init__(self) -> None:
         for name in ("initial", "floor"):
@@ -177,40 +179,43 @@ class OptimConfig:
     lr: float
     """Peak learning rate."""
     kind: OptimizerKind = "adamw"
-    """adamw (Loshchilov and Hutter, 2019), lion (Chen et al., 2023), adafactor (Shazeer and Stern,
-    2018), whose lr is relative to the weights, or muon (Jordan et al., 2024), whose updates have
+    """adamw (Loshchilov and Hutter, 2019); lion (Chen et al., 2023); adafactor (Shazeer and Stern,
+    2018), whose lr is relative to the weights; or muon (Jordan et al., 2024), whose updates have
     the size of AdamW's (Liu et al., 2025)."""
     beta1: float = 0.9
-    """Share of the past in the first moment (adamw), or in the direction of a step (lion)."""
+    """Weight of the past in the first moment (adamw), or in the direction of a step (lion)."""
     beta2: float = 0.95
-    """Share of the past in the second moment (adamw), or in what lion keeps."""
+    """Weight of the past in the second moment (adamw), or in lion's momentum."""
     eps: float = 1e-8
-    """Added to the root of adamw's second moment."""
+    """Added to the root of AdamW's second moment."""
     weight_decay: float = 0.1
-    """On matrices only, unless groups say otherwise; norm weights and biases do not decay."""
+    """Weight decay of matrices, unless `groups` say otherwise; norm weights and biases do not
+    decay."""
     groups: tuple[GroupRule, ...] = ()
-    """Exceptions, in order: the first that matches a weight holds. Each must match some weight."""
+    """Exceptions, in order: the first that matches a weight applies. Each must match some
+    weight."""
     schedule: ScheduleKind = "cosine"
-    """Course of the learning rate after warm-up; wsd: stable, then falling (Hu et al., 2024)."""
+    """Learning rate after warm-up. wsd: stable, then falling (Hu et al., 2024)."""
     warmup_steps: int = 0
-    """First steps, in which the learning rate rises in a line to its peak."""
+    """First steps, in which the learning rate rises linearly to its peak."""
     min_lr_frac: float = 0.1
-    """Learning rate of the last step as a fraction of the peak; of inverse_sqrt the least, of
-    constant nothing."""
+    """Learning rate of the last step, relative to the peak; for inverse_sqrt the least; constant
+    ignores it."""
     decay_frac: float = 0.2
     """Share of the steps in which wsd falls."""
     decay_shape: Literal["linear", "sqrt", "cosine"] = "sqrt"
     """How wsd falls; sqrt: 1 - the root of the progress (Haegele et al., 2024)."""
     clip_norm: float = 1.0
-    """Largest norm of the whole gradient; longer ones are shortened to it."""
+    """Largest norm of the whole gradient; longer gradients are scaled down to it."""
     state_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Moments of the optimizer; bf16 halves their memory. Weights and gradients stay float32."""
+    """Type of the optimizer's moments. bf16 halves their memory; weights and gradients stay
+    float32."""
     state_in: Literal["device", "host", "disk"] = field(default="device", metadata=NOT_IN_KEY)
-    """Where moments lie between updates: beside the weights, in main memory, or in a file of a
-    local disk; same bits in all."""
+    """Where moments are between updates: on the device, in main memory (host), or in a file on a
+    local disk. The results are the same bits."""
     state_folder: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """Folder for that file, on a fast disk with room; null: the work directory of the run. Nothing
-    stays there."""
+    """Folder for that file, on a fast disk with room. Null: the work directory of the run. The file
+    is removed afterwards."""
     muon: MuonConfig = field(default_factory=MuonConfig)
     adafactor: AdafactorConfig = field(default_factory=AdafactorConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)

@@ -1,5 +1,5 @@
-"""Which weight decay and learning rate does each weight have? Exceptions by name in order, and a
-rule for all others."""
+"""Gives each weight its decay and learning rate: exceptions by name in order, and a rule for all
+others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update rule is, so that one optimizer can hold several and a checkpoint need know
+"""Defines an update rule, so that one optimizer can hold several and a checkpoint need know
 none."""
 
 from __future__ import annotations

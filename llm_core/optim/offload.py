@@ -1,5 +1,5 @@
-"""What if a device has no room for the optimizer's state? It lies elsewhere and comes by in pages,
-and the update is the same.
+"""Updates weights whose optimizer state has no room on the device: it comes by in pages, and the
+update is the same.
 
 The update happens where the weights are. On a GPU they stay there, so pages of state are streamed
 through it beside the update: 16 bytes a weight and step with AdamW, half of them each way; the

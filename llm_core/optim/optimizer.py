@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from llm_core.model.precision import LossScaler
 from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
+from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import Method, State, Update
 from llm_core.parallel.zero import share_rows
 

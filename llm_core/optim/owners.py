@@ -1,5 +1,5 @@
-"""Who computes on whole matrices that processes share by rows? Each on some of them, its own;
-pieces go there and come back.
+"""Computes on whole matrices that processes share by rows: each owns some of them; pieces go there
+and come back.
 
 Matrix i belongs to process i mod n of the n that share rows. Tensor-parallel processes of one owner
 gather what each has of a matrix and all compute the same. Without sharing, every process has every

@@ -1,4 +1,4 @@
-"""What of each weight does this process update? Plain tensors, whatever the layout.
+"""Gives the pieces of weights that this process updates, as plain tensors, whatever the layout.
 
 A piece is the local tensor of an FSDP weight, this process's rows of a whole one under ZeRO-1, and
 otherwise the weight itself (with tensor parallelism, the part of it that is here). It shares memory

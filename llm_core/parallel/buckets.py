@@ -1,5 +1,5 @@
-"""How do many tensors cross the network in few messages? Joined to flat buckets, as DDP does (Li et
-al. 2020, section 3.2.3).
+"""Sends many tensors in few messages: joined to flat buckets, as DDP does (Li et al. 2020, section
+3.2.3).
 
 A message costs its start, some ten microseconds, and a model has hundreds of small weights. The
 next bucket is filled while the last one is under way, so two exist at once. A tensor that fills a

@@ -1,5 +1,5 @@
-"""Which pipelines and which slices of rows can run? Schedules, their stages, and what must divide.
-Standard library only."""
+"""Decides which pipelines and slices of rows can run: schedules, their stages, and what must
+divide. Standard library only."""
 
 from __future__ import annotations
 

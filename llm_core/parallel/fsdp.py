@@ -32,7 +32,7 @@ def shard_weights(
     if dtype in HALF_DTYPES:
         policy = MixedPrecisionPolicy(HALF_DTYPES[dtype], torch.float32, cast_forward_inputs=False)
     reshard_after_forward = False if stays_whole else None
-    for module in (*(block for block in model.blocks if block is not None), model):
+    for module in (*model.own_blocks, model):
         fully_shard(
             module,
             mesh=mesh,

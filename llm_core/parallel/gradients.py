@@ -1,5 +1,5 @@
-"""What is left to do with gradients after backward: sums that no layout has made, and the norm of
-the whole gradient."""
+"""Finishes gradients after backward: sums that no layout has made, and the norm of the whole
+gradient."""
 
 from __future__ import annotations
 

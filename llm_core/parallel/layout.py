@@ -1,4 +1,4 @@
-"""What this process holds of the model, and where the rest is."""
+"""Describes what this process holds of the model, and where the rest is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How do products and exchanges of tensor ranks run side by side? Tokens are multiplied as they
-come, and sent as they are made.
+"""Runs products and exchanges of tensor ranks side by side: tokens are multiplied as they come, and
+sent as they are made.
 
 | layer | forward | backward |
 |---|---|---|

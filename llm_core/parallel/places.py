@@ -1,5 +1,5 @@
-"""Of which part of a whole weight is a tensor of this process? What checkpoints, exports and
-whole-matrix optimizers ask.
+"""Locates a tensor of this process in its whole weight, for checkpoints, exports and whole-matrix
+optimizers.
 
 FSDP cuts what tensor parallelism has left, so where both cut rows the rows of a process are not the
 ones that equal runs of the whole weight would give: DTensor calls that a strided shard.

@@ -20,8 +20,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from llm_core.config import ConfigError
 from llm_core.device import pick_device
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.restarts import store_of_this_start
-from llm_core.training.config import ParallelConfig
 
 TIMEOUT = timedelta(minutes=30)
 
@@ -100,7 +100,9 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
             f"parallel.num_processes ({config.num_processes}) must equal the processes started"
             f" ({world})"
         )
-    device = pick_device(config, int(os.environ.get("LOCAL_RANK", "0")))
+    device = pick_device(
+        config.device, config.num_processes, int(os.environ.get("LOCAL_RANK", "0"))
+    )
     if config.kind == "none":
         yield Ranks(0, 1, device)
         return

@@ -1,4 +1,4 @@
-"""Which processes are of this start of the run, and not of one before that the launcher ended?
+"""Tells processes of this start of the run from those of an earlier start that the launcher ended.
 
 torchrun keeps one store of addresses over its restarts, with those of processes that are gone:
 whoever reads one before its new owner has written calls a port at which nobody listens. How often

@@ -1,5 +1,5 @@
-"""How does one layer run on several processes? Each holds some heads, some channels of the
-feed-forward, some of the vocabulary.
+"""Shares each layer among processes: each holds some heads, some channels of the feed-forward, some
+of the vocabulary.
 
 | weight | cut along | then |
 |---|---|---|
@@ -21,6 +21,7 @@ backward. They wait for the products and these for them, unless `overlap`
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -91,9 +92,11 @@ class TensorShards:
             token_losses, first_id=part_of(vocab_size, self.rank, self.size).start, group=self.group
         )
 
-    def apply(self, model: Transformer) -> None:
-        """Cut the weights of a model (or of a pipeline's stage) and let its layers exchange.
-        Weights become meta tensors."""
+    def apply(self, model: Transformer, parts: Iterable[Transformer] = ()) -> None:
+        """Cut the weights of a model and let its layers exchange. Weights become meta tensors.
+
+        parts: of a pipeline, models over the same blocks, which get the same embedding.
+        """
         cut: dict[nn.Parameter, nn.Parameter] = {}
         for name, weight in list(model.named_parameters(remove_duplicate=False)):
             if cut_dim(name) is None:
@@ -102,20 +105,22 @@ class TensorShards:
                 cut[weight] = nn.Parameter(torch.empty_like(self.cut(name, weight), device="meta"))
             owner, _, last = name.rpartition(".")
             setattr(model.get_submodule(owner), last, cut[weight])
-        for block in model.blocks:
-            if block is not None:
-                into = block.ffn.gate_up if isinstance(block.ffn, SwiGLU) else block.ffn.up
-                # Classes, not functions put on layers: a compiler would make a graph for every one
-                # of those.
-                for layer in (block.attention.qkv, into):
-                    layer.__class__, layer.shards = CutOutputs, self
-                for layer in (block.attention.out, block.ffn.down):
-                    layer.__class__, layer.shards = CutInputs, self
+        for block in model.own_blocks:
+            block.attention.qkv = CutOutputs(block.attention.qkv, self)
+            block.attention.out = CutInputs(block.attention.out, self)
+            into = "gate_up" if isinstance(block.ffn, SwiGLU) else "up"
+            setattr(block.ffn, into, CutOutputs(getattr(block.ffn, into), self))
+            block.ffn.down = CutInputs(block.ffn.down, self)
         if model.embedding is not None:
             first_id = part_of(model.config.vocab_size, self.rank, self.size).start
-            model.embedding.forward = partial(self._embed, model.embedding, first_id)
-            if self.sequence and model.config.positions == "learned":
-                model.positions.forward = partial(self._positions, model.positions)
+            embedding = CutEmbedding(model.embedding.weight, first_id, self)
+            learned = self.sequence and model.config.positions == "learned"
+            positions = CutPositions(model.positions.weight, self) if learned else None
+            for one in (model, *parts):
+                if one.embedding is not None:
+                    one.embedding = embedding  # type: ignore[assignment]
+                    if positions is not None:
+                        one.positions = positions  # type: ignore[assignment]
 
     def enter(self, x_BTD: Tensor) -> Tensor:
         """The residual stream → all tokens of it, for a layer of which each process computes other
@@ -126,41 +131,56 @@ class TensorShards:
         """Addends of all tokens → the residual stream."""
         return scatter_sum(x_BTD, 1, self.group) if self.sequence else total(x_BTD, self.group)
 
-    def outputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
-        if self.overlap is None:
-            return F.linear(self.enter(x_BTD), layer.weight, layer.bias)
-        return _plus_bias(self.overlap.enter(x_BTD, layer.weight), layer)
 
-    def inputs(self, layer: nn.Linear, x_BTD: Tensor) -> Tensor:
-        if self.overlap is None:
-            return _plus_bias(self.leave(F.linear(x_BTD, layer.weight)), layer)
-        return _plus_bias(self.overlap.leave(x_BTD, layer.weight), layer)
+class CutLinear(nn.Module):
+    """A linear layer that processes share: this one's part of its weight, and its exchanges."""
 
-    def _embed(self, layer: nn.Embedding, first_id: int, ids_BT: Tensor) -> Tensor:
-        return self.leave(embed(layer.weight, ids_BT, first_id))
+    def __init__(self, layer: nn.Linear, shards: TensorShards) -> None:
+        super().__init__()
+        self.weight, self.bias, self.shards = layer.weight, layer.bias, shards
 
-    def _positions(self, layer: nn.Embedding, positions_BT: Tensor) -> Tensor:
-        each = positions_BT.shape[1] // self.size
-        return F.embedding(positions_BT[:, self.rank * each : (self.rank + 1) * each], layer.weight)
+    def plus_bias(self, out_BTD: Tensor) -> Tensor:
+        return out_BTD if self.bias is None else out_BTD + self.bias.to(out_BTD.dtype)
 
 
-class CutOutputs(nn.Linear):
-    """A layer of which each process computes other outputs."""
-
-    shards: TensorShards
+class CutOutputs(CutLinear):
+    """Each process computes other outputs."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.shards.outputs(self, x_BTD)
+        shards = self.shards
+        if shards.overlap is None:
+            return F.linear(shards.enter(x_BTD), self.weight, self.bias)
+        return self.plus_bias(shards.overlap.enter(x_BTD, self.weight))
 
 
-class CutInputs(nn.Linear):
-    """A layer of which each process has other inputs."""
-
-    shards: TensorShards
+class CutInputs(CutLinear):
+    """Each process has other inputs."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.shards.inputs(self, x_BTD)
+        shards = self.shards
+        if shards.overlap is None:
+            return self.plus_bias(shards.leave(F.linear(x_BTD, self.weight)))
+        return self.plus_bias(shards.overlap.leave(x_BTD, self.weight))
 
 
-def _plus_bias(out_BTD: Tensor, layer: nn.Linear) -> Tensor:
-    return out_BTD if layer.bias is None else out_BTD + layer.bias.to(out_BTD.dtype)
+class CutEmbedding(nn.Module):
+    """An embedding of which each process has the rows of other ids."""
+
+    def __init__(self, weight: nn.Parameter, first_id: int, shards: TensorShards) -> None:
+        super().__init__()
+        self.weight, self.first_id, self.shards = weight, first_id, shards
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        return self.shards.leave(embed(self.weight, ids_BT, self.first_id))
+
+
+class CutPositions(nn.Module):
+    """Embeddings of places, whole on each process, which takes those of its own tokens."""
+
+    def __init__(self, weight: nn.Parameter, shards: TensorShards) -> None:
+        super().__init__()
+        self.weight, self.shards = weight, shards
+
+    def forward(self, positions_BT: Tensor) -> Tensor:
+        each, rank = positions_BT.shape[1] // self.shards.size, self.shards.rank
+        return F.embedding(positions_BT[:, rank * each : (rank + 1) * each], self.weight)

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_core.model.loss import IGNORED, precise
+from llm_core.data.batch import IGNORED
+from llm_core.model.loss import precise
 
 # B rows · T tokens · V ids of this process · D model width
 

@@ -1,5 +1,4 @@
-"""Who updates which weights when processes with the same weights share the optimizer's state?
-ZeRO-1 (Rajbhandari et al., 2020).
+"""Shares optimizer state among processes with the same weights: ZeRO-1 (Rajbhandari et al., 2020).
 
 Every process owns a run of rows of each weight, keeps the optimizer's state of these alone, and
 updates them from the gradient that all have after its sum; then rows are gathered, many weights at

@@ -1,5 +1,5 @@
-"""How fast could a forward pass be at best? Bytes that must be read and FLOPs that must be done,
-from the shape alone.
+"""Bounds the speed of a forward pass by the bytes that must be read and the FLOPs that must be
+done, from the shape alone.
 
 A decode step reads every matmul weight once (a tied head is the embedding; of an untied embedding
 only the rows asked for) and the keys and values of every earlier token. FLOPs count 2 per

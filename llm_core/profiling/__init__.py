@@ -1,1 +1,1 @@
-"""Where does the time of a step go: recorded by torch, and told by kind of work."""
+"""Records where the time of a step goes, and shows it by kind of work."""

@@ -1,4 +1,4 @@
-"""What kind of work is it? Kinds of operators (on a CPU) and of kernels (on a GPU), by their names.
+"""Sorts operators (on a CPU) and kernels (on a GPU) into kinds of work, by their names.
 
 Kernels have the names that their libraries gave them, so these are lists of what is in use: cuBLAS
 and cuBLASLt (`gemm`, `nvjet`, `xmma`), CUTLASS, Triton as torch.compile names it (`triton_poi`,

@@ -1,5 +1,4 @@
-"""What did some steps of a run do? Recorded by torch.profiler on every rank, when a run asks for
-it.
+"""Records some steps of a run with torch.profiler on every rank, when a run asks for it.
 
 Of `train.profile_steps` each rank leaves `profile/rank-N.trace.json.gz`, which chrome://tracing and
 ui.perfetto.dev show, and `rank-N.json` and `rank-N.md`, its table by kind

@@ -1,4 +1,4 @@
-"""Where did the time go? A Chrome trace of torch.profiler, as a table by kind of work.
+"""Turns a Chrome trace of torch.profiler into a table of times by kind of work.
 
 `python -m llm_core.profiling.table TRACE.json.gz` shows it. Columns, in milliseconds of a step:
 

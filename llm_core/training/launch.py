@@ -21,8 +21,8 @@ from torch.distributed.run import parse_args, run
 
 from llm_core.printing import note
 from llm_core.process import describe_end
+from llm_core.training.run_config import read_run_config
 from llm_core.training.status import STATUS_FILE, note_death, status_as_written
-from llm_core.training.train import read_run_config
 
 
 def main(argv: Sequence[str] | None = None) -> None:

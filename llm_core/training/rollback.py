@@ -36,8 +36,8 @@ class Rollback:
     def go_back(
         self, step: int, layout: Layout, optimizer: Optimizer, checkpoints: Checkpoints
     ) -> int:
-        """Restore the last point before `step`, there and in the checkpoints that a killed run goes
-        on from; its step.
+        """Restore the last point before `step`, there and in the checkpoints that a killed run
+        resumes from; its step.
 
         Raises TrainingDiverged when the run has gone back too often.
         """

@@ -1,5 +1,5 @@
-"""What a trainer process is given, and which of it goes together: layouts against layers, heads,
-tokens and micro batches.
+"""What a trainer process is given; layouts are checked against layers, heads, tokens and micro
+batches.
 
 A layout that cannot run is refused with its whole product and the nearest that can. Standard
 library only, as `llm_core.training.config`.
@@ -8,18 +8,21 @@ library only, as `llm_core.training.config`.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llm_core.config import ConfigError
-from llm_core.memory.config import NO_SAVINGS, SPLIT_BACKWARD, MemoryConfig, check_memory
+from llm_core.config import ConfigError, build
+from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.combinations import check_settings
+from llm_core.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,17 @@ class RunConfig:
             )
 
 
+def read_run_config(file: Path) -> RunConfig:
+    """Raises ConfigError where the file is none."""
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--config {file} is not JSON ({error}); give the resolved config of a run"
+        ) from error
+    return build(RunConfig, values)
+
+
 def check_run(
     model: ModelConfig,
     train: TrainConfig,
@@ -57,7 +71,7 @@ def check_run(
 
     def check(parallel: ParallelConfig) -> None:
         _check_degrees(model, train, parallel)
-        _check_settings(model, train, parallel, memory, optimizer)
+        check_settings(model, train, parallel, memory, optimizer)
 
     if train.seq_len > model.max_seq_len:
         raise ConfigError(
@@ -72,7 +86,7 @@ def check_run(
             raise
         own = f"num_processes {parallel.num_processes} = {parallel.product}; " if divides else ""
         raise ConfigError(f"{error} ({own}{_what_can_run(parallel, check)})") from None
-    _check_settings(model, train, parallel, memory, optimizer)
+    check_settings(model, train, parallel, memory, optimizer)
 
 
 def _what_can_run(parallel: ParallelConfig, check: Callable[[ParallelConfig], None]) -> str:
@@ -177,39 +191,6 @@ def check_shares(parallel: ParallelConfig) -> None:
         )
 
 
-def _check_settings(
-    model: ModelConfig,
-    train: TrainConfig,
-    parallel: ParallelConfig,
-    memory: MemoryConfig,
-    optimizer: OptimizerKind,
-) -> None:
-    """Whether what is asked for beside the degrees goes with them. Raises ConfigError."""
-    if train.compile and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
-        raise ConfigError(
-            "train.compile (true) makes one pass of a block's backward,"
-            f" pp_schedule={parallel.pp_schedule} takes it apart; use the schedule 1f1b or"
-            " interleaved, or train.compile=false"
-        )
-    if train.kernels != "torch" and parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD:
-        # torch 2.11 adds up the gradients of both results of a sum and its norm there, and hands
-        # them on as that of the sum.
-        raise ConfigError(
-            f"train.kernels ({train.kernels}) take a sum and its norm backward at once,"
-            f" pp_schedule={parallel.pp_schedule} takes them apart; use the schedule 1f1b or"
-            " interleaved, or train.kernels=torch"
-        )
-    check_attention(train, parallel)
-    if train.kernels != "torch" and model.ffn != "swiglu":
-        raise ConfigError(
-            f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set"
-            " train.kernels=torch"
-        )
-    check_quack(model, train, parallel, memory)
-    check_memory(memory, model, parallel, optimizer)
-    check_float8(model, train, parallel, memory)
-
-
 def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:
     """The way out that leaves what is trained as it is: the largest micro batch below the one asked
     for that can run."""
@@ -218,109 +199,3 @@ def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) ->
         if rest == 0 and (plan is None or plan.micro_batch_rule(count) is None):
             return f"try micro_batch_sequences={size} for the same steps, or "
     return ""
-
-
-def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether the kernel that is asked for takes this run's numbers and masks. Raises
-    ConfigError."""
-    kernel, causal_only = train.attention, ("cudnn", "flash", "fa3", "fa4")
-    if kernel in (*causal_only, "varlen") and train.dtype == "fp32":
-        raise ConfigError(
-            f"train.attention ({kernel}) takes 16-bit numbers, train.dtype is fp32; set"
-            " train.dtype=bf16"
-        )
-    if kernel in causal_only and train.data.mask_documents:
-        raise ConfigError(
-            f"train.attention ({kernel}) cannot keep documents apart (mask_documents is true); use"
-            " varlen or flex"
-        )
-    if kernel in (*causal_only, "varlen") and parallel.cp > 1 and parallel.cp_kind == "all_gather":
-        raise ConfigError(
-            f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex,"
-            " or cp_kind=ulysses"
-        )
-    if (
-        kernel not in ("auto", "sdpa", "reference")
-        and parallel.cp > 1
-        and parallel.cp_kind == "ring"
-    ):
-        others = "all_gather or cp_kind=ulysses" if kernel == "flex" else "ulysses"
-        raise ConfigError(
-            f"train.attention ({kernel}) does not give the parts that a ring adds up; use auto,"
-            f" sdpa or reference, or cp_kind={others}"
-        )
-
-
-def check_quack(
-    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
-) -> None:
-    """Whether the package multiplies what this run has, where it is asked for. Raises
-    ConfigError."""
-    if train.kernels != "quack":
-        return
-    if train.dtype == "fp32":
-        raise ConfigError(
-            "train.kernels (quack) multiply 16-bit numbers, train.dtype is fp32; set"
-            " train.dtype=bf16"
-        )
-    values = (
-        ("parallel.tp", parallel.tp, 1),
-        ("memory.ffn_tiles", memory.ffn_tiles, 1),
-        ("model.ffn_bias", model.ffn_bias, False),
-        ("train.float8", train.float8, False),
-    )
-    for name, value, stands in values:
-        if value != stands:
-            raise ConfigError(
-                "train.kernels (quack) multiply whole feed-forwards in 16 bits, without biases;"
-                f" {name} is {str(value).lower()}; set train.kernels=triton"
-            )
-    for name, width in (("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)):
-        if width % 8:
-            raise ConfigError(
-                f"train.kernels (quack) need multiples of 8, {name} is {width}; set"
-                " train.kernels=triton"
-            )
-
-
-def check_float8(
-    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
-) -> None:
-    """Whether products can be taken in 8 bits, where they are asked for. Raises ConfigError."""
-    if not train.float8:
-        return
-    if train.dtype != "bf16":
-        raise ConfigError(
-            f"train.float8 (true) gives activations in bfloat16, train.dtype is {train.dtype}; set"
-            " train.dtype=bf16"
-        )
-    split_backward = parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
-    for name, value, stands in (
-        ("parallel.tp", parallel.tp, 1),
-        ("memory.ffn_tiles", memory.ffn_tiles, 1),
-    ):
-        if value != stands:
-            raise ConfigError(
-                f"train.float8 (true) multiplies whole layers, {name} is {value}; set"
-                f" {name}={stands}"
-            )
-    if split_backward:
-        raise ConfigError(
-            f"train.float8 (true) takes both gradients at once, pp_schedule={parallel.pp_schedule}"
-            " takes them apart; use the schedule 1f1b or interleaved"
-        )
-    tokens = train.micro_batch_sequences * train.seq_len // parallel.cp
-    widths = {
-        "model.dim": model.dim,
-        "the width of all heads": model.attention_dim,
-        "model.ffn_dim": model.ffn_dim,
-    }
-    widths["the width of queries, keys and values"] = (
-        model.num_heads + 2 * model.num_kv_heads
-    ) * model.head_dim
-    for name, width in (widths | {"tokens of a micro batch on a process": tokens}).items():
-        if width % 16:
-            raise ConfigError(
-                f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set"
-                " train.float8=false"
-            )

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from llm_core.durable import sync_file
+from llm_core.durable import write_whole
 from llm_core.printing import note
 
 STATUS_FILE = "status.json"
@@ -111,20 +111,11 @@ def _text_of(at: float) -> str:
 def write_status(path: Path, outcome: str, step: int, durable: bool = False, **facts: Any) -> None:
     """Say how a run stands. Readers see the old file or the new one; on a full disk the old one is
     written over."""
-    text = (
-        json.dumps(
-            {"outcome": outcome, "step": step, "at": _text_of(time.time())} | facts, sort_keys=True
-        )
-        + "\n"
-    )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    status = {"outcome": outcome, "step": step, "at": _text_of(time.time())} | facts
+    text = json.dumps(status, sort_keys=True) + "\n"
     try:
-        temporary.write_text(text, "utf-8")
-        if durable:
-            sync_file(temporary)
-        os.replace(temporary, path)
+        write_whole(path, text, synced=durable)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
             raise
         _write_over(path, text)

@@ -16,9 +16,9 @@ from torch.profiler import record_function
 
 from llm_core.data.batch import Batch
 from llm_core.data.sources import SourceSums
-from llm_core.device import autocast
 from llm_core.model.loss import count_targets
 from llm_core.model.masks import restarting_positions
+from llm_core.model.precision import autocast
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import last_micro_batch
 from llm_core.parallel.gradients import finish_gradients, gradient_norm
@@ -35,7 +35,7 @@ Rows = dict[str, Tensor]
 def train_step(
     layout: Layout,
     optimizer: Optimizer,
-    batch: tuple[Tensor | None, ...],
+    batch: Batch,
     lr: float,
     config: RunConfig,
     ranks: Ranks,
@@ -44,13 +44,13 @@ def train_step(
     """Update the model once, or skip a bad step; a `StepReport` as a tensor on the device, the same
     on every rank.
 
-    batch: fields of a `Batch`, of whole rows of this data-parallel rank. With sources in it and
-    `num_sources` of them, (nats, targets) of each follow the report.
+    batch: whole rows of this data-parallel rank. With sources in it and `num_sources` of them,
+    (nats, targets) of each follow the report.
     """
     ids_BT, targets_BT, rows = place(batch, layout, ranks)
     by_source = None
-    if num_sources and (sources_BK := Batch(*batch).sources_BT) is not None:  # type: ignore[arg-type]
-        by_source = SourceSums(own_columns(sources_BK, layout, ranks), num_sources)
+    if num_sources and batch.sources_BT is not None:
+        by_source = SourceSums(own_columns(batch.sources_BT, layout, ranks), num_sources)
     num_targets = ranks.sum_targets(count_targets(targets_BT))
     count, scale = num_targets.clamp(min=1), optimizer.loss_scale
     divisor = count if scale is None else count / scale
@@ -84,12 +84,10 @@ def agree(
     return total, torch.where(broken > 0, torch.inf, norm), summed[3:]
 
 
-def place(
-    batch: tuple[Tensor | None, ...], layout: Layout, ranks: Ranks
-) -> tuple[Tensor, Tensor, Rows]:
+def place(batch: Batch, layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, Rows]:
     """(ids_BT, targets_BT, rows) on the device of this rank: its slice of the tokens where a
     context has several."""
-    ids_BT, targets_BT, documents_BK, _ = Batch(*batch)  # type: ignore[arg-type]
+    ids_BT, targets_BT, documents_BK, _ = batch
     ids_BT, targets_BT = (
         tensor.to(ranks.device, non_blocking=True) for tensor in (ids_BT, targets_BT)
     )

@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class StepClock:
-    """Measures stretches of steps. Every rank has one and makes the same calls.
+    """Measures logging intervals. Every rank has one and makes the same calls.
 
     peak_flops: of one device, per second; 0 where it is not known. report: told (event, step,
     what), on the first rank.
@@ -78,10 +78,9 @@ class StepClock:
         self._waited_s += time.perf_counter() - began
         return found
 
-    def see(self, batch: tuple[Tensor | None, ...], pattern: Pattern) -> None:
-        """Count what attends in a batch of this process: fields of a `Batch`, and the pattern of
-        the model."""
-        ids_BT, _, documents_BT, _ = Batch(*batch)  # type: ignore[arg-type]
+    def see(self, batch: Batch, pattern: Pattern) -> None:
+        """Count what attends in a batch of this process, by the pattern of the model."""
+        ids_BT, _, documents_BT, _ = batch
         rows, tokens = ids_BT.shape
         if documents_BT is None:
             self._pairs += rows * causal_pairs(pattern, torch.zeros(1, tokens, dtype=torch.int32))

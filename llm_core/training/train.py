@@ -2,10 +2,10 @@
 or one process without torchrun.
 
 Its only input is the resolved config file. In the work directory it keeps `checkpoints/`,
-`metrics.jsonl`, `timing.jsonl` and `status.json`, goes on from the newest checkpoint it finds
+`metrics.jsonl`, `timing.jsonl` and `status.json`, resumes from the newest checkpoint it finds
 there, and leaves the model in `model/` when it finishes. SIGTERM and SIGUSR1 ask it to save and
-stop (code 75); a second trainer in the same directory waits for the first to end. What a user can
-mend is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
+stop (code 75); a second trainer in the same directory waits for the first to end. A user error
+is one line on stderr and code 2, of each process that finds it; a defect is a traceback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -27,9 +26,8 @@ import numpy as np
 from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.checkpoint.made_with import made_with
 from llm_core.checkpoint.reader import CheckpointError
-from llm_core.config import ConfigError, build
+from llm_core.config import ConfigError
 from llm_core.data.loader import Loader
 from llm_core.data.prefetch import Prefetch
 from llm_core.data.shards import ShardError, TokenShards, open_shards
@@ -39,13 +37,16 @@ from llm_core.huggingface.export import export_model, read_weights
 from llm_core.locks import open_lock
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
+from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.planner.roofline import training_peak
 from llm_core.printing import escape_defects, note, show
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
+from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
     METRICS_FILE,
     PROFILE_FOLDER,
@@ -55,14 +56,15 @@ from llm_core.training.metric_log import (
     training_rows,
 )
 from llm_core.training.rollback import Rollback
-from llm_core.training.run_config import RunConfig
+from llm_core.training.run_config import RunConfig, read_run_config
 from llm_core.training.status import LOCK_FILE, STATUS_FILE, Heartbeat
-from llm_core.training.trainer import Batches, Preempted, Trainer
+from llm_core.training.throughput import StepClock
+from llm_core.training.trainer import Preempted, Trainer
 from llm_core.training.validate import read_validation_set
 
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a run that was asked to stop and has saved: launchers and queues that start it again
-go on from there."""
+resume there."""
 REFUSED = 2
 """Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so
 again."""
@@ -86,17 +88,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(REFUSED)
     if outcome == "preempted":
         sys.exit(TRY_AGAIN)
-
-
-def read_run_config(file: Path) -> RunConfig:
-    """Raises ConfigError where the file is none."""
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--config {file} is not JSON ({error}); give the resolved config of a run"
-        ) from error
-    return build(RunConfig, values)
 
 
 def run_in(workdir: Path, config: RunConfig) -> str:
@@ -125,7 +116,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
     too."""
     stop = StopFlag()
     status = status or Heartbeat(workdir)
-    num_threads = set_threads(config.parallel)
+    num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
         shards = open_shards(config.shards, "train")
         if config.train.data.verify_shards and ranks.is_first:
@@ -134,18 +125,15 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         for split in (shards, validation_shards):
             split.check_ids(config.model.vocab_size)
         loader = build_loader(config, shards, ranks)
+        peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
         facts = {
             "device": device_name(ranks.device),
             "num_processes": ranks.world,
             "num_threads": num_threads,
-        }
-        peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
-        facts |= {
             "packing": dataclasses.asdict(loader.shares()),
             "peak_flops": peak_flops,
             "peak_is": peak_is,
         }
-        ahead, on_gpu = config.train.data.prefetch_batches, ranks.device.type == "cuda"
         metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
         if metrics and status.earlier.get("outcome") in ("running", "died"):
             died = status.earlier.get(
@@ -153,26 +141,52 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             )
             metrics.tell("died", int(status.earlier["step"]), died)
         report, identity = reporter(metrics), made_with(config, shards, validation_shards)
+        train, on_gpu = config.train, ranks.device.type == "cuda"
         with (
-            Prefetch(loader.training_batch, config.train.num_steps, ahead, on_gpu) as batches,
+            Prefetch(loader.batch, train.num_steps, train.data.prefetch_batches, on_gpu) as batches,
             Checkpoints(
                 workdir / "checkpoints", ranks, *checkpointing(config, ranks), report, identity
             ) as saved,
             Checkpoints(workdir / "points", ranks, report=report, made_with=identity) as points,
         ):
-            trainer, start = build_trainer(
-                config, workdir, batches, validation_shards, ranks, saved, metrics, stop, peak_flops
+            validation = read_validation_set(
+                validation_shards,
+                train.seq_len,
+                train.max_val_sequences,
+                padded_bytes_per_token(config),
+                train.data.mask_documents,
             )
-            trainer.sources = loader.sources.names if loader.sources else ()
-            if config.optim.guard.rollback_skips:
-                trainer.rollback = Rollback(config.optim.guard, points)
-            if config.train.profile_steps:
-                first, last = config.train.profile_steps
-                trainer.recorder = Recorder(first, last, workdir / PROFILE_FOLDER, ranks)
+            layout, optimizer, start = resume(config, workdir, ranks, saved, metrics)
+            guard = config.optim.guard
+            trainer = Trainer(
+                layout=layout,
+                optimizer=optimizer,
+                batches=batches,
+                validation=validation,
+                config=config,
+                ranks=ranks,
+                checkpoints=saved,
+                metrics=metrics,
+                timing=MetricLog(workdir / TIMING_FILE, start) if ranks.is_first else None,
+                clock=StepClock(config, ranks, peak_flops, metrics.tell if metrics else None),
+                should_stop=stop,
+                rollback=Rollback(guard, points) if guard.rollback_skips else None,
+                recorder=(
+                    Recorder(
+                        train.profile_steps[0],
+                        train.profile_steps[1],
+                        workdir / PROFILE_FOLDER,
+                        ranks,
+                    )
+                    if train.profile_steps
+                    else None
+                ),
+                sources=loader.sources.names if loader.sources else (),
+                on_step=status.note_step if ranks.is_first else None,
+            )
             if ranks.is_first:
                 status.note_step(start)
                 status.tell(**facts)
-                trainer.on_step = status.note_step
             try:
                 trainer.run(start)
             except Preempted:
@@ -180,7 +194,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             else:
                 outcome = "finished"
         if outcome == "finished":
-            weights = whole_weights(trainer.layout, ranks)
+            weights = whole_weights(layout, ranks)
             if ranks.is_first:
                 publish_model(config, weights, workdir, shards.eos_id)
         if ranks.is_first:
@@ -238,25 +252,15 @@ def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
     return train.keep_checkpoints, train.keep_best_checkpoint, in_background
 
 
-def build_trainer(
+def resume(
     config: RunConfig,
     workdir: Path,
-    batches: Batches,
-    validation_shards: TokenShards,
     ranks: Ranks,
     checkpoints: Checkpoints,
     metrics: MetricLog | None,
-    stop: StopFlag,
-    peak_flops: float,
-) -> tuple[Trainer, int]:
-    """A trainer with its parts made, filled from the newest checkpoint, and the step it stands
-    at."""
+) -> tuple[Layout, Optimizer, int]:
+    """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
     train = config.train
-    bytes_per_token = padded_bytes_per_token(config)
-    mask_documents = train.data.mask_documents
-    validation = read_validation_set(
-        validation_shards, train.seq_len, train.max_val_sequences, bytes_per_token, mask_documents
-    )
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
     start = checkpoints.load(layout, optimizer, train.restart)
@@ -273,22 +277,9 @@ def build_trainer(
             metrics.tell(
                 "resumed",
                 start,
-                f"goes on from the checkpoint of step {start}, on {ranks.world} processes",
+                f"resumes from the checkpoint of step {start}, on {ranks.world} processes",
             )
-    trainer = Trainer(
-        layout=layout,
-        optimizer=optimizer,
-        batches=batches,
-        validation=validation,
-        config=config,
-        ranks=ranks,
-        checkpoints=checkpoints,
-        metrics=metrics,
-        timing=MetricLog(workdir / TIMING_FILE, start) if ranks.is_first else None,
-        should_stop=stop,
-        peak_flops=peak_flops,
-    )
-    return trainer, start
+    return layout, optimizer, start
 
 
 def padded_bytes_per_token(config: RunConfig) -> np.ndarray:

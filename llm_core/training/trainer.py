@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.device import autocast
+from llm_core.data.batch import Batch
+from llm_core.model.precision import autocast
 from llm_core.optim.guard import StepReport, TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.fsdp import reshard
@@ -30,8 +31,8 @@ from llm_core.training.step import own_columns, place, token_losses, train_step
 from llm_core.training.throughput import StepClock
 from llm_core.training.validate import ValidationSet, micro_batches, partial_sums, result
 
-Batches = Callable[[int], tuple[Tensor | None, ...]]
-"""Step, counted from 0 → the fields of this rank's `Batch`; the last may be left out."""
+Batches = Callable[[int], Batch]
+"""Step, counted from 0 → the rows of this rank."""
 
 
 class Preempted(Exception):
@@ -46,8 +47,7 @@ class Trainer:
     back after too many skipped steps; None: it does not. recorder: of a profile of some steps;
     None: there is none. sources: names of the sources that batches tell of, for losses by source.
     should_stop: asked after each step; one rank's yes stops all, several ranks after the step that
-    follows. on_step: told each step that ended on the host. peak_flops: of one device, per second;
-    0 where it is not known.
+    follows. on_step: told each step that ended on the host.
     """
 
     layout: Layout
@@ -59,21 +59,17 @@ class Trainer:
     checkpoints: Checkpoints
     metrics: MetricLog | None
     timing: MetricLog | None
+    clock: StepClock
     should_stop: Callable[[], bool] = lambda: False
-    peak_flops: float = 0.0
     rollback: Rollback | None = None
     recorder: Recorder | None = None
     sources: tuple[str, ...] = ()
-    on_step: Callable[[int], None] = lambda step: None
-    clock: StepClock = field(init=False)
+    on_step: Callable[[int], None] | None = None
     _stops: Vote = field(init=False)
     _passed_batches: int = 0
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.clock = StepClock(
-            self.config, self.ranks, self.peak_flops, self.metrics.tell if self.metrics else None
-        )
         self._stops = Vote(self.ranks)
 
     def run(self, start: int) -> None:
@@ -93,7 +89,8 @@ class Trainer:
                 self.recorder.begin(step)
             lr = learning_rate(step, train.num_steps, self.config.optim)
             self._unlogged.append((step, lr, self.train_step(step - 1 + self._passed_batches, lr)))
-            self.on_step(step)
+            if self.on_step:
+                self.on_step(step)
             self.checkpoints.poll()
             stop = self._stops.ask(self.should_stop())
             is_last = step == train.num_steps
@@ -248,12 +245,13 @@ class Trainer:
         sums = torch.zeros(1 + num_sources, 4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
-        for batch, sources_BT in micro_batches(
+        for batch in micro_batches(
             self.validation, self.config.train.micro_batch_sequences, self.ranks
         ):
             ids_BT, targets_BT, rows = place(batch, self.layout, self.ranks)
             with torch.no_grad(), self._autocast():
                 losses_BT = token_losses(self.layout, ids_BT, targets_BT, rows)
+            sources_BT = batch.sources_BT
             if sources_BT is not None:
                 sources_BT = own_columns(sources_BT, self.layout, self.ranks)
             if self.ranks.counts_losses:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from llm_core.config import ConfigError
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.shards import TokenShards
 from llm_core.data.sources import largest
-from llm_core.model.loss import IGNORED
 from llm_core.parallel.ranks import Ranks
 
 
@@ -130,25 +130,21 @@ def partial_sums(
     return torch.cat([whole, belongs.double() @ of_each])
 
 
-def micro_batches(
-    data: ValidationSet, size: int, ranks: Ranks
-) -> list[tuple[tuple[Tensor, ...], Tensor | None]]:
-    """This rank's share: (ids, targets and perhaps documents, sources). As many on every rank: FSDP
-    needs all in each."""
-    rounds = math.ceil(len(data.ids_BT) / (size * ranks.data_world))
-    tensors = [data.ids_BT, data.targets_BT] + (
-        [] if data.documents_BT is None else [data.documents_BT]
-    )
+def micro_batches(data: ValidationSet, size: int, ranks: Ranks) -> list[Batch]:
+    """This rank's share; as many on every rank: FSDP needs all in each."""
+    whole = Batch(data.ids_BT, data.targets_BT, data.documents_BT, data.sources_BT)
+
+    def rows(start: int, stop: int) -> Batch:
+        return Batch(*(None if part is None else part[start:stop] for part in whole))  # type: ignore[arg-type]
+
     batches = []
-    for i in range(rounds):
+    for i in range(math.ceil(len(data.ids_BT) / (size * ranks.data_world))):
         start = (i * ranks.data_world + ranks.data_rank) * size
-        batch = [tensor[start : start + size] for tensor in tensors]
-        sources_BT = None if data.sources_BT is None else data.sources_BT[start : start + size]
-        if len(batch[0]) == 0:  # past the end: a row that counts for nothing
-            batch = [tensor[:1] for tensor in tensors]
-            batch[1] = torch.full_like(batch[1], IGNORED)
-            sources_BT = None if data.sources_BT is None else data.sources_BT[:1]
-        batches.append((tuple(batch), sources_BT))
+        batch = rows(start, start + size)
+        if len(batch.ids_BT) == 0:  # past the end: a row that counts for nothing
+            batch = rows(0, 1)
+            batch = batch._replace(targets_BT=torch.full_like(batch.targets_BT, IGNORED))
+        batches.append(batch)
     return batches
 
 

@@ -1,5 +1,5 @@
-"""How varied is a text corpus? Measures of concentration, vocabulary growth, repetition, likeness
-and duplication.
+"""Measures the variety of a text corpus: concentration, vocabulary growth, repetition, likeness and
+duplication.
 
 All are functions of counts, of hashed units in order, or of MinHash signatures; none sees a text.
 

@@ -1,5 +1,4 @@
-"""One part of the corpus in each of its states: how much there is, how it is spread, and its share
-of the samples.
+"""Measures one part of the corpus in each of its states: amounts, spread, share of the samples.
 
 The part half of `tasks.analysis.stage`. `measure_part` reads sidecars, and texts only of what is
 left in the end; `sample_part` reads the texts of the documents that are sampled and leaves their
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -20,11 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llm_core.data.order import hash_ids
+from tasks.analysis.config import AnalysisConfig
 from tasks.corpus.documentset import check_aligned, id_matrix, read_table, text_buffers, write_table
 from tasks.runtime.parts import Part
-
-if TYPE_CHECKING:
-    from tasks.analysis.stage import AnalysisConfig
 
 STATES = ("ingest", "quality", "dedup", "documents")
 PLACE_BITS = 16

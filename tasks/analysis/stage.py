@@ -1,4 +1,4 @@
-"""How much text is there, how good and how varied is it, before and after each data stage?
+"""Measures how much text there is, how good and how varied, before and after each data stage.
 
 The same measures of every *state* of the data: `ingest` (all that was read), `quality` and `dedup`
 (what they kept, texts as they were), `documents` (what is left in the end, texts as they are then).
@@ -20,14 +20,14 @@ counts the real ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from llm_core.config import ConfigError
+from tasks.analysis.config import AnalysisConfig
 from tasks.analysis.diversity import (
     cluster_law,
     concentration,
@@ -53,34 +53,6 @@ NUM_PERMS = 128
 MIN_CHANGED_DOCUMENTS, NUM_CHANGED = 100, 3
 """Documents that a language must have kept so that what changed in it is told, and features that
 are told."""
-
-
-@dataclass(frozen=True)
-class AnalysisConfig:
-    """How large the samples are."""
-
-    max_sample_units: int = 1 << 20
-    """Words, or letters of scripts without spaces, in the sample of each state."""
-    vendi_documents: int = 256
-    """Documents in one group of the Vendi score, which cannot be larger."""
-    vendi_groups: int = 8
-    """Disjoint groups whose mean and spread are given."""
-    seed: int = 0
-    """Another seed samples other documents."""
-
-    def __post_init__(self) -> None:
-        if self.max_sample_units < 1000:
-            raise ConfigError(
-                f"max_sample_units ({self.max_sample_units}) must be at least 1000; try {1 << 20}"
-            )
-        if self.vendi_documents < 2:
-            raise ConfigError(
-                f"vendi_documents ({self.vendi_documents}) must be at least 2; try 256"
-            )
-        if not 2 <= self.vendi_groups <= 10:
-            raise ConfigError(f"vendi_groups ({self.vendi_groups}) must be from 2 to 10; try 8")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0")
 
 
 def analyse(

@@ -1,1 +1,2 @@
-"""Finds documents that contain items of benchmark suites. Read `stage.py`, then `suites.py`."""
+"""Finds documents that contain items of benchmark suites. Read `stage.py`, `passes.py`, then
+`suites.py`."""

@@ -1,4 +1,4 @@
-"""What does an evaluation item say, and what the document that holds it? Hits with both texts.
+"""Shows hits with the text of the evaluation item and of the document that holds it.
 
 In: `hits.jsonl`, `hit_items.parquet` and the documents. The texts are raw, for the terminal or the
 file of whoever has the data anyway; nothing here is logged or tracked. Cost: hits in their order,
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tasks.contamination.stage import HIT_ITEMS_FILE, HITS_FILE
+from tasks.contamination.passes import HIT_ITEMS_FILE, HITS_FILE
 from tasks.corpus.documentset import read_table
 from tasks.runtime.artifact import Artifact, ArtifactMismatch
 

@@ -1,5 +1,5 @@
-"""What do evaluation suites ask? Their items as n-grams, sorted by hash, with the texts that prove
-a match.
+"""Reads evaluation suites: their items as n-grams, sorted by hash, with the texts that prove a
+match.
 
 A suite is a file of records (`tasks.readers`) with a question column and, perhaps, an answer
 column. An item's n-grams are those of its question, and those of question and answer together that
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import NOT_IN_KEY, ConfigError
-from tasks.corpus.selection import check_text_files, records_of_file
 from tasks.readers import Record
+from tasks.readers.textfiles import check_text_files, records_of_file
 
 ARRAYS = (
     "hashes",
@@ -39,16 +39,17 @@ class SuiteConfig:
     """One evaluation suite: its file, and which columns mean what."""
 
     path: Path = field(metadata=NOT_IN_KEY)
-    """A file of items: .jsonl, .parquet. Its content is part of the key."""
+    """A file of items, .jsonl or .parquet. Its content is part of the key."""
     question: str = "question"
     """Column of what is asked, with all the context that goes into a prompt."""
     answer: str | None = None
-    """Column of the answer: text, a list of texts, or the number of a choice. Null: questions
+    """Column of the answer: a text, a list of texts, or the number of a choice. Null: questions
     only."""
     choices: str | None = None
-    """Column of the list of choices that a number in `answer` counts from 0."""
+    """Column of the list of choices, which a number in `answer` counts from 0. Null: none."""
     id: str | None = "id"
-    """Column of the item's name in hits; its place in the file where null or missing."""
+    """Column of the item's name in hits. Where it is null or missing: the item's place in the
+    file."""
 
     def __post_init__(self) -> None:
         if self.choices and not self.answer:

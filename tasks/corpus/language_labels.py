@@ -1,4 +1,4 @@
-"""Which language labels can a document carry, and is this one of them?
+"""Names the language labels that a document can carry, and checks given ones.
 
 Two vocabularies are known: the 176 labels of fastText's lid.176 (ISO 639-1 codes where there are
 some, else ISO 639-3 or the name of a Wikipedia) and labels of three letters and a script

@@ -1,5 +1,5 @@
-"""What does a list file hold? One entry per line, UTF-8; empty lines and lines that begin with `#`
-are none."""
+"""Reads list files: one entry per line, UTF-8. Empty lines and lines that begin with `#` are
+skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_entries(
     """The entries of a file, without white space at their ends. `where` is the setting that names
     it.
 
-    Raises ConfigError where it is no file, or not UTF-8, unless such bytes are asked for as
+    Raises ConfigError where it is not a file, or not UTF-8, unless such bytes are asked for as
     surrogates.
     """
     check_list_files(where, (path,))

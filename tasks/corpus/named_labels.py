@@ -1,4 +1,4 @@
-"""Does every language and every source that a configuration names exist in its run?
+"""Checks that every language and source that a configuration names exists in its run.
 
 A rule for a label that no document carries is a filter that silently never applies. What the words
 of a field name stands in its metadata (`NAMES_LANGUAGES`, `NAMES_SOURCES`, `IS_CONDITION`), so a
@@ -22,7 +22,7 @@ NAMES_LANGUAGES_OR_ANY: Mapping[str, Any] = {"names": "language", "besides": "an
 NAMES_SOURCES: Mapping[str, Any] = {"names": "source"}
 """Metadata of a field whose items or keys are names of sources."""
 IS_CONDITION: Mapping[str, Any] = {"names": "condition"}
-"""Metadata of a field that holds a condition on documents (`tasks.corpus.selection`)."""
+"""Metadata of a field that holds a condition on documents (`tasks.corpus.conditions`)."""
 
 
 def check_labels(
@@ -47,7 +47,7 @@ def check_labels(
         if kind != "condition":
             check(kind, where, word)
             continue
-        from tasks.corpus.selection import check_condition, compared_values
+        from tasks.corpus.conditions import check_condition, compared_values
 
         check_condition(where, word)
         for column in ("language", "source"):
@@ -57,7 +57,7 @@ def check_labels(
 
 def check_conditions(config: Any, place: str) -> None:
     """Raise ConfigError for the first condition of `config` that is none."""
-    from tasks.corpus.selection import check_condition
+    from tasks.corpus.conditions import check_condition
 
     for kind, where, word in _named(config, place):
         if kind == "condition":

@@ -1,5 +1,5 @@
-"""Where must one cut to keep a wanted share? Cut-offs of scores, over all documents or over each
-language for itself.
+"""Finds the cut-offs of scores that keep a wanted share, over all documents or over each language
+for itself.
 
 The cut that keeps a share f of n scored documents is the ceil(f n)-th best value, and whatever is
 as good as it passes: with ties a little more is kept, and never a choice made among equals.

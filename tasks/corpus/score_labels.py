@@ -1,5 +1,4 @@
-"""By what are documents told apart, where it matters whom a score disfavours? Language, source and
-register of each.
+"""Labels documents by language, source and register, to show whom a score disfavours.
 
 Columns `language` (as identified), `source`, `register` (text under a key of the metadata), `bytes`
 of text: one row per document, so that tables of what a cut removes need neither texts nor metadata

@@ -1,5 +1,5 @@
-"""How sure is a number? Bootstrap intervals for ratios of sums over documents, and intervals for
-areas under ROC curves.
+"""Gives intervals for numbers: bootstrap for ratios of sums over documents, and for areas under ROC
+curves.
 
 bits per byte is Σ bits / Σ bytes over documents, and tokens of one document are no independent
 witnesses, so whole documents are drawn with replacement (Efron, 1979; ratio estimator, percentile

@@ -1,4 +1,4 @@
-"""How many documents and bytes has each label? Small tables for metrics, bounded whatever the
+"""Counts documents and bytes by label, in small tables for metrics that stay bounded whatever the
 labels are."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do two URLs name one page? A normal form of URLs, and its 128-bit key.
+"""Normalises URLs, and gives a 128-bit key to those of one page.
 
 Of RFC 3986, section 6.2.2 and 6.2.3: scheme and host in lower case, the default port dropped,
 escapes in upper case and undone for unreserved characters, an empty path is `/`. Beyond it: the

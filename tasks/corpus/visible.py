@@ -1,4 +1,5 @@
-"""Is there anything to see in a text? White space and zero-width characters alone are nothing."""
+"""Tells whether a text has anything to see: white space and zero-width characters alone are
+nothing."""
 
 from __future__ import annotations
 

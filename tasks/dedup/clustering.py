@@ -1,5 +1,4 @@
-"""Which document does each one go to, and which family is it in? Every kind of likeness, one after
-another.
+"""Assigns documents to clusters and families, by every kind of likeness, one after another.
 
 Rows are numbered: those of the index first, then this run's documents, each in order of preference.
 A document that shares its URL with a preferred one goes to it and is out, whatever its text. Of the
@@ -21,12 +20,8 @@ import pyarrow as pa
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.index import Index
 from tasks.dedup.near_duplicates import GetSets, NearDuplicates, Sketches, find_near_duplicates
-from tasks.dedup.signatures import (
-    SignedDocuments,
-    choose_bands,
-    first_of_equal,
-    gather_shingle_sets,
-)
+from tasks.dedup.signatures import choose_bands, gather_shingle_sets
+from tasks.dedup.signed_documents import SignedDocuments, first_of_equal
 from tasks.runtime.parts import Part, RunParts, scratch_dir
 
 REASONS = (None, "SAME_URL", "EXACT_DUPLICATE", "NEAR_DUPLICATE", "NOTHING_LEFT")

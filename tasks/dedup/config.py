@@ -30,21 +30,21 @@ class CutsConfig:
     place, has it too."""
 
     pieces: Literal["none", "line", "paragraph"] = "none"
-    """Pieces that are kept once in the whole corpus: lines, or runs of lines between blank ones."""
+    """What is kept only once in the whole corpus. paragraph: runs of lines between blank ones."""
 
     min_piece_units: int = 13
-    """Shorter pieces stay however often they occur: headings, salutations, list items."""
+    """Shorter pieces always stay: headings, salutations, list items."""
 
     piece_memory: Literal["exact", "bloom"] = "exact"
-    """`exact` sorts 128-bit hashes, 37 to 76 bytes a piece; `bloom` needs 4 at an error of 1e-6,
-    and cuts a new piece with a probability of `bloom_error`."""
+    """How pieces are remembered. exact sorts 128-bit hashes, 37 to 76 bytes a piece. bloom needs 4
+    bytes at an error of 1e-6, and cuts a new piece with a probability of `bloom_error`."""
 
     bloom_error: float = 1e-6
-    """Chance that a piece that never occurred before is taken for a repeat."""
+    """Probability that a new piece is taken for a repeat."""
 
     substring_units: int = 0
-    """Runs of at least so many units that occurred before are cut; 0 cuts none, 50 is usual (Lee et
-    al. 2022)."""
+    """Runs of at least so many units that occurred before are cut. 0 cuts none; 50 is usual (Lee et
+    al., 2022)."""
 
     def __post_init__(self) -> None:
         if self.min_piece_units < 1:
@@ -66,11 +66,11 @@ class DedupConfig:
     """How duplicates are found and which of them stays."""
 
     method: Literal["exact", "minhash"] = "minhash"
-    """`exact` removes equal texts only; `minhash` removes near duplicates too and finds
-    families."""
+    """Which duplicates are removed. exact: equal texts only. minhash: near duplicates too, and
+    families are found."""
 
     same_url: bool = False
-    """Documents of one URL are copies too, whatever their texts: versions of one page."""
+    """Treat documents of one URL as copies, whatever their texts: versions of one page."""
 
     tracking_parameters: tuple[str, ...] = (
         "utm_*",
@@ -80,22 +80,21 @@ class DedupConfig:
         "mc_cid",
         "mc_eid",
     )
-    """Query parameters that do not tell pages apart; `*` at the end stands for any ending. Empty
-    keeps every parameter."""
+    """Query parameters that are ignored in comparing URLs; `*` at the end stands for any ending."""
 
     shingle_units: int = 5
-    """Units in a shingle: words, characters in scripts written without spaces, signs that stand
-    alone between blanks."""
+    """Units in a shingle: words, characters of scripts without spaces, or signs that stand alone
+    between blanks."""
 
     num_perms: int = 112
-    """Min-hashes of a document."""
+    """Number of min-hashes of a document."""
 
     threshold: float = 0.8
-    """Least Jaccard similarity to the survivor of a document that is removed."""
+    """Least Jaccard similarity at which a document is removed as a duplicate of the survivor."""
 
     num_bands: int | None = 14
-    """Bands of num_perms / num_bands min-hashes. Null lets datasketch choose bands and rows for
-    `threshold`."""
+    """Number of bands of min-hashes, which must divide num_perms. Null lets datasketch choose bands
+    and rows for `threshold`."""
 
     family_threshold: float = 0.5
     """Least Jaccard similarity of neighbours in a family."""
@@ -104,13 +103,13 @@ class DedupConfig:
     """As `num_bands`, for `family_threshold`."""
 
     full_bucket_documents: int = 16
-    """The most preferred so many documents of a bucket give all their pairs, every other one a pair
-    with the very first."""
+    """In a bucket, so many of the most preferred documents are compared with each other. Every
+    other one is compared with the first."""
 
     survivor: tuple[SurvivorRule, ...] = ("length", "id")
-    """What is preferred, first rule first: the earlier place in `source_priority`, the higher
-    `quality_column`, more bytes of text, the earlier `added_at` (compared as text, missing last),
-    the smaller id."""
+    """What decides which duplicate stays, first rule first: the earlier place in `source_priority`,
+    the higher `quality_column`, more bytes of text, the earlier `added_at` (compared as text,
+    missing last), the smaller id."""
 
     source_priority: tuple[str, ...] = field(default=(), metadata=NAMES_SOURCES)
     """Sources from most to least preferred for the rule `source_priority`; a source that is not
@@ -123,19 +122,19 @@ class DedupConfig:
     """Repeated text within documents that stay."""
 
     index: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """An earlier dedup artifact, as a folder or a key in the store, that kept its index: documents
+    """An earlier dedup artifact that kept its index, as a folder or a key in the store. Documents
     are compared with all of its documents, which are preferred. Its content is part of the key."""
 
     chain: str | None = field(default=None, metadata=NOT_IN_KEY)
-    """Runs of one store with the same name here are a chain: each goes on from the index of the one
-    before it, the first from `index`, if given."""
+    """Name of a chain of runs in one store: each continues from the index of the previous one, the
+    first from `index`, if given."""
 
     keep_index: bool = False
-    """Write what later runs need to compare with these documents; costs about 0.8 kB and 4 bytes
-    per shingle a document."""
+    """Write the index that later runs need to compare with these documents: about 0.8 kB a
+    document, and 4 bytes a shingle."""
 
     seed: int = 1
-    """Of the min-hash permutations."""
+    """Seed of the min-hash permutations."""
 
     def __post_init__(self) -> None:
         if self.shingle_units < 1:

@@ -1,5 +1,4 @@
-"""What is cut out of the documents that stay? Ranges of text that occurred before, from two
-finders, merged.
+"""Cuts repeated ranges of text out of the documents that stay, from two finders, merged.
 
 A finder goes through the documents in order of preference and through each from its start; what it
 meets for the first time stays, wherever it is, and every later occurrence is cut. Lines or
@@ -23,7 +22,8 @@ from tasks.corpus.documentset import read_table, text_buffers
 from tasks.dedup.config import CutsConfig
 from tasks.dedup.repeated_pieces import find_repeated_pieces
 from tasks.dedup.repeated_runs import find_repeated_runs
-from tasks.dedup.signatures import SignedDocuments, parts_with_rows
+from tasks.dedup.signatures import parts_with_rows
+from tasks.dedup.signed_documents import SignedDocuments
 from tasks.runtime.artifact import digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, scratch_dir

@@ -1,5 +1,5 @@
-"""How do signatures travel to datasketch and back? As they are: one row is one
-`datasketch.MinHash`, bit for bit.
+"""Writes signatures for datasketch and reads them back: one row is one `datasketch.MinHash`, bit
+for bit.
 
 Both take a 32-bit hash of each item, mix it by the MurmurHash3 finalizer and keep the least of odd
 `a_k * h + b_k` modulo 2^32 (the scheme `affine32` of datasketch 2, its default), with a_k and b_k

@@ -31,11 +31,12 @@ from llm_core.config import ConfigError
 from llm_core.json_files import UnreadableJson, read_json
 from tasks.corpus.documentset import ID, one_chunk, read_table, write_table
 from tasks.dedup.config import INDEX_FILES, DedupConfig
-from tasks.dedup.signatures import choose_bands, id_words
+from tasks.dedup.signatures import choose_bands
+from tasks.dedup.signed_documents import id_words
 from tasks.runtime.artifact import ArtifactMismatch, write_json
 
-VERSION = 2
-"""Of what hashes mean: 1 had no lone signs in shingles."""
+VERSION = 3
+"""Of what hashes mean: 1 had no lone signs in shingles, 2 had BLAKE2b for exact keys."""
 
 SCHEME_FILE, DOCUMENTS_FILE, URLS_FILE, SIGNATURES_FILE, BANDS_FILE, SHINGLES_FILE, PIECES_FILE = (
     INDEX_FILES

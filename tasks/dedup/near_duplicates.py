@@ -1,4 +1,4 @@
-"""Which documents are near duplicates of which, who survives, and who is family? The global half of
+"""Finds near duplicates, their survivors and their families: the global half of
 `tasks.dedup.stage`.
 
 Documents are numbered by preference (0 is the survivor of any cluster it is in) and known by their

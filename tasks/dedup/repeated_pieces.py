@@ -1,4 +1,4 @@
-"""Which lines or paragraphs occurred before, in this corpus or an earlier one? One finder of
+"""Finds lines or paragraphs that occurred before, in this corpus or an earlier one; used by
 `tasks.dedup.cuts`.
 
 Pieces are equal when their case-folded texts with white space collapsed are
@@ -21,7 +21,7 @@ import numpy as np
 
 from tasks.corpus.documentset import read_table, text_buffers
 from tasks.dedup.config import CutsConfig
-from tasks.dedup.signatures import first_of_equal, id_words_of
+from tasks.dedup.signed_documents import first_of_equal, id_words_of
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, PartResult, RunParts
 

@@ -1,5 +1,5 @@
-"""Which runs of units occurred before? One finder of `tasks.dedup.cuts`: exact substring
-deduplication (Lee et al. 2022).
+"""Finds runs of units that occurred before, by exact substring deduplication (Lee et al. 2022);
+used by `tasks.dedup.cuts`.
 
 A window of `substring_units` units that equals an earlier one is cut; overlapping windows make
 longer cuts. Earlier means in a preferred document, or at least a whole window before in the same
@@ -22,7 +22,7 @@ import numpy as np
 
 from tasks.corpus.documentset import read_table, text_buffers
 from tasks.dedup.config import CutsConfig
-from tasks.dedup.signatures import first_of_equal
+from tasks.dedup.signed_documents import first_of_equal
 from tasks.runtime.artifact import digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, scratch_dir

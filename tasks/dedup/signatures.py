@@ -1,5 +1,6 @@
-"""Keys, signatures and shingle sets of documents: made per part, gathered in order of preference.
-The I/O half of `tasks.dedup.stage`.
+"""Makes keys, signatures and shingle sets of documents per part, and gathers shingle sets.
+
+The I/O half of `tasks.dedup.stage`; `tasks.dedup.signed_documents` holds what was made.
 
 A signature part holds `documents.parquet` (row in the part, id, exact_key or null for a blank text,
 url_key, num_bytes, num_shingles, source, added_at, quality; the documents that quality kept),
@@ -12,31 +13,27 @@ million for a page of text. Memory of the gathering functions is address space: 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from llm_core.config import ConfigError, nearest
-from tasks.corpus.documentset import (
-    ID,
-    check_aligned,
-    one_chunk,
-    read_table,
-    text_buffers,
-    write_table,
-)
+from tasks.corpus.documentset import ID, check_aligned, read_table, text_buffers, write_table
 from tasks.corpus.urls import url_keys
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.near_duplicates import Banding
+from tasks.dedup.signed_documents import (
+    BANDS_FILE,
+    DOCUMENTS_FILE,
+    SIGNATURES_FILE,
+    SignedDocuments,
+)
 from tasks.runtime.artifact import ArtifactMismatch, digest_file
 from tasks.runtime.keys import digest
-from tasks.runtime.parts import Part, PartResult, RunParts, scratch_dir
+from tasks.runtime.parts import Part, RunParts, scratch_dir
 
-DOCUMENTS_FILE, SIGNATURES_FILE, BANDS_FILE = "documents.parquet", "signatures.npy", "bands.npy"
 SHINGLES_FILE, SIZES_FILE = "shingles.npy", "sizes.npy"
 
 
@@ -154,152 +151,6 @@ def shingle_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[st
     np.save(directory / SHINGLES_FILE, shingles)
     np.save(directory / SIZES_FILE, sizes)
     return {"documents": len(rows)}
-
-
-@dataclass(frozen=True)
-class SignedDocuments:
-    """The documents that take part, in order of preference: every array has one entry per
-    document."""
-
-    part: np.ndarray
-    row: np.ndarray
-    ids: pa.Array
-    exact_key: np.ndarray
-    """Two uint64 words."""
-    blank: np.ndarray
-    url_key: np.ndarray
-    """Two uint64 words."""
-    has_url: np.ndarray
-    num_shingles: np.ndarray
-    signed: Sequence[PartResult]
-    position: np.ndarray
-    """Place in the signatures of its part."""
-
-    @classmethod
-    def load(cls, signed: Sequence[PartResult], config: DedupConfig) -> SignedDocuments:
-        tables = [read_table(result.path / DOCUMENTS_FILE) for result in signed]
-        none, no_keys = np.zeros(0, np.int64), np.zeros((0, 2), np.uint64)
-        if not sum(t.num_rows for t in tables):
-            return cls(
-                none,
-                none,
-                pa.array([], ID),
-                no_keys,
-                none > 0,
-                no_keys,
-                none > 0,
-                none,
-                signed,
-                none,
-            )
-        table = pa.concat_tables(tables).combine_chunks()
-        order = _order_of_preference(table, config)
-        part = np.repeat(np.arange(len(tables)), [t.num_rows for t in tables])
-        position = np.concatenate([np.arange(t.num_rows) for t in tables])
-        return cls(
-            part[order],
-            table["row"].to_numpy()[order],
-            one_chunk(table["id"]).take(pa.array(order)),
-            id_words(table["exact_key"])[order],
-            table["exact_key"].is_null().to_numpy(zero_copy_only=False)[order],
-            id_words(table["url_key"])[order],
-            table["url_key"].is_valid().to_numpy(zero_copy_only=False)[order],
-            table["num_shingles"].to_numpy()[order],
-            signed,
-            position[order],
-        )
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def places_by_part(self, which: np.ndarray) -> list[np.ndarray]:
-        """For each part, the places in `which` of its documents, ascending."""
-        parts = self.part[which]
-        order = np.argsort(parts, kind="stable")
-        return np.split(order, np.searchsorted(parts[order], np.arange(1, len(self.signed))))
-
-    def signatures(self, which: np.ndarray, num_perms: int) -> np.ndarray:
-        """The signatures of documents `which`, in that order."""
-        result = np.empty((len(which), num_perms), np.uint32)
-        for signed, places in zip(self.signed, self.places_by_part(which), strict=True):
-            result[places] = np.load(signed.path / SIGNATURES_FILE, mmap_mode="r")[
-                self.position[which[places]]
-            ]
-        return result
-
-    def band_keys(self, which: np.ndarray, places: Sequence[np.ndarray], band: int) -> np.ndarray:
-        """The keys of one band of documents `which`, in that order; `places` are its
-        `places_by_part`."""
-        result = np.empty(len(which), np.uint64)
-        for signed, here in zip(self.signed, places, strict=True):
-            result[here] = np.load(signed.path / BANDS_FILE, mmap_mode="r")[band][
-                self.position[which[here]]
-            ]
-        return result
-
-
-def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
-    keys: list[np.ndarray] = []
-    for rule in config.survivor:
-        if rule == "source_priority":
-            place = pc.index_in(
-                table["source"], value_set=pa.array(config.source_priority, pa.string())
-            )
-            keys.append(pc.fill_null(place, len(config.source_priority)).to_numpy())
-        elif rule == "quality":
-            # NaN sorts last, and so does what is missing.
-            keys.append(-table["quality"].to_numpy(zero_copy_only=False))
-        elif rule == "length":
-            keys.append(-table["num_bytes"].to_numpy())
-        elif rule == "date":
-            keys.append(
-                pc.rank(
-                    table["added_at"],
-                    sort_keys="ascending",
-                    null_placement="at_end",
-                    tiebreaker="dense",
-                ).to_numpy()
-            )
-        else:
-            keys.extend(id_words(table["id"]).T)
-    return np.lexsort(keys[::-1])
-
-
-def id_words(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """A binary(16) column as two uint64 words per row that order like the bytes."""
-    if len(column) == 0:
-        return np.zeros((0, 2), np.uint64)
-    array = one_chunk(column)
-    values = np.frombuffer(array.buffers()[1], ">u8").reshape(-1, 2)[
-        array.offset : array.offset + len(array)
-    ]
-    return values.astype(np.uint64)
-
-
-def id_words_of(keys: Sequence[bytes | None]) -> np.ndarray:
-    """The same of keys that are not in a column yet; zeros where there is none."""
-    return (
-        np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8")
-        .reshape(-1, 2)
-        .astype(np.uint64)
-    )
-
-
-def first_of_equal(words: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """For each row of two words, the first row with the same; rows that are not valid are like
-    themselves only."""
-    from tasks.kernels.dedup.banding import rows_that_may_share
-
-    first = np.arange(len(words))
-    rows = rows_that_may_share(np.ascontiguousarray(words[:, 0]))
-    rows = rows[valid[rows]]
-    order = rows[
-        np.lexsort((words[rows, 1], words[rows, 0]))
-    ]  # stable: the earlier row first among equals
-    new = np.ones(len(order), bool)
-    new[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
-    first[order] = order[new][np.cumsum(new) - 1]
-    return first
 
 
 def parts_with_rows(

@@ -46,7 +46,8 @@ from tasks.dedup.config import CutsConfig, DedupConfig
 from tasks.dedup.cuts import CUTS, Cuts, find_cuts
 from tasks.dedup.index import Index, open_index, write_index
 from tasks.dedup.near_duplicates import GetSets
-from tasks.dedup.signatures import SignedDocuments, choose_bands, id_words, sign_part
+from tasks.dedup.signatures import choose_bands, sign_part
+from tasks.dedup.signed_documents import SignedDocuments, id_words
 from tasks.runtime.artifact import Artifact, check_accounting
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, serial

@@ -1,5 +1,5 @@
-"""What does C4 take out? The numbers, phrases and names of reasons that the kernel and the cuts of
-lines agree on.
+"""Numbers C4's rules on lines: phrases and names of reasons that the kernel and the cuts of lines
+agree on.
 
 Raffel et al. 2020, section 2.2; `tasks.kernels.quality.c4` says what the readings are.
 """

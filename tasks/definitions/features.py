@@ -1,4 +1,4 @@
-"""What is measured of every document: the names of the features, in the order of their columns.
+"""Names the features that are measured of every document, in the order of their columns.
 
 The names alone, so that a configuration can be checked without compiling a kernel;
 tasks.kernels.quality.features says what they mean.

@@ -1,4 +1,4 @@
-"""What kinds of candidates are there? The numbers that kernels and checks agree on.
+"""Numbers the kinds of candidates of personal data that kernels and checks agree on.
 
 A row of the kernel has a kind and a value. Kinds up to `NAME` are final. Those in `BY_VALUE` are
 decided by their value alone (digits as one number, see there), those in `BY_TEXT` by the bytes of
@@ -12,7 +12,7 @@ PRIVATE_KEY, NAME = 6, 7
 """Found by `tasks.pii.phrases`, not by the kernel; final."""
 PHONE, LOCAL_PHONE = 8, 9
 """Value: all digits; for LOCAL_PHONE times MAX_PHONE_SHAPES plus the number of the shape."""
-IP6, BASE58_ADDRESS, BECH32_ADDRESS, ETHER_ADDRESS, IT_CF = range(16, 21)
+IP6, IT_CF = 16, 17
 CN_RIC, US_SSN, DE_IDNR, FR_NIR, ES_DNI, ES_NIE, IN_AADHAAR, BR_CPF, KR_RRN, PL_PESEL, NL_BSN = (
     range(32, 43)
 )
@@ -34,7 +34,7 @@ BY_VALUE = (
     PL_PESEL,
     NL_BSN,
 )
-BY_TEXT = (IP6, BASE58_ADDRESS, BECH32_ADDRESS, ETHER_ADDRESS, IT_CF)
+BY_TEXT = (IP6, IT_CF)
 
 NATIONAL_IDS = {
     "CN_RIC": CN_RIC,
@@ -59,7 +59,6 @@ TYPES = {
     "EMAIL": (EMAIL,),
     "IBAN": (IBAN,),
     "CARD": (CARD,),
-    "CRYPTO": (BASE58_ADDRESS, BECH32_ADDRESS, ETHER_ADDRESS),
     "NATIONAL_ID": tuple(NATIONAL_IDS.values()),
     "IP": (IP4, IP6),
     "MAC": (MAC,),

@@ -1,5 +1,5 @@
-"""Which scripts is each language written in? Names, ranges of code points, and the labels of
-lid.176 by script.
+"""Lists the scripts of each language: names, ranges of code points, and the labels of lid.176 by
+script.
 
 Ranges are Unicode blocks, coarsely: letters of living scripts. Languages written in several scripts
 list them all; what is not listed is Latin. `HAN` alone is Chinese; Japanese mixes it with `KANA`,

@@ -1,5 +1,4 @@
-"""What does a duplicate look like? A few removed pairs with the beginnings of both texts,
-scrubbed."""
+"""Gives examples of removed duplicates: a few pairs with the beginnings of both texts, scrubbed."""
 
 from __future__ import annotations
 

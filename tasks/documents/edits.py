@@ -1,5 +1,4 @@
-"""What is left of each text once everybody's edits are made? Cuts, masks and spans of personal
-data, merged and applied.
+"""Merges and applies the edits of each text: cuts, masks and spans of personal data.
 
 Edits are lists of byte ranges in the original text: `cuts` of dedup and of quality (removed),
 `spans` of pii (replaced by their `replacement`) and `masks` of quality (replaced by `<TYPE>`). Cuts

@@ -1,4 +1,4 @@
-"""How often should a document be read in one epoch? Shares of sources and languages, temperature,
+"""Decides how often a document is read in one epoch: shares of sources and languages, temperature,
 caps, up-sampling.
 
 The training text is divided into groups of one source and one language. A document counts `copies`
@@ -48,27 +48,28 @@ class MixtureConfig:
     once."""
 
     source_frac: dict[str, float] = field(default_factory=dict, metadata=NAMES_SOURCES)
-    """{source: share of the training bytes}; other sources divide the rest as they are. 0 leaves a
-    source out."""
+    """{source: share of the training bytes}; other sources divide the rest in proportion to their
+    size. 0 leaves a source out."""
     language_frac: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
-    """{identified language: share of the training bytes}; other languages divide the rest."""
+    """{identified language: share of the training bytes}; other languages divide the rest in
+    proportion to their size."""
     temperature: float = 1.0
-    """Flattens what is not given a share: 1 as it is, large values equal parts."""
+    """Flattens the shares that are not given. 1 keeps them in proportion to size; large values make
+    them equal."""
     temperature_over: Literal["language", "source"] = "language"
-    """What the temperature flattens."""
+    """What the temperature applies to."""
     cluster_repeats: dict[str, int] = field(default_factory=dict)
-    """{least size of a cluster of duplicates: copies of its survivor}; sizes below the least count
+    """{least size of a cluster of duplicates: copies of its survivor}; smaller clusters count
     once."""
     bucket_repeats: dict[str, int] = field(default_factory=dict)
-    """{head, middle or tail of `quality.buckets`: copies of a document in it}, times those of its
-    cluster; others count once."""
+    """{head, middle or tail of `quality.buckets`: copies of a document in it}, multiplied by those
+    of its cluster; others count once."""
     max_repeats: float = 8.0
-    """No document is read more often in one epoch."""
+    """Most times that a document is read in one epoch."""
     target_bytes: int | None = None
-    """Training bytes of one epoch; null: as many as there are, copies included, of what is not left
-    out."""
+    """Training bytes of one epoch. Null: all that is not left out, copies included."""
     seed: int = 0
-    """Another seed repeats other documents where repeats are fractions."""
+    """Another seed repeats other documents where the number of copies is a fraction."""
 
     def __post_init__(self) -> None:
         for name, shares in (

@@ -1,5 +1,5 @@
-"""Which documents validate? A rule over families of near duplicates, so that no text is on both
-sides.
+"""Splits documents into train and validation by family of near duplicates, so that no text is on
+both sides.
 
 Families are ordered by a keyed hash of their id and taken until they hold the wanted fraction of
 all bytes. A family larger than the whole validation set is passed over: one book must not become

@@ -1,5 +1,5 @@
-"""What is the corpus? Documents that every judge kept, edited, divided into train and validation,
-and mixed.
+"""Writes the corpus: documents that every judge kept, edited, split into train and validation, and
+mixed.
 
 Joins the sidecars of ingest by position (and checks the join by id), keeps what quality, dedup,
 contamination and pii kept (`tasks.documents.verdicts`), makes everybody's edits of the text
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from tasks.corpus.documentset import (
     write_table,
 )
 from tasks.corpus.tally import Tally, largest, tally_columns
+from tasks.documents.config import DocumentsConfig
 from tasks.documents.duplicate_examples import (
     EXAMPLES_FILE,
     example_pairs,
@@ -54,27 +54,6 @@ from tasks.runtime.stage import StageFailure
 EMPTIED, MIXTURE = "EMPTIED", "MIXTURE"
 TEXT_COLUMNS = ("id", "text", "source", "source_id", "url")
 GROUP = ("family_id", "source", "language", "copies")
-
-
-@dataclass(frozen=True)
-class DocumentsConfig:
-    """How the kept documents are divided and mixed."""
-
-    validation_frac: float = 0.05
-    """Share of the text bytes that is held out."""
-    seed: int = 0
-    """Another seed holds out other families."""
-    mixture: MixtureConfig = field(default_factory=MixtureConfig)
-    """How often training documents are read in one epoch."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.validation_frac <= 0.5:
-            raise ConfigError(
-                f"validation_frac ({self.validation_frac}) must be above 0 and at most 0.5; the"
-                " default is 0.05"
-            )
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0")
 
 
 def write_documents(

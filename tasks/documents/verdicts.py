@@ -1,5 +1,4 @@
-"""Who sent a document away, and for which reason? One reason per document, that of the first judge
-who did not keep it.
+"""Gives each dropped document one reason, that of the first judge that did not keep it.
 
 Judges in order: quality (the first of its dropping rules that is broken), dedup, contamination,
 pii. Each left a sidecar with `kept`; those of dedup and contamination hold their `reason`. What

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from llm_core.config import ConfigError
 from llm_core.fingerprint import device_fingerprint
+from tasks.evaluation.config import BenchConfig
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
 from tasks.runtime.stage import StageFailure
@@ -33,42 +32,6 @@ if TYPE_CHECKING:
     from llm_core.bench.generation import Cell
     from llm_core.infer.engine import MakeCache
     from llm_core.model.transformer import Transformer
-
-
-@dataclass(frozen=True)
-class BenchConfig:
-    batches: tuple[int, ...] = (1, 4)
-    """Requests that run together."""
-    prompt_tokens: tuple[int, ...] = (32, 128)
-    new_tokens: tuple[int, ...] = (16,)
-    """Tokens generated per request, whatever they are; the first one counts as prefill."""
-    repeats: int = 5
-    check_tokens: int = 24
-    """Length of the sequence that is split into prefill and decode at several places; other checks
-    are as long as the grid."""
-    seed: int = 0
-    """Of the random prompts."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and cache; auto is bfloat16 on a GPU and float32 elsewhere."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    def __post_init__(self) -> None:
-        for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):
-            values = getattr(self, name)
-            if not values or min(values) < least:
-                raise ConfigError(f"{name} ({list(values)}) must hold numbers of at least {least}")
-        if 1 not in self.batches:
-            raise ConfigError(
-                f"batches ({list(self.batches)}) must hold 1, the cell of the headline; add it"
-            )
-        if self.repeats < 3:
-            raise ConfigError(
-                f"repeats ({self.repeats}) must be at least 3, or there is no spread to tell"
-            )
-        if self.check_tokens < 4:
-            raise ConfigError(f"check_tokens ({self.check_tokens}) must be at least 4")
-        if self.seed < 0:
-            raise ConfigError(f"seed ({self.seed}) must not be negative")
 
 
 def benchmark_model(

@@ -1,4 +1,4 @@
-"""What must a model beat? Add-one smoothed unigram and bigram models of the training tokens.
+"""Fits the baselines of a model: add-one smoothed unigram and bigram models of the training tokens.
 
 unigram: p(t) = (c(t) + 1) / (N + V).   bigram: p(t | s) = (c(s, t) + 1) / (c(s) + V).
 The training tokens are one stream in which every document ends with the end-of-text id; that id is

@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table
 from tasks.corpus.statistics import ratio_bootstrap
 from tasks.corpus.tally import OTHER, largest, tally_documents
+from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
@@ -36,9 +37,8 @@ from tasks.runtime.stage import StageFailure
 
 if TYPE_CHECKING:
     from llm_core.data.shards import Document, TokenShards
-    from llm_core.infer.sampling import SamplingParams
     from llm_core.model.transformer import Transformer
-    from tasks.tokenizer.stage import Tokenizer
+    from tasks.tokenizer.encoder import Tokenizer
 
 ROUND_DIGITS = 5
 """Of bits per byte."""
@@ -46,73 +46,6 @@ BITS_DIGITS = 2
 """Of the bits of a document."""
 STREAM_TOKENS = 1 << 22
 """Training tokens read at a time for the baselines."""
-
-
-@dataclass(frozen=True)
-class EvaluateConfig:
-    max_documents: int | None = 200
-    """Validation documents scored: those of the smallest ids, which are hashes, so a random sample;
-    null takes all."""
-    max_document_tokens: int | None = None
-    """Score only the first so many tokens of a document, and count their bytes; null scores whole
-    documents."""
-    window_tokens: int | None = None
-    """Longest input of one forward pass; null takes the length the model was trained on."""
-    context_tokens: int | None = None
-    """Scored tokens that a later window of a long document begins with; null takes half a
-    window."""
-    batch_tokens: int = 8192
-    """Token places of one forward pass."""
-    bootstrap_samples: int = 1000
-    small_group_documents: int = 20
-    """Groups with fewer documents are marked `small`: their intervals are too narrow."""
-    seed: int = 0
-    """Of the bootstrap and of the samples."""
-    sample_prompts: tuple[str, ...] = ("The ",)
-    num_document_prompts: int = 2
-    """Validation documents whose first tokens serve as prompts, too."""
-    document_prompt_tokens: int = 16
-    max_new_tokens: int = 64
-    temperature: float = 0.8
-    """0 takes the likeliest token."""
-    top_k: int = 0
-    top_p: float = 1.0
-    device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
-
-    def __post_init__(self) -> None:
-        least = {
-            "max_documents": 1,
-            "max_document_tokens": 1,
-            "window_tokens": 2,
-            "context_tokens": 0,
-            "batch_tokens": 1,
-            "bootstrap_samples": 100,
-            "small_group_documents": 0,
-            "seed": 0,
-            "num_document_prompts": 0,
-            "document_prompt_tokens": 1,
-            "max_new_tokens": 0,
-            "temperature": 0,
-            "top_k": 0,
-        }
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise ConfigError(f"{name} ({value}) must be at least {smallest}")
-        if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
-            raise ConfigError(
-                f"context_tokens ({self.context_tokens}) must be less than window_tokens"
-                f" ({self.window_tokens}); try {self.window_tokens // 2}"
-            )
-        if not 0 <= self.top_p <= 1:
-            raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
-
-    def sampling(self) -> SamplingParams:
-        from llm_core.infer.sampling import SamplingParams
-
-        return SamplingParams(
-            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
-        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +79,7 @@ def evaluate_model(
     from llm_core.data.shards import open_shards
     from llm_core.device import choose_device
     from llm_core.huggingface.export import load_model
-    from tasks.tokenizer.stage import load_tokenizer
+    from tasks.tokenizer.encoder import load_tokenizer
 
     model = load_model(train.path / "model").to(choose_device(config.device))
     codec = load_tokenizer(tokenizer.path)

@@ -1,5 +1,5 @@
-"""What happened to this document? Every stage's measures, verdicts and evidence, and where the
-document is now.
+"""Explains a document: every stage's measures, verdicts and evidence, and where the document is
+now.
 
 A document is named by its own id in hex, by the id its source gave it or by its URL: nobody knows
 the ids of web archives. Its row is looked up in each artifact of a run by place: sidecars have the

@@ -1,11 +1,10 @@
-"""What would other quality rules have kept? Asked of the stored features, without reading a text
-again.
+"""Compares the verdicts of quality with those of other rules, from the stored features alone.
 
-The sidecars of quality hold every feature of every document. One query over them (DuckDB, columns
-in place, all cores) gives each document the first rule of the new rule book that drops it, as
-`tasks.quality.rules.judge` would, and counts documents and bytes by the reason of the run and the
-new one, by source and language, with some that change: which they are, the rule that decides, and
-what it measured. Their texts are not shown; `textmill explain ID` does.
+The sidecars of quality hold every feature of every document. One query over them
+(`tasks.explain.replay_query`) gives each document the first rule of the new rule book that drops
+it, as `tasks.quality.rules.judge` would, and counts documents and bytes by the reason of the run
+and the new one, by source and language, with some that change: which they are, the rule that
+decides, and what it measured. Their texts are not shown; `textmill explain ID` does.
 
 In: quality's sidecars (`id, num_bytes, drops, kept` and the features the new rules look at),
 `language`, and `source` of the documents. Cost: seconds for ten million documents, memory of the
@@ -15,7 +14,6 @@ groups. Left out: what dedup would make of it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,17 +21,14 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from llm_core.config import ConfigError, nearest, to_plain
+from llm_core.config import ConfigError, to_plain
 from tasks.corpus.documentset import document_parts, read_row
+from tasks.explain.replay_query import NUM_SAMPLES, kind_expression, reason_expression, replay_query
+from tasks.quality.config import QualityConfig
 from tasks.quality.described_rules import place_of, threshold_at
-from tasks.quality.presets import Rule
-from tasks.quality.rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
 from tasks.quality.score_limits import check_scores, resolve_limits
-from tasks.quality.stage import QualityConfig
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, digest_file
 from tasks.runtime.keys import key_config
-
-NUM_SAMPLES = 5
 
 
 @dataclass
@@ -105,12 +100,12 @@ def replay_quality(
     book = resolve_limits(
         config, scores, document_parts(ingest, language=language, scores=scores)
     ).rule_book()
-    query = _query(
+    query = replay_query(
         [str(f) for f in files],
         [str(language.file(f.name)) for f in files],
         [str(ingest.file(f"documents/{f.name}")) for f in files],
-        _reason(book, fields),
-        _kind(config),
+        reason_expression(book, fields),
+        kind_expression(config),
     )
     with duckdb.connect() as connection:
         rows = connection.execute(query).fetchall()
@@ -199,114 +194,6 @@ def _contents(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _query(
-    quality: Sequence[str],
-    language: Sequence[str],
-    documents: Sequence[str],
-    reason: str,
-    kind: str,
-) -> str:
-    """Groups of (source, language, bit of the old reason or null, new reason or null, documents,
-    bytes, smallest ids with their file and row)."""
-    # Rows of the three are the same documents in the same order: joined by position, with no table
-    # of ids in memory.
-    return f"""
-    WITH judged AS (
-        SELECT d.source AS source, l.language AS language, q.id AS id, q.num_bytes AS num_bytes,
-            {{'id': q.id, 'file': q.filename, 'row': q.file_row_number}} AS place,
-            CASE WHEN q.drops = 0 THEN NULL ELSE q.drops & ((~q.drops) + 1::UBIGINT) END AS old_bit,
-            {reason} AS new_reason
-        FROM {_table(quality, ", filename = true, file_row_number = true")} q
-        POSITIONAL JOIN (SELECT language FROM {_table(language)}) l
-        POSITIONAL JOIN (SELECT source, {kind} AS kind FROM {_table(documents)}) d
-    )
-    SELECT source, language, old_bit, new_reason, count(*), sum(num_bytes),
-        min_by(place, id, {NUM_SAMPLES}) FILTER ((old_bit IS NULL) <> (new_reason IS NULL))
-    FROM judged GROUP BY ALL ORDER BY ALL
-    """
-
-
-def _kind(config: QualityConfig) -> str:
-    """An expression of the kind that `tasks.quality.rules.document_kind` finds."""
-    if not config.by_kind:
-        return "NULL"
-    of_source = [
-        f"WHEN source = {_text(source)} THEN {_text(kind)}"
-        for source, kind in config.kind_of_source.items()
-    ]
-    given = f"CASE {' '.join(of_source)} END" if of_source else "NULL"
-    if config.kind_key is None:
-        return given
-    pointer = _text("/" + config.kind_key.replace("~", "~0").replace("/", "~1"))
-    own = f"json_extract_string(metadata, {pointer})"
-    return (
-        f"CASE WHEN {own} IN ({', '.join(map(_text, config.by_kind))}) THEN {own} ELSE {given} END"
-    )
-
-
-def _reason(book: RuleBook, fields: dict[str, str]) -> str:
-    """An expression of the first rule that drops a document, by its source, language and kind; null
-    where it is kept."""
-    cases = []
-    for place in book.places():
-        rules = [j.rule for j in book.judgements(*place) if j.drops and j.rule.is_on]
-        first = (
-            "CASE "
-            + " ".join(f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules)
-            + " END"
-            if rules
-            else "NULL"
-        )
-        labels = (
-            ("d.source", place.source),
-            ("l.language", place.language),
-            ("d.kind", place.kind),
-        )
-        where = [f"{column} = {_text(label)}" for column, label in labels if label is not None]
-        cases.append((len(where), " AND ".join(where), first))
-    # The narrowest place first. Every combination has its own, so of two as narrow only one can
-    # hold after all narrower ones.
-    ordered = sorted(cases, key=lambda case: -case[0])
-    branches = " ".join(f"WHEN {where} THEN {first}" for _, where, first in ordered if where)
-    rest = next(first for _, where, first in ordered if not where)
-    return f"CASE {branches} ELSE {rest} END" if branches else rest
-
-
-def _breaks(rule: Rule, fields: dict[str, str]) -> str:
-    """A condition as `tasks.quality.rules.breaks` and `judge` have it; a missing value breaks no
-    rule."""
-    if rule.feature not in fields:
-        raise ConfigError(
-            f"{rule.name} looks at {rule.feature}, which this run did not measure;"
-            f" {nearest(rule.feature, list(fields))}"
-        )
-    column = f'CAST(q."{rule.feature}" AS DOUBLE)'
-    conditions = [f"{column} {'<' if rule.side == 'min' else '>'} {_threshold(rule)}"]
-    if fields[rule.feature] in ("float", "double"):
-        conditions.append(f"NOT isnan({column})")  # DuckDB takes NaN for the largest number
-    if rule.applies_to == "segmented":
-        conditions.append(f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}")
-    elif rule.applies_to == "terminal":
-        conditions.append(
-            f"l.language NOT IN ({', '.join(map(_text, WITHOUT_TERMINAL_PUNCTUATION))})"
-        )
-    if rule.languages:
-        conditions.append(f"l.language IN ({', '.join(map(_text, rule.languages))})")
-    return " AND ".join(conditions)
-
-
-def _threshold(rule: Rule) -> str:
-    """The threshold of a row's language; null, which nothing is under or over, where only other
-    languages have one."""
-    threshold = "NULL" if rule.threshold is None else f"CAST('{float(rule.threshold)!r}' AS DOUBLE)"
-    if not rule.cuts:
-        return threshold
-    branches = " ".join(
-        f"WHEN {_text(language)} THEN CAST('{cut!r}' AS DOUBLE)" for language, cut in rule.cuts
-    )
-    return f"(CASE l.language {branches} ELSE {threshold} END)"
-
-
 def _summarize(
     rows: Sequence[Sequence[Any]], names: Sequence[str]
 ) -> tuple[Replay, list[_Chosen], list[_Chosen]]:
@@ -350,14 +237,3 @@ def _summarize(
         if name in before or name in after
     }
     return result, sorted(dropped)[:NUM_SAMPLES], sorted(kept)[:NUM_SAMPLES]
-
-
-def _table(paths: Sequence[str], options: str = "") -> str:
-    """The rows of files and nothing else: DuckDB takes `language=de/` in a path for a column and
-    `[1]` for a pattern."""
-    literal = [re.sub(r"[\[*?]", r"[\g<0>]", path) for path in paths]
-    return f"read_parquet([{', '.join(map(_text, literal))}], hive_partitioning = false{options})"
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

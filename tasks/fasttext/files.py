@@ -1,5 +1,5 @@
-"""What does the file of a trained fastText model hold? Words, hashed n-grams, rows and outputs, as
-arrays for kernels.
+"""Reads the file of a trained fastText model: words, hashed n-grams, rows and outputs, as arrays
+for kernels.
 
 Reads the binary format of fastText 0.9, version 12 (src/fasttext.cc `loadModel`, dictionary.cc,
 densematrix.cc, quantmatrix.cc, productquantizer.cc): settings, words and labels, the places of

@@ -1,4 +1,4 @@
-"""Which label does a fastText model with a softmax tree give each text?
+"""Gives each text the label of a fastText model with a softmax tree.
 
 The tree is Huffman's, built from the counts of labels (src/loss.cc); its inner nodes are the
 outputs of the model (`tasks.fasttext.files`). Models of another kind are not read: `read_tree`
@@ -45,7 +45,8 @@ def label_prefixes(
     `scripts`: a row of `written` (bool [scripts, labels]) by text; row 0 allows every label. In
     texts of script `arabic` the code points `marks` are passed over.
     """
-    from tasks.kernels.models.softmax_tree import best_labels, char_table, make_room
+    from tasks.kernels.models.lower_case import char_table
+    from tasks.kernels.models.softmax_tree import best_labels, make_room
 
     begins, ends = texts[1:]
     count, model = len(ends), tree.model
@@ -73,8 +74,8 @@ def label_prefixes(
 
 
 def read_tree(path: Path) -> SoftmaxTree | None:
-    """The model in a file, or None where it is no version 12 model with a softmax tree over words
-    and character n-grams.
+    """The model in a file, or None where it is not a version 12 model with a softmax tree over
+    words and character n-grams.
 
     Raises ValueError or IndexError for a damaged file of such a model.
     """

@@ -1,4 +1,4 @@
-"""What is a record as a document? Columns get their meaning, the text is repaired, the rest becomes
+"""Turns records into documents: columns get their meaning, the text is repaired, the rest becomes
 metadata.
 
 Repaired and counted, per document: NUL (removed), BOM (removed at the beginning), CRLF (becomes

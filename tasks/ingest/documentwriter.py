@@ -1,4 +1,4 @@
-"""How do documents get into files of bounded size, a column at a time?
+"""Writes documents to files of bounded size, a column at a time.
 
 Rows are held as one list per column, which costs the garbage collector nothing, and become a table
 of one file at once. A file is closed when it holds enough: texts, metadata and a fixed cost per

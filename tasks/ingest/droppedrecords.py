@@ -1,5 +1,4 @@
-"""Which records became no document, and why? A row for each one that ingest dropped or put into
-quarantine, without its text.
+"""Lists the records that became no document, with the reason and without their text.
 
 `dropped.parquet`: `id` (the one it would have as a document; null where no record was read),
 `source`, `source_id`, `outcome` (`dropped`, `quarantined`), `reason` (the drop reason, or the

@@ -17,23 +17,20 @@ import gzip
 import hashlib
 import os
 import shutil
-import sys
-import time
-import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from llm_core.config import ConfigError
 from llm_core.printing import get_logger
-from tasks.ingest.remotesystems import EndlessFolders, RefusedConnection, open_system
+from tasks.ingest.remotesystems import open_system
+from tasks.ingest.retries import patiently
 from tasks.readers.formats import COMPRESSIONS, format_of, known_formats
 
 logger = get_logger("tasks.ingest.remotefiles")
-T = TypeVar("T")
 
 EXTRAS: Mapping[str, str] = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
 """Scheme → extra of this package that brings its file system; http(s) needs none."""
@@ -52,20 +49,6 @@ VERSION_FIELDS = (
     "mtime",
 )
 PIECE_BYTES = 16 << 20
-ATTEMPTS = 4
-PATIENT = ("gs", "gcs")
-"""Schemes whose file system tries everything six times itself, for half a minute."""
-ATTEMPTS_OF_PATIENT = 2
-FIRST_WAIT_S = 0.5
-REASONS: Mapping[str, str] = {
-    "NoCredentialsError": "no credentials were found",
-    "JSONDecodeError": "the answer is not that of a store",
-    "RepositoryNotFoundError": "no such repository, or none that HF_TOKEN may see",
-    "RevisionNotFoundError": "the repository has no such revision",
-    "GatedRepoError": "its owner lets in those who asked on its page, with HF_TOKEN",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set",
-}
-"""Name of an error → what it means; none of these passes by itself."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +88,10 @@ def list_remote(
     """
     system = _file_system(address, where)
     if WILDCARDS & set(address):
-        found = _patiently(lambda: _match(system, address), address, where)
+        found = patiently(lambda: _match(system, address), address, where)
     elif address.endswith("/"):
-        found = _patiently(lambda: _below(system, address), address, where)
-    elif _patiently(lambda: system.info(address), address, where).get("type") == "directory":
+        found = patiently(lambda: _below(system, address), address, where)
+    elif patiently(lambda: system.info(address), address, where).get("type") == "directory":
         raise ConfigError(
             f"{where}.paths: {address} is a folder; write {address}/ for the files in it"
         )
@@ -181,7 +164,7 @@ def look(file: RemoteFile, cache: Path, where: str) -> tuple[bool, int | None]:
 
 def _look(file: RemoteFile, cache: Path, where: str) -> tuple[Mapping[str, Any], Path]:
     """What the server says of the file, and where in the cache it is if it was fetched."""
-    info = _patiently(lambda: file.system.info(file.address), file.address, where)
+    info = patiently(lambda: file.system.info(file.address), file.address, where)
     return (
         info,
         cache / f"{_digest(file.address, _version(info))}{''.join(file.place.suffixes[-2:])}",
@@ -200,7 +183,7 @@ def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
     logger.info(
         "fetching %s%s", file.address, f", {size / 1e6:,.1f} MB" if size is not None else ""
     )
-    _patiently(lambda: _fetch_into(file, info, part), file.address, where)
+    patiently(lambda: _fetch_into(file, info, part), file.address, where)
     if size is not None and part.stat().st_size != size:
         part.unlink()
         raise ConfigError(
@@ -208,9 +191,7 @@ def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
             " again"
         )
     anew = {"refresh": True, "expand_info": True} if _is_hub(file.address) else {}
-    after = _patiently(
-        lambda: _version(file.system.info(file.address, **anew)), file.address, where
-    )
+    after = patiently(lambda: _version(file.system.info(file.address, **anew)), file.address, where)
     if after != version:
         part.unlink()
         raise ConfigError(
@@ -292,7 +273,7 @@ def _file_system(address: str, where: str) -> Any:
             " records; give credentials through the environment, or fetch the file yourself"
         )
     try:
-        return _patiently(lambda: open_system(address), address, where)
+        return patiently(lambda: open_system(address), address, where)
     except ImportError as error:
         raise ConfigError(
             f"{where}.paths: {scheme}:// needs a package; pip install 'textmill[{EXTRAS[scheme]}]'"
@@ -308,97 +289,3 @@ def _place(address: str) -> PurePosixPath:
     scheme, _, rest = address.partition("://")
     path = unquote(rest) if scheme.startswith("http") else rest
     return PurePosixPath("/", scheme, *(step for step in path.split("/") if step))
-
-
-def _patiently(action: Callable[[], T], address: str, where: str) -> T:
-    """Do it, again after a while where the trouble may pass. Raises ConfigError of one line."""
-    attempts = ATTEMPTS_OF_PATIENT if address.partition("://")[0] in PATIENT else ATTEMPTS
-    for attempt in range(attempts):
-        try:
-            return action()
-        except _trouble() as error:
-            if _is_own_mistake(error):
-                raise
-            reason, passes = _reason(error)
-            if not passes or attempt == attempts - 1:
-                raise ConfigError(
-                    f"{where}.paths: {address} cannot be read ({reason}); check the address and"
-                    " your credentials, what is fetched is kept, run again"
-                ) from error
-            time.sleep(FIRST_WAIT_S * 2**attempt)
-    raise AssertionError("unreachable")
-
-
-def _trouble() -> tuple[type[BaseException], ...]:
-    """What file systems raise; the packages behind them have their own families, met only where
-    they are loaded."""
-    kinds: list[type[BaseException]] = [OSError, ValueError, NotImplementedError, EndlessFolders]
-    for module, names in (
-        ("aiohttp", ("ClientError",)),
-        ("botocore.exceptions", ("BotoCoreError", "ClientError")),
-        ("gcsfs.retry", ("HttpError", "ChecksumError", "NonRetryableError")),
-        ("google.auth.exceptions", ("GoogleAuthError",)),
-        ("httpx", ("HTTPError",)),
-        ("httpx2", ("HTTPError",)),
-    ):
-        kinds += [
-            kind for name in names if (kind := getattr(sys.modules.get(module), name, None))
-        ]  # not all versions have all
-    return tuple(kinds)
-
-
-def _is_own_mistake(error: BaseException) -> bool:
-    """Whether a refusal of values, which some file systems say so, comes from this package's own
-    code."""
-    if isinstance(error, OSError) or not isinstance(error, (ValueError, NotImplementedError)):
-        return False
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals.get("__name__")).startswith("tasks.")
-
-
-def _reason(error: BaseException) -> tuple[str, bool]:
-    """What went wrong, in words that hold no address and no secret; and whether it may pass by
-    itself."""
-    causes = list(_causes(error))
-    for cause in causes:
-        if isinstance(cause, (RefusedConnection, EndlessFolders)):
-            return str(cause), False
-        if words := REASONS.get(type(cause).__name__):
-            return words, False
-    if "requester pays" in str(error):
-        return "its readers pay; set FSSPEC_GS_REQUESTER_PAYS to your project", False
-    for cause in causes:
-        answer = getattr(cause, "response", None)
-        for status in (
-            getattr(cause, "status", None),
-            getattr(cause, "code", None),
-            getattr(answer, "status_code", None),
-        ):
-            if isinstance(status, int):
-                return f"HTTP status {status}", status >= 500 or status == 429
-    last = causes[-1]
-    if isinstance(last, PermissionError) or (
-        type(last) is OSError and str(last).startswith("Forbidden")
-    ):
-        return "access is denied", False
-    if isinstance(last, FileNotFoundError):
-        return "it is not there", False
-    if isinstance(last, OSError) and last.errno is not None and last.strerror:
-        return os.strerror(last.errno) if last.errno > 0 else last.strerror, True
-    # Complaints of headers quote them, and a header is where the secret is.
-    if isinstance(last, (ValueError, NotImplementedError)) and "header" not in str(last).lower():
-        return f"refused: {' '.join(str(last).split())[:200].rstrip('.')}", False
-    return (
-        type(last).__name__,
-        not isinstance(last, ValueError) and type(last).__name__ != "ClientError",
-    )
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        behind = (
-            seen.__context__ if isinstance(seen.__context__, OSError) else None
-        )  # httpx does not say what it raises from
-        seen = seen.__cause__ or behind

@@ -87,7 +87,7 @@ def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour
 
 
-def nearest(host: str, port: int) -> int:
+def nearness_of_host(host: str, port: int) -> int:
     """How near the nearest address of a host is; one whose name is unknown now is taken for
     public."""
     try:
@@ -107,7 +107,7 @@ class Connections:
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
         self._host = parts.hostname or ""
-        self._limit = nearest(self._host, parts.port or 443)
+        self._limit = nearness_of_host(self._host, parts.port or 443)
 
     def socket(self, addr_info: tuple[Any, ...]) -> socket.socket:
         """What aiohttp connects with, once a name has become an address. Raises
@@ -174,7 +174,7 @@ def _guard_hub(endpoint: str) -> None:
 
 
 def check_hub_request(
-    request: Any, endpoint: str, look_up: Callable[[str, int], int] = nearest
+    request: Any, endpoint: str, look_up: Callable[[str, int], int] = nearness_of_host
 ) -> None:
     """Raise RefusedConnection for a request that shows the token to another host, or leads nearer
     than the hub."""

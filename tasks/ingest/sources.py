@@ -1,4 +1,4 @@
-"""Where do documents come from, and which columns mean what?
+"""Configures where documents come from, and which columns mean what.
 
 One source is a list of paths and a column mapping (`paths`, `text_column` … beside `name`). Several
 are a mapping from name to the same settings (`sources`): every document then carries the name of
@@ -27,25 +27,31 @@ class InputConfig:
     """Files, folders and globs, relative to the current directory, or on s3://, gs://, hf:// and
     http(s)://. Contents and relative names enter the key."""
     root: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """Folder that files are named from; null: what all paths have in common."""
+    """Folder that files are named from. Null: the folder that all paths have in common."""
     format: str | None = None
-    """Ending by which files without a known one are read: jsonl for part-00000, csv.gz …; null
-    leaves them out of folders."""
+    """Ending by which files without a known one are read, such as jsonl for part-00000. Null skips
+    such files in folders."""
     delimiter: str | None = None
-    """Between the fields of CSV and TSV files; null: a comma, and a tab."""
+    """Character between the fields of CSV and TSV files. Null: a comma in CSV, a tab in TSV."""
     quote: str | None = None
-    """Around fields of such files that may hold delimiters and line ends; null: \" in CSV, none in
-    TSV; '' for none."""
+    """Character around fields of such files that hold delimiters or line ends. Null: \" in CSV,
+    none in TSV. Empty: none."""
     text_column: str = "text"
+    """Column, or key of JSON records, that holds the text."""
     text_kind: Literal["plain", "html"] = "plain"
-    """html: the text column of tables and JSON lines holds pages, of which the main content is
-    taken."""
+    """What the text column of tables and JSON lines holds. html: pages, of which the main content
+    is taken."""
     id_column: str | None = "id"
+    """Column of a record's own id, where it has one. Null: none is read."""
     url_column: str | None = "url"
+    """Column of a record's URL. Null: none is read."""
     language_column: str | None = "language"
+    """Column of the language that a record claims. Null: none is read."""
     added_column: str | None = "added"
+    """Column of the date that a record was added. Null: none is read."""
     source_column: str | None = None
-    """Column whose value names a record's source, in place of the name in the configuration."""
+    """Column of a record's source, in place of the name in the configuration. Null: none is
+    read."""
     exclude: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """{column: values}: records with one of these values are dropped."""
     include: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -94,11 +100,13 @@ class HtmlConfig:
     """How the text of a page is found, and what a page may cost."""
 
     main_content: bool = True
-    """Without navigation, headers, footers and comments; false keeps all that shows."""
+    """Extract the main content, without navigation, headers, footers and comments. False keeps all
+    visible text."""
     timeout_s: float = 10.0
-    """A page that takes longer is quarantined."""
+    """A page that takes longer to parse is quarantined."""
     max_memory_bytes: int = 2_000_000_000
-    """A page that takes more is quarantined; some hundred times the size of a page is normal."""
+    """A page that takes more memory to parse is quarantined; some hundred times the size of a page
+    is normal."""
 
     def __post_init__(self) -> None:
         if self.timeout_s <= 0:
@@ -115,14 +123,14 @@ class SourceConfig(InputConfig):
     """Everything that is read in a run: one source, or several by name."""
 
     name: str = "files"
-    """What the source is called; part of every document's identity."""
+    """Name of the source; part of every document's identity."""
     sources: dict[str, InputConfig] = field(default_factory=dict, metadata=NOT_IN_PART_KEY)
-    """{name: paths and columns} for several sources; `paths` and the column mapping beside it are
-    then those of none."""
+    """Several sources by name, each with its own paths and columns. Those of `source` itself are
+    not used then, and `source.paths` must be empty."""
     html: HtmlConfig = field(default_factory=HtmlConfig)
     max_bad_frac: float = field(default=0.05, metadata=NOT_IN_KEY)
-    """The run fails where more of the records than this had to be quarantined, those that damaged
-    files are estimated to hold among them."""
+    """The run fails where a larger share of the records is quarantined. Records that damaged files
+    are estimated to hold count too."""
     max_text_bytes_per_file: int = 32_000_000
     """A file of documents is closed when it holds this much; bounds the memory of every later
     stage."""
@@ -130,7 +138,7 @@ class SourceConfig(InputConfig):
     """A record that takes more in its file, uncompressed, is quarantined. Bounds the memory of
     reading, about six times this, and what members of archives may take on disk."""
     cache: Path = field(default=Path("data/store/.remote"), metadata=NOT_IN_KEY)
-    """Where files from elsewhere are kept; one that has not changed is not fetched again."""
+    """Folder for files from elsewhere; a file that has not changed is not fetched again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

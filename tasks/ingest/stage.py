@@ -25,11 +25,12 @@ from typing import Any
 
 from llm_core.printing import get_logger, printable
 from tasks.corpus.documentset import sum_counters
-from tasks.corpus.tally import Tally, add_to_tally, largest
+from tasks.corpus.tally import largest
 from tasks.ingest.damagedfiles import FileExtent, estimate_lost
 from tasks.ingest.documentrows import Row, RowReader
 from tasks.ingest.documentwriter import DocumentWriter
 from tasks.ingest.droppedrecords import DROPPED_FILE, DroppedRecords, merge_dropped
+from tasks.ingest.filecounts import FileCounts
 from tasks.ingest.sourcefiles import Listing
 from tasks.ingest.sources import InputConfig, SourceConfig, input_name
 from tasks.readers import Columns, Dropped, Fault, Item, Record, Skipped, read_streams
@@ -205,7 +206,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     writer.close()
     if file_stamp(path) != part.payload["stamp"]:
         raise StageFailure(
-            f"{part.name} changed while it was read; run again, what comes of other files is kept"
+            f"{part.name} changed while it was read; run again, results for other files are kept"
         )
     counters = counts.counters()
     return counters | {"extent": asdict(_extent(part, one, counters["read"], counts.breaks))}
@@ -258,49 +259,6 @@ def _document_id(identity: Any, record: Record) -> bytes:
     return bytes(hashed.digest())
 
 
-class FileCounts:
-    """What became of the records of a file."""
-
-    def __init__(self) -> None:
-        self.kept = self.bytes = 0
-        self.dropped = Counter({"EMPTY": 0, "EXCLUDED": 0})
-        self.quarantined: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
-        self.breaks: list[Fault] = []
-        self.repaired = Counter({"NUL": 0, "BOM": 0, "CRLF": 0, "LONE_SURROGATE": 0})
-        self.by_source: Tally = {}
-        self.licenses: Tally = {}
-        self.length_bits: Counter[int] = Counter()
-
-    def keep(self, columns: Any) -> None:
-        """Count the documents of a file, given as a row of lists."""
-        sizes = list(map(len, columns.text))
-        self.kept += len(sizes)
-        self.bytes += sum(sizes)
-        self.length_bits.update(map(int.bit_length, sizes))
-        add_to_tally(self.by_source, columns.source, sizes)
-        add_to_tally(self.licenses, columns.license, sizes)
-        for repairs in filter(None, columns.repairs):
-            self.repaired.update(set(repairs))
-
-    def counters(self) -> dict[str, Any]:
-        """All of it, by the names of the contract."""
-        quarantined = sum(self.quarantined.values())
-        return {
-            "read": self.kept + sum(self.dropped.values()) + quarantined,
-            "kept": self.kept,
-            "quarantined": quarantined,
-            "bytes": self.bytes,
-            "dropped": dict(self.dropped),
-            "quarantined_by": dict(self.quarantined),
-            "skipped": dict(self.skipped),
-            "repaired": dict(self.repaired),
-            "by_source": self.by_source,
-            "licenses": self.licenses,
-            "length_bits": {str(bits - 1): count for bits, count in self.length_bits.items()},
-        }
-
-
 def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_fault: str) -> str:
     """Why a source gives no document, in one line. A failed stage keeps nothing to look into, so
     the first fault is in it."""
@@ -318,8 +276,8 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_f
 
 
 def _merge(results: Sequence[PartResult], out_dir: Path) -> None:
-    """Number the tables in order of (name of the file, place in it), and put the lists of what is
-    no document together."""
+    """Number the tables in order of (name of the file, place in it), and join the lists of dropped
+    records."""
     merge_dropped([result.path / DROPPED_FILE for result in results], out_dir / DROPPED_FILE)
     number = 0
     with (out_dir / QUARANTINE_FILE).open("wb") as quarantine:

@@ -1,1 +1,4 @@
-"""Finds personal data and says what replaces it. Read `stage.py`, `spans.py`, `checks.py`."""
+"""Finds personal data and says what replaces it.
+
+Read `config.py`, `stage.py`, `spans.py`, `checks.py`, `phones.py`; `scrub.py` is for excerpts.
+"""

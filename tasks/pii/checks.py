@@ -1,12 +1,9 @@
-"""Is a candidate what it looks like? Number plans, check digits and checksums.
+"""Decides which candidates are what they look like, by number plans, check digits and checksums.
 
-The kernel finds shapes; these are the judges outside it. Telephone numbers go to the plans of
-`phonenumbers`, as tables (`tasks.pii.phone_plans`): international ones by number plan, national
-ones only where their digits are grouped as a configured region groups them (STRICT_GROUPING), so
-that dates, ISBNs, ids and rows of numbers stay. National ids have the check digits that
-`python-stdnum` knows, and Chinese ones a county that its registry has for the year of birth. Cost:
-tenths of a microsecond, one to two for crypto addresses, also where all candidates differ; a county
-is looked up once.
+The kernel finds shapes; these are the judges outside it. Telephone numbers go to
+`tasks.pii.phones`. National ids have the check digits that `python-stdnum` knows, and Chinese ones
+a county that its registry has for the year of birth. Cost: tenths of a microsecond an id, also
+where all differ; a county is looked up once.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import re
 import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
-from tasks.pii.phone_plans import phone_plans, phone_shapes
+from tasks.pii.phones import is_international, is_national, phone_shapes
 
 ALWAYS = (-9999, 9999)
 
@@ -29,7 +26,7 @@ class Checks:
     def __init__(self, regions: tuple[str, ...]) -> None:
         self._regions = regions
         self.phone_shapes = phone_shapes(regions)
-        """Sorted codes of the digit groups of national numbers."""
+        """Groupings of national numbers; candidates hold a place in them."""
         self._turned_down = np.zeros(0, np.int64)
 
     def passed(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -54,34 +51,26 @@ class Checks:
         from tasks.kernels.pii.ids import are_ids
 
         if kind == kinds.PHONE:
-            return phone_plans().are_international(values)
+            return np.array([is_international(number) for number in values.tolist()], np.bool_)
         if kind == kinds.LOCAL_PHONE:
-            numbers, nth = values >> kinds.SHAPE_BITS, values & kinds.MAX_PHONE_SHAPES - 1
-            verdicts = np.zeros(len(values), np.bool_)
-            for region in self._regions:
-                shapes = phone_plans().written(self.phone_shapes, region)[nth]
-                shapes[verdicts] = 0
-                verdicts |= phone_plans().are_national(numbers, shapes, region)
-            return verdicts
+            return np.array([self._is_national(value) for value in values.tolist()], np.bool_)
         verdicts = are_ids(kind, values)
         if kind == kinds.CN_RIC:
             left = np.flatnonzero(verdicts)
             verdicts[left] = _have_county(values[left] >> 4)
         return verdicts
 
+    def _is_national(self, value: int) -> bool:
+        number, place = value >> kinds.SHAPE_BITS, value & kinds.MAX_PHONE_SHAPES - 1
+        shape = self.phone_shapes[place]
+        return any(is_national(number, shape, region) for region in self._regions)
+
 
 def _by_text(kind: int, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     from tasks.kernels.pii.addresses import are_ip6
-    from tasks.kernels.pii.crypto import are_base58, are_bech32, are_ether
     from tasks.kernels.pii.ids import are_codici_fiscali
 
-    judges = {
-        kinds.IP6: are_ip6,
-        kinds.BASE58_ADDRESS: are_base58,
-        kinds.BECH32_ADDRESS: are_bech32,
-        kinds.ETHER_ADDRESS: are_ether,
-        kinds.IT_CF: are_codici_fiscali,
-    }
+    judges = {kinds.IP6: are_ip6, kinds.IT_CF: are_codici_fiscali}
     # Always the same array type, so that each kernel is compiled once.
     readonly = values.view()
     readonly.flags.writeable = False

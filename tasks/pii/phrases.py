@@ -1,5 +1,5 @@
-"""Which personal data has no fixed byte to look for? Key blocks, addresses written in words, names
-in templates.
+"""Finds personal data without a fixed byte to look for: key blocks, addresses written in words,
+names in templates.
 
 Private keys are PEM blocks (RFC 7468; OpenSSH and PGP too), with their end or cut off. Addresses in
 words are "john at example dot com", "john [at] x.org", "john(at)x(dot)org"; names stand behind the

@@ -1,81 +1,30 @@
-"""What stands in the place of a span, and what may be said of it? Tags, masks, pseudonyms, and
-digests of values.
+"""Makes what stands in the place of spans: tags, masks and pseudonyms, and digests of values.
 
 `tag`: `<EMAIL>`. `mask`: one `*` per byte. `drop_document`: the document goes; spans keep their
 tags for whoever shows an excerpt. `pseudonym`: `<EMAIL-` and sixteen letters, the same ones for the
 same value under one key, in every run: the first 64 bits of HMAC-SHA256 (RFC 2104) over type and
 value, written in the letters a to p. No replacement holds anything that a detector looks at.
 
-The key is read from an environment variable or a file and never kept; `key_id`, a digest of it,
-stands for it in configs and artifact keys. Digests of values are 32 bits of an HMAC under the key:
-enough to see that two spans hold the same. Without a key there are none: the numbers of a kind are
-few, and whoever tries them all finds the one behind a plain digest.
+Digests of values are 32 bits of an HMAC under the key: enough to see that two spans hold the same.
+Without a key there are none: the numbers of a kind are few, and whoever tries them all finds the
+one behind a plain digest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from llm_core.config import ConfigError
 from tasks.definitions.pii_kinds import TYPE_NAMES
 from tasks.pii.spans import Spans
 
-ACTIONS = ("tag", "mask", "drop_document", "pseudonym")
-MIN_KEY_BYTES = 16
 PSEUDONYM_LETTERS = 16
 HASH_LETTERS = 8
 _TO_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
-
-
-def read_key(variable: str | None, file: Path | None) -> bytes | None:
-    """The secret key that an environment variable or a file holds, or None where none is named.
-
-    Raises ConfigError where it is not there or too short to be a secret; the message never shows
-    it.
-    """
-    if variable is None and file is None:
-        return None
-    if variable is not None and file is not None:
-        raise ConfigError(
-            f"key_env ({variable}) and key_file ({file}) exclude each other; give one of them"
-        )
-    if variable is not None:
-        key, place = (
-            os.environ.get(variable, "").encode("utf-8", "surrogateescape"),
-            f"key_env ({variable})",
-        )
-        if not key:
-            raise ConfigError(
-                f"{place} is not set in the environment; set it to a secret of at least"
-                f" {MIN_KEY_BYTES} bytes"
-            )
-    else:
-        assert file is not None
-        place = f"key_file ({file})"
-        try:
-            key = file.read_bytes().strip()
-        except OSError as error:
-            raise ConfigError(
-                f"{place} cannot be read ({error.strerror}); give a file with a secret key"
-            ) from error
-    if len(key) < MIN_KEY_BYTES:
-        raise ConfigError(
-            f"{place} holds {len(key)} bytes; a key needs {MIN_KEY_BYTES}, e.g. from `openssl rand"
-            " -hex 32`"
-        )
-    return key
-
-
-def key_id(key: bytes) -> str:
-    """What names a key without telling it: 64 bits of an HMAC under it, in hex."""
-    return hmac.new(key, b"textmill key id", hashlib.sha256).hexdigest()[:16]
 
 
 def pseudonym(key: bytes, kind: str, value: bytes) -> str:

@@ -1,14 +1,16 @@
-"""What may be shown of a text? The text with every found piece of personal data replaced by a typed
-tag.
+"""Makes texts that may be shown: every found piece of personal data is replaced by a typed tag.
 
-`scrub` is what each excerpt in a report, a log or a tracker has passed. It is idempotent:
-replacements hold nothing that a detector looks at, and detection goes on until nothing is left to
-find (`tasks.pii.spans`).
+Each excerpt in a report, a log or a tracker has passed `scrub` or `scrub_excerpt`. Scrubbing is
+idempotent: replacements hold nothing that a detector looks at, and detection goes on until nothing
+is left to find (`tasks.pii.spans`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+from tasks.pii.config import PiiConfig
+from tasks.pii.spans import find_spans
 
 
 def apply_spans(text: bytes, spans: Iterable[tuple[int, int, str]]) -> bytes:
@@ -30,7 +32,18 @@ def apply_replacements(text: bytes, spans: Iterable[tuple[int, int, str]]) -> by
 
 def scrub(text: str) -> str:
     """The text with typed tags in place of personal data of every type that is found by default."""
-    from tasks.pii.stage import PiiConfig, find_spans
-
     data = text.encode("utf-8", "surrogatepass")
     return apply_spans(data, find_spans(data, PiiConfig())).decode("utf-8", "surrogatepass")
+
+
+def scrub_excerpt(text: bytes, start: int, end: int) -> str:
+    """The bytes of a text from start to end, scrubbed; characters and spans that are cut are left
+    out.
+
+    All of the text is searched, so that no cut hides half a span.
+    """
+    spans = find_spans(text, PiiConfig())
+    start = max([start, *(e for s, e, _ in spans if s < start < e)])
+    end = min([end, *(s for s, e, _ in spans if s < end < e)])
+    inside = [(s - start, e - start, kind) for s, e, kind in spans if start <= s and e <= end]
+    return apply_spans(text[start:end], inside).decode("utf-8", "ignore")

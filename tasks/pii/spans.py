@@ -1,5 +1,5 @@
-"""Which bytes of each document are personal data? Candidates, their checks, and which one wins
-where two overlap.
+"""Finds the bytes of each document that are personal data: candidates, their checks, and the winner
+of overlaps.
 
 Overlaps go to the type that is first in `TYPE_NAMES`, then to the candidate whose trigger comes
 first, then to the longer one. Found spans may free what they shadowed, so the places around them
@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.pii.checks import Checks
+from tasks.pii.config import PiiConfig
 from tasks.pii.phrases import addresses_in_words, names, private_keys
-
-if TYPE_CHECKING:
-    from tasks.pii.stage import PiiConfig
 
 TAG_MARK, MASK_MARK = ord("<"), ord("*")
 TYPE_OF_KIND = np.full(kinds.NUM_KINDS, 255, np.uint8)
@@ -54,10 +51,11 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
     """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i
     + 1])."""
     from tasks.kernels.pii.rows import ROW, take
-    from tasks.kernels.pii.shapes import shape_table
+    from tasks.kernels.pii.shapes import shape_of, shape_table
 
     checks = Checks(config.regions)
-    table = shape_table(checks.phone_shapes)
+    shapes = np.array([shape_of(*sizes) for sizes in checks.phone_shapes], np.int64)
+    table = shape_table(shapes)
     marks = np.array(
         [MASK_MARK if config.action_of(name) == "mask" else TAG_MARK for name in kinds.TYPE_NAMES],
         np.uint8,
@@ -93,6 +91,14 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
     return Spans(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
+def find_spans(text: bytes, config: PiiConfig) -> list[tuple[int, int, str]]:
+    """Spans of one text: start, end (UTF-8 byte offsets), type; ordered and disjoint."""
+    values = np.frombuffer(text, np.uint8)
+    spans = find_all_spans(values, np.array([0, len(text)], np.int64), config)
+    names = [kinds.TYPE_NAMES[number] for number in spans.types.tolist()]
+    return list(zip(spans.starts.tolist(), spans.ends.tolist(), names, strict=True))
+
+
 # Most rows are in order, of one kind, and taken as they are: then nothing is copied.
 def _joined(tables: list[np.ndarray]) -> np.ndarray:
     filled = [table for table in tables if len(table)]
@@ -119,7 +125,7 @@ def _candidates(
     phone_shapes: np.ndarray,
 ) -> np.ndarray:
     """Rows of (document, start, end, kind, value)."""
-    from tasks.kernels.pii.numbers import GROUP_NUMBERS
+    from tasks.kernels.pii.groups import GROUP_NUMBERS
     from tasks.kernels.pii.rows import ROW
     from tasks.kernels.pii.spans import MIN_ROOM, find_candidates
 

@@ -1,22 +1,19 @@
-"""Which bytes of each document are personal data, and what stands in their place?
+"""Finds the bytes of each document that are personal data, and says what replaces them.
 
 Columns in: `id, text`. Columns out: `id`, `spans` (list of start, end, type, replacement), UTF-8
 byte offsets in the original text, ordered and disjoint, and `kept`: false where the action of a
 found type is to drop the document. `spans.parquet` lists every span, under a key with a digest of
 its value, and never the value.
 
-Types: private keys, keys of services, e-mail addresses, bank accounts, cards, crypto addresses,
-national ids, IP and MAC addresses, telephone numbers; names in templates by choice. Candidates come
-from `tasks.kernels.pii.spans` in linear time, checks from `tasks.pii.checks`, who wins from
+Types: private keys, keys of services, e-mail addresses, bank accounts, cards, national ids, IP and
+MAC addresses, telephone numbers; names in templates by choice. Candidates come from
+`tasks.kernels.pii.spans` in linear time, checks from `tasks.pii.checks`, who wins from
 `tasks.pii.spans`, actions from `tasks.pii.replacements`. Left out: names in prose, postal
 addresses, health and other data that has no form; tax and social numbers of other countries.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_core.config import NOT_IN_KEY, ConfigError, nearest
 from tasks.corpus.documentset import (
     ID,
     SIDECAR_FILE,
@@ -35,8 +31,9 @@ from tasks.corpus.documentset import (
     text_buffers,
     write_table,
 )
-from tasks.definitions.pii_kinds import NATIONAL_IDS, TYPE_NAMES, TYPES
-from tasks.pii.replacements import ACTIONS, key_id, read_key, replacements, value_hashes
+from tasks.definitions.pii_kinds import NATIONAL_IDS, TYPE_NAMES
+from tasks.pii.config import PiiConfig
+from tasks.pii.replacements import replacements, value_hashes
 from tasks.pii.spans import Spans, find_all_spans
 from tasks.runtime.artifact import Artifact, check_accounting
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
@@ -61,102 +58,7 @@ SPANS_SCHEMA = pa.schema(
         ("value_hash", pa.string()),
     ]
 )
-DEFAULT_TYPES = tuple(name for name in TYPE_NAMES if name != "NAME")
-DEFAULT_REGIONS = ("US", "CN")
 REASON = "PII"
-
-
-@dataclass(frozen=True)
-class PiiConfig:
-    """What counts as personal data, and what is done with it."""
-
-    types: tuple[str, ...] = DEFAULT_TYPES
-    """Types to find; the others stay in the text. NAME finds by form alone and is off by
-    default."""
-    regions: tuple[str, ...] = DEFAULT_REGIONS
-    """ISO 3166 regions whose national phone numbers are found; international ones always are."""
-    national_ids: tuple[str, ...] = tuple(NATIONAL_IDS)
-    """Which national ids are found with type NATIONAL_ID."""
-    addresses_in_words: bool = False
-    """Find "john at example dot com" too."""
-    action: str = "tag"
-    """What is done with a span: tag, mask, drop_document, pseudonym."""
-    actions: dict[str, str] = field(default_factory=dict)
-    """Actions of single types, in place of `action`."""
-    key_env: str | None = field(default=None, metadata=NOT_IN_KEY)
-    """Environment variable with the secret key of pseudonyms and value digests."""
-    key_file: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """File with that key, instead of the variable."""
-    key_id: str = ""
-    """Digest of the key, filled in; where it is given, no other key is taken."""
-
-    def __post_init__(self) -> None:
-        for kind in (*self.types, *self.actions):
-            if kind not in TYPES:
-                raise ConfigError(
-                    f"types ({kind}) is not a type of personal data; {nearest(kind, list(TYPES))}"
-                )
-        for name in self.national_ids:
-            if name not in NATIONAL_IDS:
-                raise ConfigError(
-                    f"national_ids ({name}) is not known; {nearest(name, list(NATIONAL_IDS))}"
-                )
-        for region in self.regions:
-            if not re.fullmatch("[A-Z]{2}", region):
-                raise ConfigError(
-                    f"regions ({region}) must be ISO 3166 codes of two capital letters, e.g."
-                    " regions='[US,DE]'"
-                )
-        _check_regions(self.regions)
-        for action in (self.action, *self.actions.values()):
-            if action not in ACTIONS:
-                raise ConfigError(
-                    f"action ({action}) is not known; {nearest(action, list(ACTIONS))}"
-                )
-        key = self.read_key()
-        if key is None and any(self.action_of(name) == "pseudonym" for name in self.types):
-            raise ConfigError(
-                "action (pseudonym) needs a secret key; name its place with key_env=VARIABLE or"
-                " key_file=PATH"
-            )
-        made = key_id(key) if key else ""
-        if self.key_id not in ("", made):
-            raise ConfigError(
-                f"key_id ({self.key_id}) is not that of the key given ({made or 'none'}); give the"
-                " key it was made of"
-            )
-        object.__setattr__(self, "key_id", made)
-
-    def action_of(self, kind: str) -> str:
-        return self.actions.get(kind, self.action)
-
-    @property
-    def part_variables(self) -> tuple[str, ...]:
-        """What worker processes need of the environment."""
-        return (self.key_env,) if self.key_env else ()
-
-    def read_key(self) -> bytes | None:
-        return read_key(self.key_env, self.key_file)
-
-    @cached_property
-    def wanted_kinds(self) -> int:
-        """Bits of the kernel's kinds to look for."""
-        ids = {NATIONAL_IDS[name] for name in self.national_ids}
-        unwanted = set(NATIONAL_IDS.values()) - ids
-        return sum(1 << kind for name in self.types for kind in TYPES[name] if kind not in unwanted)
-
-
-def _check_regions(regions: tuple[str, ...]) -> None:
-    """A region without a number plan is an error: its numbers would stay in the text unseen."""
-    unknown = set(regions) - set(DEFAULT_REGIONS)
-    if not unknown:
-        return  # the package of number plans takes time to load
-    from phonenumbers import SUPPORTED_REGIONS
-
-    for region in sorted(unknown - set(SUPPORTED_REGIONS)):
-        raise ConfigError(
-            f"regions ({region}) has no number plan; {nearest(region, sorted(SUPPORTED_REGIONS))}"
-        )
 
 
 def find_pii(
@@ -240,14 +142,6 @@ def find_part(part: Part, directory: Path, config: PiiConfig) -> dict[str, Any]:
             name: int((spans.kinds == kind).sum()) for name, kind in NATIONAL_IDS.items()
         },
     }
-
-
-def find_spans(text: bytes, config: PiiConfig) -> list[tuple[int, int, str]]:
-    """Spans of one text: start, end (UTF-8 byte offsets), type; ordered and disjoint."""
-    values = np.frombuffer(text, np.uint8)
-    spans = find_all_spans(values, np.array([0, len(text)], np.int64), config)
-    names = [TYPE_NAMES[number] for number in spans.types.tolist()]
-    return list(zip(spans.starts.tolist(), spans.ends.tolist(), names, strict=True))
 
 
 def _tally(spans: Spans, config: PiiConfig) -> dict[str, dict[str, int]]:

@@ -1,2 +1,2 @@
-"""Judges documents by rules on features, scores, keywords and URLs. Read `stage.py`, then
-`rules.py`."""
+"""Judges documents by rules on features, scores, keywords and URLs. Read `config.py`, `stage.py`,
+then `rules.py`."""

@@ -1,4 +1,4 @@
-"""How good is a document among those of its language? Head, middle and tail, as CCNet has them.
+"""Splits the documents of each language into head, middle and tail by a score, as CCNet does.
 
 CCNet (Wenzek et al. 2020, section 4.2; cc_net/perplexity.py) parts the documents of each language
 at two percentiles of their perplexity under a model of good text, the 30th and the 60th, so that
@@ -13,54 +13,17 @@ of all documents once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
-from tasks.corpus.language_labels import check_label
-from tasks.corpus.named_labels import NAMES_LANGUAGES
 from tasks.corpus.score_cuts import BUCKETS, NO_BUCKET, cuts_keeping
+from tasks.quality.config import BucketConfig
 from tasks.quality.score_limits import score_values
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import Part
-
-
-@dataclass(frozen=True)
-class BucketConfig:
-    """By which score documents fall into buckets, and where the buckets part."""
-
-    score: str | None = None
-    """Score of the scores stage, e.g. perplexity; null for no buckets."""
-
-    head_frac: float = 0.3
-    """Share of the scored documents of a language in the head."""
-
-    middle_frac: float = 0.3
-    """Share in the middle; the tail is the rest."""
-
-    cuts: dict[str, tuple[float, float]] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
-    """{language: values of the score where its head and its middle end}, in place of the shares;
-    CCNet's for en: [340, 520]."""
-
-    def __post_init__(self) -> None:
-        for name in ("head_frac", "middle_frac"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} ({getattr(self, name):g}) must be a share between 0 and 1; CCNet"
-                    " has 0.3"
-                )
-        if self.head_frac + self.middle_frac >= 1:
-            raise ConfigError(
-                f"head_frac ({self.head_frac:g}) and middle_frac ({self.middle_frac:g}) leave no"
-                " tail; try 0.3 and 0.3"
-            )
-        for label in self.cuts:
-            check_label(label, "cuts")
-        if self.cuts and self.score is None:
-            raise ConfigError("cuts without a score part nothing; name it, e.g. score=perplexity")
 
 
 def resolve_buckets(

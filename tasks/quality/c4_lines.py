@@ -1,5 +1,5 @@
-"""Which lines would C4 take out of a page? Its rules on lines, as ranges of bytes and not as
-measures of the page.
+"""Finds the lines that C4 would remove from a page: its rules on lines, as ranges of bytes and not
+as measures of the page.
 
 Raffel et al. 2020, section 2.2, in the readings of the presets of the same names
 (`tasks.kernels.quality.c4` has them, and counts what these rules keep): a line goes with a word of
@@ -59,10 +59,11 @@ class LineCutsConfig:
     """Lines that are taken out of documents that stay, for what they are."""
 
     rules: LineRules = "none"
-    """Whose rules: c4_paper, c4_code or c4_fineweb."""
+    """Whose rules decide which lines are removed."""
 
     languages: tuple[str, ...] = field(default=(), metadata=NAMES_LANGUAGES)
-    """Labels of the documents that lose lines, e.g. [en], of which C4 is; empty for all."""
+    """Labels of the languages whose documents lose lines, such as [en], C4's language; empty:
+    all."""
 
     def __post_init__(self) -> None:
         if self.languages and self.rules == "none":

@@ -1,9 +1,8 @@
-"""What does a rule ask of whom? The rules of a run as plain values, and the number that a document
-was held against.
+"""Describes the rules of a run as plain values, and finds the number a document was held against.
 
 A rule has an entry in `metrics["rules"]` of the quality artifact, and in its `elsewhere` one for
 each source, language and kind of which it asks something else. Who has rules of their own the
-configuration of the run says: `by_source` and its kin.
+configuration of the run says: `by_source` and similar settings.
 """
 
 from __future__ import annotations

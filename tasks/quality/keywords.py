@@ -1,4 +1,4 @@
-"""Which documents hold terms of a list, how often, and where?
+"""Counts the terms of lists in documents, and locates them.
 
 Lists are named, and come from files (one term per line, UTF-8; lines that begin with `#` are
 comments) or from the configuration. Text and terms are folded, a run of white space is one space,
@@ -10,7 +10,7 @@ records and masks.
 In: texts, languages. Out: columns `keywords_NAME` int64; `masks` list<struct<start, end, type>>
 where a list masks: UTF-8 byte ranges in the original text, type NAME in upper case, ordered, those
 of one list disjoint. Cost: one walk over the text for all lists, none where no list is configured;
-a second to make an automaton of some tens of thousands of terms, once in a process. Left out:
+a second to build the matcher of some tens of thousands of terms, once in a process. Left out:
 inflected forms; which term it was.
 """
 
@@ -34,7 +34,7 @@ from tasks.corpus.named_labels import NAMES_LANGUAGES
 from tasks.quality.presets import Rule
 
 if TYPE_CHECKING:
-    from tasks.kernels.quality.keywords import Automaton
+    from tasks.kernels.quality.keywords import Matcher
 
 MAX_LISTS = 64
 MASK = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())])
@@ -45,20 +45,20 @@ class KeywordList:
     """Terms, and what happens to a document that holds them."""
 
     terms: tuple[str, ...] = ()
-    """Terms given here."""
+    """Terms of the list."""
 
     files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files with one term per line. Their contents are part of the key."""
 
     languages: tuple[str, ...] = field(default=(), metadata=NAMES_LANGUAGES)
-    """Labels of the documents it is for; empty for all."""
+    """Labels of the languages it applies to; empty: all."""
 
     action: Literal["drop", "tag", "mask"] = "drop"
-    """drop the document, tag it in the verdict, or tag it and replace each term by the name of the
-    list in angle brackets."""
+    """What happens to a document with too many terms. drop it; tag it in the verdict; or mask: tag
+    it and replace each term by the name of the list in angle brackets."""
 
     max_hits: int = 0
-    """Occurrences that pass; a document with more breaks the rule. Masks replace all of them."""
+    """Occurrences that are allowed. Masks replace all of them."""
 
     def __post_init__(self) -> None:
         if not self.terms and not self.files:
@@ -140,7 +140,7 @@ def find_keywords(
         return {}, None
     from tasks.kernels.quality.keywords import find_terms
 
-    automaton = _automaton(
+    matcher = _matcher(
         tuple((name, one.terms, one.files) for name, one in lists.items()), files_digest
     )
     asked = np.zeros(len(texts), np.uint64)
@@ -154,10 +154,10 @@ def find_keywords(
         asked |= applies.astype(np.uint64) << np.uint64(bit)
         located |= np.uint64(one.action == "mask") << np.uint64(bit)
     values, begins = text_buffers(texts)
-    room = max(1024, len(values) // 64)
+    room = 1024 + len(values) // 16
     while True:
         counts, spans = np.zeros((len(texts), len(lists)), np.int64), np.empty((room, 4), np.int64)
-        found = find_terms(values, begins, *automaton.arrays, asked, located, counts, spans)
+        found = find_terms(values, begins, matcher, asked, located, counts, spans)
         if found <= room:
             break
         room = found
@@ -175,10 +175,10 @@ def count_keywords(lists: Lists, features: Mapping[str, np.ndarray]) -> dict[str
 
 
 @lru_cache(maxsize=2)
-def _automaton(
+def _matcher(
     lists: Sequence[tuple[str, tuple[str, ...], tuple[Path, ...]]], files_digest: str
-) -> Automaton:
-    from tasks.kernels.quality.keywords import build_automaton, fold_text
+) -> Matcher:
+    from tasks.kernels.quality.keywords import build_matcher, fold_text
 
     terms: dict[str, int] = {}
     for bit, (name, inline, files) in enumerate(lists):
@@ -198,20 +198,15 @@ def _automaton(
             )
         for term in folded:
             terms[term] = terms.get(term, 0) | 1 << bit
-    try:
-        return build_automaton(terms)
-    except ValueError as error:
-        raise ConfigError(
-            f"quality.keywords has no room for {len(terms)} terms: {error}; split the lists over"
-            " runs"
-        ) from error
+    return build_matcher(terms)
 
 
 def _masks(spans: np.ndarray, num_documents: int, types: Sequence[str]) -> pa.ChunkedArray:
-    """One row per document, of spans (document, list, start, stop); those of a list that overlap
-    become one."""
-    spans = spans[np.lexsort((spans[:, 3], spans[:, 2], spans[:, 1], spans[:, 0]))]
+    """One row per document, of spans (document, list, start, stop) in order of document, start and
+    stop; those of a list that overlap become one."""
     group = spans[:, 0] * len(types) + spans[:, 1]
+    by_group = np.argsort(group, kind="stable")
+    spans, group = spans[by_group], group[by_group]
     size = int(spans[:, 3].max(initial=0)) + 1
     # Where each group ends so far: groups ascend, so a running maximum never looks back into
     # another one.
@@ -221,7 +216,9 @@ def _masks(spans: np.ndarray, num_documents: int, types: Sequence[str]) -> pa.Ch
     rows = spans[fresh]
     if len(rows):
         rows[:, 3] = np.maximum.reduceat(spans[:, 3], np.flatnonzero(fresh))
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 3], rows[:, 2], rows[:, 0]))]
+    # Keys that ascend with the documents: nothing is left to sort where there is one list.
+    starts, stops = rows[:, 0] * size + rows[:, 2], rows[:, 0] * size + rows[:, 3]
+    rows = rows[np.lexsort((rows[:, 1], stops, starts))]
     names = pa.DictionaryArray.from_arrays(
         pa.array(rows[:, 1], pa.int32()), pa.array(types, pa.string())
     ).cast(pa.string())

@@ -1,4 +1,4 @@
-"""Which published collections of rules are there, and what exactly does each ask?
+"""Lists the published collections of rules, and exactly what each asks.
 
 A preset is a set of rules; a rule drops a document whose feature is under (`min`) or over (`max`)
 its threshold, and the threshold itself passes. Rules of one name judge one feature on one side and

@@ -1,10 +1,10 @@
-"""Which rules judge which document, and what is the verdict?
+"""Finds the rules that judge a document, and its verdict.
 
 A run names presets (tasks.quality.presets) that drop and presets that are only recorded, other
-thresholds for single rules, and limits on any feature. Documents of some languages, kinds or
-sources can have others: `by_language` is laid over the rules of the run, `by_kind` over both, and
-`by_source` over all three. An overlay that names presets starts from their own thresholds;
-thresholds of the run were meant for the presets of the run. Limits are handed down.
+thresholds for single rules, and limits on any feature (tasks.quality.limits). Documents of some
+languages, kinds or sources can have others: `by_language` is laid over the rules of the run,
+`by_kind` over both, and `by_source` over all three. An overlay that names presets starts from their
+own thresholds; thresholds of the run were meant for the presets of the run. Limits are handed down.
 
 A verdict has one bit per rule name. Where two chosen presets have a rule of one name but with
 another threshold, one bit cannot hold both answers: that is an error at the start, and the way out
@@ -13,19 +13,16 @@ is one number for both in `thresholds`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import orjson
 
-from llm_core.config import ConfigError, nearest
-from tasks.corpus.language_labels import check_label
-from tasks.corpus.named_labels import NAMES_LANGUAGES
-from tasks.definitions.features import FEATURES
+from llm_core.config import ConfigError
+from tasks.quality.limits import RuleOverlay, drawn_feature
 from tasks.quality.presets import PRESETS, RULE_NAMES, Rule
 
 MAX_RULES = 64
@@ -33,130 +30,6 @@ WITHOUT_TERMINAL_PUNCTUATION = ("th", "lo")
 UNSEGMENTED_FROM = 0.5
 """Share of unsegmented letters among the units from which a document counts as written without
 spaces."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Bounds of one feature or score; the bounds themselves pass, and so does a document without
-    the score.
-
-    Shares, quantiles and draws are for scores only (`tasks.quality.score_limits`): other features
-    are measured in the same pass.
-    """
-
-    min: float | None = None
-    max: float | None = None
-
-    min_by_language: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
-    """Lower bounds of languages, by label; `min` holds for the others."""
-
-    max_by_language: dict[str, float] = field(default_factory=dict, metadata=NAMES_LANGUAGES)
-    """Upper bounds of languages, by label; `max` holds for the others."""
-
-    keep_frac: float | None = None
-    """Share of the scored documents that is kept, the best ones."""
-
-    min_quantile: float | None = None
-    """Documents under this quantile of the score go."""
-
-    max_quantile: float | None = None
-    """Documents over this quantile of the score go."""
-
-    each_language: bool | None = None
-    """Whether shares and quantiles are of each language for itself; null: where the score does not
-    compare across languages."""
-
-    pareto: float | None = None
-    """Keep by chance, the better the likelier: where a Pareto variate of this shape, drawn from the
-    id, is over 1 - score."""
-
-    spare_frac: float = 0.0
-    """Share of documents, drawn from their ids, that the limit spares."""
-
-    languages: tuple[str, ...] = field(default=(), metadata=NAMES_LANGUAGES)
-    """Labels the limit applies to; empty for all."""
-
-    drops: bool = True
-    """False records which documents pass the limit, and drops none."""
-
-    def __post_init__(self) -> None:
-        bounds = (
-            self.min,
-            self.max,
-            self.keep_frac,
-            self.min_quantile,
-            self.max_quantile,
-            self.pareto,
-        )
-        if (
-            all(bound is None for bound in bounds)
-            and not self.min_by_language
-            and not self.max_by_language
-        ):
-            raise ConfigError(
-                "a limit without min, max, keep_frac, a quantile or pareto limits nothing; give one"
-                " of them"
-            )
-        for name in ("keep_frac", "min_quantile", "max_quantile"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1:
-                raise ConfigError(f"{name} ({value:g}) must be between 0 and 1, e.g. {name}=0.1")
-        if self.keep_frac is not None and (
-            self.min_quantile is not None or self.max_quantile is not None
-        ):
-            raise ConfigError(
-                "keep_frac and quantiles exclude each other; a quantile says from which end it cuts"
-            )
-        if self.is_share and (
-            self.min is not None
-            or self.max is not None
-            or self.min_by_language
-            or self.max_by_language
-        ):
-            raise ConfigError(
-                "keep_frac and quantiles exclude min and max: they become the bounds; give one of"
-                " the two"
-            )
-        if self.pareto is not None and self.pareto <= 0:
-            raise ConfigError(f"pareto ({self.pareto:g}) must be positive; GPT-3's filter had 9")
-        if not 0 <= self.spare_frac < 1:
-            raise ConfigError(
-                f"spare_frac ({self.spare_frac:g}) must be at least 0 and under 1; 0 spares none"
-            )
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ConfigError(
-                f"min ({self.min:g}) must not be over max ({self.max:g}): no document would pass"
-            )
-        for label in (*self.languages, *self.min_by_language, *self.max_by_language):
-            check_label(label, "languages")
-
-    @property
-    def is_share(self) -> bool:
-        return (
-            self.keep_frac is not None
-            or self.min_quantile is not None
-            or self.max_quantile is not None
-        )
-
-
-@dataclass(frozen=True)
-class RuleOverlay:
-    """What some documents are judged by instead."""
-
-    presets: tuple[str, ...] | None = None
-    """Presets that drop these documents; null leaves those of the run."""
-
-    record: tuple[str, ...] | None = None
-    """Presets that are recorded of these documents; null leaves those of the run."""
-
-    thresholds: dict[str, float | None] = field(default_factory=dict)
-    """Other thresholds by rule; null switches a rule off."""
-
-    limits: dict[str, Limit] = field(default_factory=dict)
-    """Further bounds by feature, in place of those of the run on the same feature."""
-
-    def __post_init__(self) -> None:
-        check_names(self.presets or (), self.record or (), self.thresholds, self.limits)
 
 
 @dataclass(frozen=True)
@@ -333,46 +206,6 @@ def document_kind(
         if isinstance(own, str) and own in by_kind:
             return own
     return kind_of_source.get(source)
-
-
-def check_names(
-    presets: Sequence[str],
-    record: Sequence[str],
-    thresholds: Mapping[str, float | None],
-    limits: Mapping[str, Limit],
-) -> None:
-    """Raise ConfigError on a preset, rule or feature that does not exist."""
-    for setting, names in (("presets", presets), ("record", record)):
-        for name in names:
-            if name not in PRESETS:
-                family = name.partition("/")[0] + "/"
-                known = [p for p in PRESETS if p.startswith(family)] or [
-                    p for p in PRESETS if "/" not in p
-                ] + ["fineweb2/LANGUAGE"]
-                raise ConfigError(
-                    f"{setting} names {name}, which is no preset; {nearest(name, known)}"
-                )
-    for name in thresholds:
-        if name not in RULE_NAMES:
-            raise ConfigError(
-                f"thresholds names {name}, which is no rule; {nearest(name, list(RULE_NAMES))}"
-            )
-    for name, limit in limits.items():
-        if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise ConfigError(
-                f"limits names {name}, which is no feature and no score;"
-                f" {nearest(name, list(FEATURES))}"
-            )
-        if name in FEATURES and (limit.is_share or limit.pareto is not None):
-            raise ConfigError(
-                f"limits.{name}: shares, quantiles and draws are for scores; a feature has min"
-                " and max"
-            )
-
-
-def drawn_feature(score: str) -> str:
-    """Column of how far a score is over what was drawn for the document."""
-    return f"{score}_over_draw"
 
 
 def _lay_over(choice: RuleOverlay, overlay: RuleOverlay) -> RuleOverlay:

@@ -1,5 +1,4 @@
-"""Which score is good enough? Limits on scores, made into numbers that hold for every part, and
-draws of documents.
+"""Turns limits on scores into numbers that hold for every part, and draws documents.
 
 A share (`keep_frac`), a quantile, or a draw is no number that a document can be held against by
 itself. Shares and quantiles are resolved once, over all documents with a score, whatever other
@@ -15,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +23,10 @@ from llm_core.config import ConfigError, nearest
 from tasks.corpus.documentset import read_table
 from tasks.corpus.score_cuts import WHOLE, Best, cuts_keeping
 from tasks.definitions.features import FEATURES
-from tasks.quality.rules import Limit, drawn_feature
+from tasks.quality.config import QualityConfig
+from tasks.quality.limits import Limit, drawn_feature
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import Part
-
-if TYPE_CHECKING:
-    from tasks.quality.stage import QualityConfig
 
 
 def check_scores(config: QualityConfig, known: Sequence[str]) -> None:

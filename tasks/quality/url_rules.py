@@ -1,4 +1,4 @@
-"""Which documents come from places that are listed, by domain, URL or a word in the URL?
+"""Finds documents from listed places, by domain, URL or a word in the URL.
 
 Blocklists come from the configuration, from files (one entry per line, `#` comments) and from
 folders laid out as those of the University of Toulouse (UT1: `CATEGORY/domains`, `CATEGORY/urls`),
@@ -9,9 +9,8 @@ under its path. Lists of allowed domains and URLs win over all. One's own entrie
 a run begins; in folders, which others keep and which have odd lines among millions (`a b.com`,
 `com.ve`, `localhost`, bytes that are no UTF-8), those are passed over and counted.
 
-Compared are hosts in lower case and punycode (IDNA), without user, port and trailing dot, and URLs
-without scheme, `www.`, fragment and final slash. Keywords are pieces of letters and digits of the
-URL, escapes undone, in any case.
+Entries and URLs are compared in one form (`tasks.quality.url_entries`). Keywords are pieces of
+letters and digits of the URL, escapes undone, in any case.
 
 In: url. Out: features `url_domain`, `url_listed`, `url_keyword` (0 or 1, int64; 0 without a URL)
 and the rules URL_DOMAIN, URL_LISTED, URL_KEYWORD. Cost: entries are looked up by hash, hosts once
@@ -21,30 +20,35 @@ the private part of the public suffix list (`github.io` can be listed).
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
 from llm_core.config import NOT_IN_KEY, ConfigError, nearest
 from tasks.corpus.listfiles import read_entries
-from tasks.corpus.urls import normal_escapes
 from tasks.quality.presets import Rule
+from tasks.quality.url_entries import (
+    PIECES,
+    domain_entry,
+    domains_above,
+    keyword_entry,
+    place_entry,
+    places_above,
+    public_suffixes,
+    split_url,
+)
 
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
 FEATURES_OF_URLS = ("url_domain", "url_listed", "url_keyword")
-_PIECES = re.compile(r"[^\W_]+")
-_SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.-]*://")
-_IDNA_DOTS = str.maketrans("。．｡", "...")
 
 
 @dataclass(frozen=True)
@@ -58,19 +62,19 @@ class UrlRules:
     """Files of blocked domains."""
 
     urls: tuple[str, ...] = ()
-    """Blocked URLs; with what is under their paths."""
+    """Blocked URLs, with everything under their paths."""
 
     url_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files of blocked URLs."""
 
     folders: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
-    """Folders of CATEGORY/domains and CATEGORY/urls."""
+    """Folders that hold lists as CATEGORY/domains and CATEGORY/urls."""
 
     categories: tuple[str, ...] = ()
-    """Categories of `folders` that block; empty for all."""
+    """Categories of `folders` that block; empty: all."""
 
     keywords: tuple[str, ...] = ()
-    """Words that block a URL."""
+    """Words that block a URL that contains them."""
 
     keyword_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files of such words."""
@@ -82,10 +86,10 @@ class UrlRules:
     """Files of such domains."""
 
     allow_urls: tuple[str, ...] = ()
-    """URLs that nothing here blocks; with what is under their paths."""
+    """URLs that nothing here blocks, with everything under their paths."""
 
     drops: bool = True
-    """False records which documents are hit, and drops none."""
+    """Drop documents with a blocked URL; false only records them."""
 
     def __post_init__(self) -> None:
         if self.categories and not self.folders:
@@ -161,12 +165,12 @@ def check_entries(rules: UrlRules) -> None:
     word."""
     for setting in ("domains", "allow_domains"):
         for entry in getattr(rules, setting):
-            _domain(entry, f"quality.urls.{setting}")
+            domain_entry(entry, f"quality.urls.{setting}")
     for setting in ("urls", "allow_urls"):
         for entry in getattr(rules, setting):
-            _place(entry, f"quality.urls.{setting}")
+            place_entry(entry, f"quality.urls.{setting}")
     for entry in rules.keywords:
-        _keyword(entry, "quality.urls.keywords")
+        keyword_entry(entry, "quality.urls.keywords")
 
 
 def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict[str, np.ndarray]:
@@ -224,65 +228,9 @@ class _Lists:
         if allowed or not self.allow_urls.isdisjoint(paths):
             return 0, 0, 0
         keyword = bool(self.keywords) and not self.keywords.isdisjoint(
-            _PIECES.findall(unquote(host + rest).casefold())
+            PIECES.findall(unquote(host + rest).casefold())
         )
         return int(blocked), int(not self.urls.isdisjoint(paths)), int(keyword)
-
-
-def split_url(url: str) -> tuple[str, str] | None:
-    """(host, what follows it up to the fragment) of an absolute URL or one without a scheme; None
-    where there is no host."""
-    url = url.strip()
-    try:
-        pieces = urlsplit(url if _SCHEME.match(url) or url.startswith("//") else f"//{url}")
-        host = normal_host(pieces.hostname or "")
-    except ValueError:  # a bracketed host that is none
-        return None
-    rest = pieces.path + (f"?{pieces.query}" if pieces.query else "")
-    return (host, normal_escapes(rest)) if host else None
-
-
-def normal_host(host: str) -> str:
-    """Lower case, punycode, no dots at the end; a name that IDNA does not allow stays as it is, but
-    for case."""
-    host = host.translate(_IDNA_DOTS).lower().rstrip(".")
-    if host.isascii():
-        return host
-    try:
-        return host.encode("idna").decode("ascii")
-    except UnicodeError:
-        return host
-
-
-def domains_above(host: str, suffixes: PublicSuffixList) -> list[str]:
-    """The host and the domains above it, down to the registrable one; an address or an unknown host
-    alone."""
-    registrable = (
-        suffixes.privatesuffix(host)
-        if not host.replace(".", "").isdigit() and ":" not in host
-        else None
-    )
-    if registrable is None:
-        return [host]
-    labels, least = host.split("."), registrable.count(".") + 1
-    return [".".join(labels[i:]) for i in range(len(labels) - least + 1)]
-
-
-def places_above(host: str, rest: str) -> list[str]:
-    """The URL, without its query, and every folder above it, as `host/path`; `www.` and final
-    slashes are left out."""
-    host = host.removeprefix("www.")
-    path = rest.partition("?")[0]
-    names = path.strip("/").split("/") if path.strip("/") else []
-    places = ["/".join([host, *names[:i]]) for i in range(len(names) + 1)]
-    return [*places, f"{places[-1]}?{rest.partition('?')[2]}"] if "?" in rest else places
-
-
-@lru_cache(maxsize=1)
-def _public_suffixes() -> PublicSuffixList:
-    from publicsuffixlist import PublicSuffixList
-
-    return PublicSuffixList(only_icann=True)
 
 
 @lru_cache(maxsize=2)
@@ -305,7 +253,7 @@ def _read_lists(rules: UrlRules, files_digest: str) -> _Lists:
     domains, urls, keywords, allow_domains, allow_urls = (
         frozenset(lists[setting]) for setting in _READ
     )
-    return _Lists(_public_suffixes(), domains, urls, keywords, allow_domains, allow_urls, odd)
+    return _Lists(public_suffixes(), domains, urls, keywords, allow_domains, allow_urls, odd)
 
 
 @lru_cache(maxsize=16)
@@ -316,48 +264,12 @@ def _entries_of(path: Path, setting: str, where: str, version: Any) -> frozenset
     return frozenset(read(entry, f"{where} ({path})") for entry in read_entries(path, where))
 
 
-def _domain(entry: str, where: str) -> str:
-    host = normal_host(entry.strip().removeprefix("*.").lstrip("."))
-    if not host or any(char in host for char in "/:@ ") or ".." in host or not host.isprintable():
-        raise ConfigError(
-            f"{where} holds {entry!r}, which is no domain; write it like example.com, and addresses"
-            " of pages under urls"
-        )
-    if not host.replace(".", "").isdigit() and _public_suffixes().is_public(host):
-        raise ConfigError(
-            f"{where} holds {entry!r}, a public suffix under which anybody has a domain; list the"
-            " domains under it that are meant"
-        )
-    return host
-
-
-def _place(entry: str, where: str) -> str:
-    split = split_url(entry)
-    if split is None or not entry.isprintable():
-        raise ConfigError(
-            f"{where} holds {entry!r}, which is no URL; write it like example.com/path"
-        )
-    host, rest = split
-    if not rest.strip("/"):
-        raise ConfigError(f"{where} holds {entry!r}, which is a whole host; write it under domains")
-    return places_above(host, rest)[-1]
-
-
-def _keyword(entry: str, where: str) -> str:
-    word = entry.strip().casefold()
-    if not _PIECES.fullmatch(word):
-        raise ConfigError(
-            f"{where} holds {entry!r}; a keyword of URLs is one word of letters and digits"
-        )
-    return word
-
-
 _READ: Mapping[str, Callable[[str, str], str]] = {
-    "domains": _domain,
-    "urls": _place,
-    "keywords": _keyword,
-    "allow_domains": _domain,
-    "allow_urls": _place,
+    "domains": domain_entry,
+    "urls": place_entry,
+    "keywords": keyword_entry,
+    "allow_domains": domain_entry,
+    "allow_urls": place_entry,
 }
 """How an entry of a setting is read."""
 _FILES = {

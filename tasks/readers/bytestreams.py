@@ -14,22 +14,15 @@ compressed data by chance.
 
 from __future__ import annotations
 
-import bz2
 import io
-import lzma
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
-import zstandard
+from tasks.readers.codecs import BLOCK_BYTES, CODECS, TRAILER_BYTES, Codec
 
-BLOCK_BYTES = 1 << 20
 COMPRESSED_BLOCK_BYTES = 1 << 13
-ZSTD_STEP_BYTES = 1 << 9
-"""Small, because one zstd block of 4 bytes may stand for 128 kB: bounds what one call can
-return."""
 MAX_WINDOW_BYTES = 1 << 29
 """Of earlier content that a decompressor may keep: what it takes at the first bytes of a stream
 that asks for it."""
@@ -38,8 +31,6 @@ HELD_COMPRESSED_BYTES = 1 << 20
 Damaged deflate data turns invalid within some kB."""
 MAX_MEMBER_HEADER_BYTES = 1 << 17
 """A gzip header has an extra field of up to 64 kB and names."""
-TRAILER_BYTES = 4
-"""At the end of a gzip member, with the length of its content."""
 MAX_DEFLATE_RATIO = 1032
 """Of deflate; a length in a trailer beyond it is not believed."""
 
@@ -75,92 +66,6 @@ class Gap(NamedTuple):
 Piece = bytes | MemberStart | Gap
 
 
-class _Codec(NamedTuple):
-    name: str
-    magic: bytes
-    make: Callable[[int], Any]
-    """A decompressor whose window has at most so many bytes."""
-    step: Callable[[Any, bytes], tuple[bytes, bytes]]
-    """(block, what of the pending bytes is still to be decompressed); the libraries differ in how
-    they say the latter."""
-    errors: tuple[type[Exception], ...]
-    """MemoryError among them: a window that a stream asks for is taken at once."""
-    stated_length: Callable[[bytes, bytes], int | None]
-    """Uncompressed length by the first and the last compressed bytes of a member."""
-    padded: bool = True
-    """Zero bytes may stand between members and at the end."""
-
-
-def _inflate(member: Any, pending: bytes) -> tuple[bytes, bytes]:
-    block = member.decompress(pending, BLOCK_BYTES)
-    return block, member.unused_data if member.eof else member.unconsumed_tail
-
-
-def _unzstd(member: Any, pending: bytes) -> tuple[bytes, bytes]:
-    blocks: list[bytes] = []
-    num_bytes = place = 0
-    while place < len(pending) and num_bytes < BLOCK_BYTES and not member.eof:
-        blocks.append(member.decompress(pending[place : place + ZSTD_STEP_BYTES]))
-        num_bytes, place = num_bytes + len(blocks[-1]), place + ZSTD_STEP_BYTES
-    return b"".join(blocks), member.unused_data + pending[place:]
-
-
-def _unpack(member: Any, pending: bytes) -> tuple[bytes, bytes]:
-    block = member.decompress(pending, BLOCK_BYTES)
-    return block, member.unused_data if member.eof else b""
-
-
-def _isize(first: bytes, last: bytes) -> int | None:
-    return int.from_bytes(last, "little") if len(last) == TRAILER_BYTES else None
-
-
-def _frame_size(first: bytes, last: bytes) -> int | None:
-    try:
-        size = zstandard.frame_content_size(first)
-    except zstandard.ZstdError:
-        return None
-    return None if size < 0 else size
-
-
-_CODECS: Mapping[str, _Codec] = {
-    ".gz": _Codec(
-        "gzip",
-        b"\x1f\x8b\x08",
-        lambda window: zlib.decompressobj(wbits=31),
-        _inflate,
-        (zlib.error, MemoryError),
-        _isize,
-    ),
-    ".zst": _Codec(
-        "zstd",
-        b"\x28\xb5\x2f\xfd",
-        lambda window: zstandard.ZstdDecompressor(
-            max_window_size=min(window, 1 << 31)
-        ).decompressobj(),
-        _unzstd,
-        (zstandard.ZstdError, MemoryError),
-        _frame_size,
-        padded=False,
-    ),
-    ".bz2": _Codec(
-        "bzip2",
-        b"BZh",
-        lambda window: bz2.BZ2Decompressor(),
-        _unpack,
-        (OSError, EOFError, MemoryError),
-        lambda first, last: None,
-    ),
-    ".xz": _Codec(
-        "xz",
-        b"\xfd7zXZ\0",
-        lambda window: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=window + BLOCK_BYTES),
-        _unpack,
-        (lzma.LZMAError, EOFError, MemoryError),
-        lambda first, last: None,
-    ),
-}
-
-
 def read_blocks(
     stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES
 ) -> Iterator[bytes]:
@@ -190,7 +95,7 @@ def read_pieces(
         while block := stream.read(BLOCK_BYTES):
             yield block
         return
-    codec, source, pending, member = _CODECS[compression], _Compressed(stream), b"", None
+    codec, source, pending, member = CODECS[compression], _Compressed(stream), b"", None
     make = partial(codec.make, max_window_bytes)
     given = 0
     while True:
@@ -233,7 +138,7 @@ def read_pieces(
             pending, member = b"", None
 
 
-def _describe(codec: _Codec, raised: BaseException, max_window_bytes: int) -> str:
+def _describe(codec: Codec, raised: BaseException, max_window_bytes: int) -> str:
     if not (isinstance(raised, MemoryError) or "emory" in str(raised)):
         return f"corrupt {codec.name} stream ({raised})"
     return (
@@ -288,7 +193,7 @@ class _Compressed:
 
 
 def _salvage(
-    codec: _Codec, make: Callable[[], Any], source: _Compressed, pending: bytes, given: int
+    codec: Codec, make: Callable[[], Any], source: _Compressed, pending: bytes, given: int
 ) -> Iterator[tuple[bytes, int]]:
     """(block, how many of the pending bytes are sound) up to the damage: a call that fails keeps
     what it had decompressed.
@@ -315,7 +220,7 @@ def _salvage(
 
 
 def _resume(
-    codec: _Codec,
+    codec: Codec,
     make: Callable[[], Any],
     source: _Compressed,
     error: str,
@@ -357,7 +262,7 @@ def _resume(
     raise DamagedStream(error, stopped_at)
 
 
-def _begins(codec: _Codec, member: Any, data: bytes, begins: bytes) -> bool:
+def _begins(codec: Codec, member: Any, data: bytes, begins: bytes) -> bool:
     start = b""
     try:
         for i in range(0, len(data), COMPRESSED_BLOCK_BYTES):

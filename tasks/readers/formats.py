@@ -1,4 +1,4 @@
-"""What does the name of a file say about what it holds?
+"""Tells from the name of a file what it holds.
 
 `pages.warc.gz` is a web archive in gzip, `texts.tar.zst` an archive of files in zstd; the format of
 a member of an archive is read off its own name. Config and planning need this before anything is

@@ -302,7 +302,7 @@ def _resume(window: _Window, start: int, error: str, kind: str = "broken WARC: "
 
 
 def _cut_off(window: _Window, begin: int = 0) -> Broken:
-    """What to make of a record that should go on where its bytes end; begin: where its content
+    """What to make of a record that should continue where its bytes end; begin: where its content
     does."""
     offset = window.offset
     if window.stop is not None:

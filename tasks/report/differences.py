@@ -1,7 +1,7 @@
 """Two similar excerpts with the words marked that only one of them has.
 
 Words are compared in order (Ratcliff and Obershelp, difflib); scripts without spaces are compared
-character by character. How a text goes on where its excerpt breaks off is not known, so the end of
+character by character. How a text continues after its excerpt is not known, so the end of
 the other one is not marked there.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-from tasks.report.markup import Markup, join, tag
+from markupsafe import Markup, escape
 
 MAX_CHARS = 2000
 """Excerpts are short by contract; the comparison is quadratic, so a longer one is cut."""
@@ -33,14 +33,14 @@ def mark_differences(first: str, second: str) -> tuple[Markup, Markup]:
         same, last = operation == "equal", (a1, b1) == (len(a), len(b))
         left.append(_piece(a[a0:a1], same or (last and second_goes_on)))
         right.append(_piece(b[b0:b1], same or (last and first_goes_on)))
-    return join(left), join(right)
+    return Markup().join(left), Markup().join(right)
 
 
 def _piece(units: Iterable[str], same: bool) -> Markup:
     text = "".join(units)
     words = text.strip()
     if same or not words:
-        return join([text])
+        return escape(text)
     # Spaces around a difference are not the difference.
     before, after = text.split(words, 1)
-    return join([before, tag("mark", words), after])
+    return Markup("{}<mark>{}</mark>{}").format(before, words, after)

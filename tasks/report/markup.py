@@ -1,89 +1,58 @@
-"""HTML and SVG as values: how does text get into the page without ever becoming markup?
+"""Writes values as inline HTML: names from the data, code, amounts; and makes characters visible.
 
-`tag` escapes every child and attribute that is not already `Markup`, so a section cannot forget to.
-Characters that would be invisible or would turn the page around (controls, bidi overrides, lone
-surrogates) are shown by their code point. What it leaves out: templates, streaming, validation of
-tag names.
+All other HTML stands in `templates/` and in `svg.py`. Data never goes into the text of a Markup,
+only into its `format` and `join`, which escape it.
 """
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
-from typing import Any
+
+from markupsafe import Markup
 
 from llm_core.printing import ACTING
+from tasks.report.quantities import count
 
 _UNSEEN = re.compile(f"[{ACTING}\u200e\u200f\ufffe\uffff]")
-_VOID = frozenset(("meta", "br", "hr", "col", "wbr"))
-
-
-class Markup(str):
-    """Text that is HTML already and goes into the page as it is. Only this module makes it from
-    strings."""
-
-    __slots__ = ()
-
-
-def escape(value: Any) -> Markup:
-    """Any value as harmless HTML text; Markup stays what it is."""
-    if isinstance(value, Markup):
-        return value
-    return Markup(html.escape(visible(str(value)), quote=True))
 
 
 def visible(text: str) -> str:
-    """Text whose control characters can be seen and can do nothing."""
+    """Text whose control characters, bidi overrides and lone surrogates can be seen and can do
+    nothing."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
-def join(children: Iterable[Any], separator: str = "") -> Markup:
-    """Children one after another, escaped; None and nested lists are allowed, so sections can leave
-    pieces out."""
-    return Markup(escape(separator).join(_flatten(children)))
-
-
-def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
-    """One element. `class_` stands for class, `_` in other names for `-`; None or False leaves an
-    attribute out."""
-    pairs = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(value))}"'
-        for key, value in attributes.items()
-        if value is not None and value is not False
-    )
-    if name in _VOID:
-        return Markup(f"<{name}{pairs}>")
-    return Markup(f"<{name}{pairs}>{join(children)}</{name}>")
-
-
-def constant(source: str) -> Markup:
-    """A literal of this program's own source (a style sheet, a doctype) as markup. Never give it
-    data."""
-    return Markup(source)
-
-
-def foreign(value: Any) -> Markup:
+def foreign(value: object) -> Markup:
     """A name or text from the data, kept from reordering what stands around it."""
-    return tag("bdi", str(value))
+    return Markup("<bdi>{}</bdi>").format(str(value))
 
 
-def _flatten(children: Iterable[Any]) -> list[Markup]:
-    flat: list[Markup] = []
-    for child in children:
-        if child is None:
-            continue
-        if isinstance(child, (list, tuple)):
-            flat.extend(_flatten(child))
-        else:
-            flat.append(escape(child))
-    return flat
+def listed(names: Iterable[str]) -> Markup:
+    return Markup(", ").join(foreign(name) for name in names)
 
 
-def _plain(value: Any) -> Any:
-    """Coordinates with one decimal, without the trailing zero: pages stay small and equal
-    everywhere."""
-    if isinstance(value, float):
-        return f"{round(value, 1) + 0.0:.6g}"
-    return "true" if value is True else value
+def breakable(name: str) -> Markup:
+    """A name from configuration, which may break where it is joined."""
+    return Markup("_<wbr>").join(name.split("_"))
+
+
+def code(text: str) -> Markup:
+    return Markup("<code>{}</code>").format(breakable(text))
+
+
+def hashed(text: str) -> Markup:
+    """A digest or identifier, which never breaks."""
+    return Markup('<code class="hash">{}</code>').format(text)
+
+
+def aside(text: str) -> Markup:
+    return Markup('<span class="aside">{}</span>').format(text)
+
+
+def amount(value: float | None, largest: float) -> Markup:
+    """A count in a table cell, with a small bar that shows it next to the largest of its column."""
+    share = 0.0 if value is None or largest <= 0 else min(max(value / largest, 0.0), 1.0)
+    bar = '<i class="inline-bar" style="--w:{:.1f}%"></i><span class="amount">{}</span>'
+    return Markup(bar).format(100 * share, count(value))

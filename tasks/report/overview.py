@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from tasks.report.contamination_section import contamination_section
-from tasks.report.data_sections import documents_section, languages_section, rules_section
-from tasks.report.evaluation_section import evaluation_section, samples_section
-from tasks.report.lineage_sections import configuration_section, lineage_section
-from tasks.report.markup import foreign, join, tag
-from tasks.report.model_card import model_card_section
+from markupsafe import Markup
+
+from tasks.report.markup import foreign
 from tasks.report.page import Card, page
 from tasks.report.quantities import (
     NOT_MEASURED,
@@ -21,11 +18,19 @@ from tasks.report.quantities import (
     span,
 )
 from tasks.report.run import Run
-from tasks.report.scores_section import scores_section
-from tasks.report.speed_section import headline_cell, speed_section
-from tasks.report.text_sections import duplicates_section, privacy_section, tokenizer_section
-from tasks.report.training_section import training_section
-from tasks.report.variety_section import mixture_section, variety_section
+from tasks.report.sections.contamination import contamination_section
+from tasks.report.sections.documents import documents_section, languages_section
+from tasks.report.sections.duplicates import duplicates_section
+from tasks.report.sections.evaluation import evaluation_section, samples_section
+from tasks.report.sections.lineage import configuration_section, lineage_section
+from tasks.report.sections.mixture import mixture_section
+from tasks.report.sections.model_card import model_card_section
+from tasks.report.sections.quality import quality_section
+from tasks.report.sections.scores import scores_section
+from tasks.report.sections.speed import headline_cell, speed_section
+from tasks.report.sections.texts import privacy_section, tokenizer_section
+from tasks.report.sections.training import training_section
+from tasks.report.sections.variety import variety_section
 
 
 def render(run: Run, title: str) -> str:
@@ -33,7 +38,7 @@ def render(run: Run, title: str) -> str:
     sections = (
         documents_section(run),
         scores_section(run),
-        rules_section(run),
+        quality_section(run),
         languages_section(run),
         duplicates_section(run),
         privacy_section(run),
@@ -49,53 +54,42 @@ def render(run: Run, title: str) -> str:
         configuration_section(run),
         lineage_section(run),
     )
-    return page(
-        title,
-        _subtitle(run),
-        _cards(run),
-        run.warnings,
-        [section for section in sections if section is not None],
-    )
-
-
-def _subtitle(run: Run) -> object:
-    sources = run.metrics("documents").group("by_source") or run.metrics("ingest").group(
-        "by_source"
-    )
-    languages = list(run.metrics("documents").group("by_language"))
-    parameters = run.metrics("train").number("num_parameters")
-    model = f"A model of {compact(parameters)} parameters" if parameters is not None else "A model"
-    kept = plural(run.documents_kept, "document")
-    tongues = f" in {plural(len(languages), 'language')}" if languages else ""
-    which: list[object] = [": ", foreign(languages[0])] if len(languages) == 1 else []
-    return join(
-        [f"{model} from {kept} of {plural(len(sources) or None, 'source')}{tongues}", *which, "."]
-    )
-
-
-def _cards(run: Run) -> list[Card]:
-    return [
+    cards = (
         _bpb_card(run),
         _documents_card(run),
         _tokens_card(run),
         _vocabulary_card(run),
         _speed_card(run),
-    ]
+    )
+    shown = [section for section in sections if section is not None]
+    return page(title, _subtitle(run), cards, run.warnings, shown)
+
+
+def _subtitle(run: Run) -> str:
+    documents = run.metrics("documents")
+    sources = documents.group("by_source") or run.metrics("ingest").group("by_source")
+    languages = list(documents.group("by_language"))
+    parameters = run.metrics("train").number("num_parameters")
+    model = f"A model of {compact(parameters)} parameters" if parameters is not None else "A model"
+    kept = plural(run.documents_kept, "document")
+    subtitle = f"{model} from {kept} of {plural(len(sources) or None, 'source')}"
+    if languages:
+        subtitle += f" in {plural(len(languages), 'language')}"
+    if len(languages) == 1:
+        subtitle += Markup(": {}").format(foreign(languages[0]))
+    return subtitle + "."
 
 
 def _bpb_card(run: Run) -> Card:
     evaluate = run.metrics("evaluate")
     value, low, high = (evaluate.number("val_bpb", key) for key in ("value", "low", "high"))
-    baselines = [
-        f"{name} {fixed(evaluate.number(f'{name}_bpb'))}" for name in ("bigram", "unigram")
-    ]
-    interval = (
-        f"{run.interval_name} {span(low, high)}" if low is not None else "interval not measured"
-    )
+    names = ("bigram", "unigram")
+    baselines = [f"{name} {fixed(evaluate.number(f'{name}_bpb'))}" for name in names]
+    interval = f"{run.interval_name} {span(low, high)}"
     return Card(
         "Validation bits per byte",
         fixed(value),
-        [tag("span", interval), tag("span", " · ".join(baselines))],
+        ["interval not measured" if low is None else interval, " · ".join(baselines)],
         "Bits the model needs for a byte of unseen text; lower is better. The baselines only know"
         " token frequencies.",
     )
@@ -103,15 +97,11 @@ def _bpb_card(run: Run) -> Card:
 
 def _documents_card(run: Run) -> Card:
     read, kept = run.documents_read, run.documents_kept
-    of_read = (
-        NOT_MEASURED
-        if read is None or kept is None
-        else f"{share(kept, read)} of {count(read)} read"
-    )
+    known = read is not None and kept is not None
     return Card(
         "Documents kept",
-        count(run.documents_kept),
-        of_read,
+        count(kept),
+        [f"{share(kept, read)} of {count(read)} read" if known else NOT_MEASURED],
         "Distinct documents that passed every rule.",
     )
 
@@ -119,21 +109,16 @@ def _documents_card(run: Run) -> Card:
 def _tokens_card(run: Run) -> Card:
     held, seen = run.shard_tokens, run.seen_tokens
     num_bytes = run.metrics("shards").number("splits", "train", "bytes")
-    of_text = f", {size(num_bytes)} of text" if num_bytes is not None else ""
-    shards = (
-        f"{compact(held)} in training shards{of_text}"
-        if held is not None
-        else f"shards {NOT_MEASURED}"
-    )
-    passes = (
-        f"as many as {significant(seen / held, 2)} passes over them"
-        if held and seen is not None
-        else None
-    )
+    details = [f"shards {NOT_MEASURED}"]
+    if held is not None:
+        of_text = f", {size(num_bytes)} of text" if num_bytes is not None else ""
+        details = [f"{compact(held)} in training shards{of_text}"]
+    if held and seen is not None:
+        details.append(f"as many as {significant(seen / held, 2)} passes over them")
     return Card(
         "Tokens seen",
         compact(seen),
-        [tag("span", shards), tag("span", passes) if passes else None],
+        details,
         "Pieces of text read in training; shards hold those it can learn from.",
     )
 
@@ -144,19 +129,16 @@ def _vocabulary_card(run: Run) -> Card:
     return Card(
         "Vocabulary",
         count(tokenizer.number("vocab_size")),
-        NOT_MEASURED if per_token is None else f"{significant(per_token)} bytes per token",
+        [NOT_MEASURED if per_token is None else f"{significant(per_token)} bytes per token"],
         "Different tokens; bytes per token says how far one reaches in held-out text.",
     )
 
 
 def _speed_card(run: Run) -> Card:
+    bench, value = run.metrics("bench"), "withheld"
+    detail = f"because {run.speed_withheld}"
+    if not run.speed_withheld:
+        value = compact(bench.number("decode_tok_s"))
+        detail = f"tokens/s, median{headline_cell(bench)}"
     meaning = "New tokens per second with the key-value cache, after the prompt was read."
-    if run.speed_withheld:
-        return Card("Decode speed", "withheld", f"because {run.speed_withheld}", meaning)
-    speed = run.metrics("bench").number("decode_tok_s")
-    return Card(
-        "Decode speed",
-        compact(speed),
-        f"tokens/s, median{headline_cell(run.metrics('bench'))}",
-        meaning,
-    )
+    return Card("Decode speed", value, [detail], meaning)

@@ -52,6 +52,12 @@ class Facts:
         """The members of a group of groups, in the order of their names."""
         return [(name, Facts(value)) for name, value in self.group(*path).items()]
 
+    def largest_first(
+        self, *path: str, by: Sequence[str] = ("documents",)
+    ) -> list[tuple[str, Facts]]:
+        """The members of a group of groups, by the number at the path `by`."""
+        return sorted(self.items(*path), key=lambda item: -(item[1].number(*by) or 0))
+
     def rows(self, *path: str) -> list[Facts]:
         """The entries of a list of groups."""
         return [Facts(row) for row in self.sequence(*path) if isinstance(row, Mapping)]
@@ -59,6 +65,10 @@ class Facts:
     def sequence(self, *path: str) -> Sequence[Any]:
         found = self.value(*path)
         return found if isinstance(found, (list, tuple)) else ()
+
+    def numbers(self, *path: str) -> list[float]:
+        """The entries of a list that are numbers."""
+        return [n for value in self.sequence(*path) if (n := number(value)) is not None]
 
 
 def number(value: Any) -> float | None:
@@ -71,6 +81,11 @@ def number(value: Any) -> float | None:
 def numbers(group: Mapping[str, Any]) -> dict[str, float]:
     """The entries of a group that are numbers."""
     return {str(k): n for k, v in group.items() if (n := number(v)) is not None}
+
+
+def most_first(group: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The entries of a group that are numbers, the largest first."""
+    return sorted(numbers(group).items(), key=lambda item: (-item[1], item[0]))
 
 
 def count(value: float | None) -> str:

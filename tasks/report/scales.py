@@ -1,4 +1,4 @@
-"""Where things stand in a chart: axes, ticks, and how much room a text takes.
+"""Places things in a chart: axes, ticks, and how much room a text takes.
 
 Ticks are 1, 2 or 5 times a power of ten (Heckbert, Graphics Gems I), so that they can be read
 aloud. Text widths are estimates from above, because a static page cannot ask the browser: labels

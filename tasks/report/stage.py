@@ -1,21 +1,20 @@
-"""What came of this run? One page a person would rather look at than logs.
+"""Writes one page about a run.
 
 `report.html` is a single file that opens from disk: headline numbers, where documents went and why,
 duplicates, personal data, tokenizer, training, evaluation with intervals, decode speed, samples, a
 model card, and the lineage of every artifact. It draws what the stages measured and computes
-nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG, there is no
-script and no request; every text from the data is escaped. Reads counters, metrics and records of
-all stages; writes `report.html`. Costs milliseconds. Equal artifacts give equal bytes. What it
-leaves out: comparing runs, which is the tracker's job.
+nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG with values
+to point at; there is no script and no request, and every text from the data is escaped. Reads
+counters, metrics and records of all stages. Costs less than a second. Equal artifacts give equal
+bytes. Leaves out comparing runs, which is the tracker's job.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_core.config import ConfigError
+from tasks.report.config import ReportConfig
 from tasks.report.markup import visible
 from tasks.report.overview import render
 from tasks.report.run import Run
@@ -23,18 +22,6 @@ from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import serial
 
 REPORT_FILE = "report.html"
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """How the page presents itself."""
-
-    title: str = "From raw text to a language model"
-    """Heading of the page, and its name in a browser tab."""
-
-    def __post_init__(self) -> None:
-        if not self.title.strip():
-            raise ConfigError("title is blank; a page needs a name, e.g. title='My first model'")
 
 
 def write_report(

@@ -1,5 +1,4 @@
-"""Which vocabulary should a model have? Several tokenizers of one corpus on a page, with what each
-costs a model.
+"""Compares tokenizers of one corpus on a page, with what each costs a model.
 
 A larger vocabulary needs fewer tokens for a text and makes each one dearer, by the embedding and
 the output layer. What counts is their product: training FLOPs per byte of text = FLOPs per token of
@@ -14,17 +13,20 @@ measures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 from llm_core.model.config import ModelConfig
-from tasks.report.charts import Series, lines
-from tasks.report.markup import Markup
-from tasks.report.page import Card, Section, figure, legend, page, table
+from tasks.report.charts import Chart, Series, lines
+from tasks.report.page import Card, Section, page
 from tasks.runtime.artifact import Artifact
 
 TOLERANCE = 0.01
+TONES = ("a", "b", "r1", "r2")
+"""Colours of the kinds of tokenizers."""
 
 
 @dataclass(frozen=True)
@@ -80,49 +82,20 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
     """The comparison as one HTML page."""
     best = recommend(found)
     least = min(c.flops_per_byte for c in found)
-    kinds = sorted({c.kind for c in found})
-    tones = ("a", "b", "r1", "r2")
+    tones = dict(zip(sorted({c.kind for c in found}), cycle(TONES)))
 
-    def chart(value: str, scale: float, y_label: str) -> Callable[[int], Markup]:
-        series = [
-            Series(
-                kind,
-                [
-                    (c.embedding_parameters / 1e6, getattr(c, value) * scale)
-                    for c in found
-                    if c.kind == kind
-                ],
-                tones[k % len(tones)],
-                dots=True,
-            )
-            for k, kind in enumerate(kinds)
-        ]
-        return lambda width: lines(
-            series, width, x_label="embedding weights, millions", y_label=y_label
-        )
+    def chart(value: str, scale: float, y_label: str) -> Chart:
+        series = []
+        for kind, tone in tones.items():
+            own = [c for c in found if c.kind == kind]
+            points = [(c.embedding_parameters / 1e6, getattr(c, value) * scale) for c in own]
+            series.append(Series(kind, points, tone, dots=True))
+        return partial(lines, series, x_label="embedding weights, millions", y_label=y_label)
 
-    keys = (
-        legend(*((f"line {tones[k % len(tones)]}", kind) for k, kind in enumerate(kinds)))
-        if len(kinds) > 1
-        else None
-    )
-    gain = figure(
-        "Bytes per token against the weights that the vocabulary costs",
-        chart("bytes_per_token", 1.0, "bytes per token"),
-        "Higher is fewer tokens for the same text.",
-        keys,
-    )
-    price = figure(
-        "Training compute per byte of text",
-        chart("flops_per_byte", 1e-6, "MFLOP per byte"),
-        f"Lower is cheaper: FLOPs per token of this model at seq_len {seq_len}, over bytes per"
-        " token.",
-        keys,
-    )
     rows = [
-        [
+        (
             c.kind,
-            f"{c.vocab_size:,}" + (" ✓" if c == best else ""),
+            f"{c.vocab_size:,}{' ✓' if c == best else ''}",
             f"{c.bytes_per_token:.3f}",
             f"{c.fertility:.2f}",
             f"{c.single_character_frac:.1%}",
@@ -130,49 +103,27 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
             f"{c.flops_per_byte / 1e6:.3f}",
             f"{c.flops_per_byte / least - 1:+.1%}",
             c.key,
-        ]
+        )
         for c in found
     ]
-    columns = (
-        "kind",
-        "vocabulary",
-        "bytes/token",
-        "tokens/word",
-        "one character",
-        "weights",
-        "MFLOP/byte",
-        "to least",
-        "key",
-    )
     body = replace(model, vocab_size=best.vocab_size)
     share = best.embedding_parameters / max(1, body.num_parameters())
+    price = f"{best.flops_per_byte / 1e6:.3f} MFLOP per byte"
+    density, weights = f"{best.bytes_per_token:.3f}", f"{best.embedding_parameters:,} weights"
     cards = [
-        Card(
-            "recommended",
-            best.name,
-            f"{best.flops_per_byte / 1e6:.3f} MFLOP per byte",
-            "least compute per byte, or nearly",
-        ),
-        Card(
-            "bytes per token",
-            f"{best.bytes_per_token:.3f}",
-            "UTF-8",
-            "held-out documents where there are any",
-        ),
-        Card(
-            "embedding",
-            f"{share:.0%}",
-            f"{best.embedding_parameters:,} weights",
-            "share of the model's weights",
-        ),
+        Card("recommended", best.name, [price], "least compute per byte, or nearly"),
+        Card("bytes per token", density, ["UTF-8"], "held-out documents where there are any"),
+        Card("embedding", f"{share:.0%}", [weights], "share of the model's weights"),
     ]
-    note = (
-        f"✓ Recommended is the smallest vocabulary within {TOLERANCE:.0%} of the least compute per"
-        " byte."
-    )
-    section = Section(
-        "comparison", "Comparison", "", [table(None, columns, rows, note, left=1), gain, price]
-    )
+    values = {
+        "rows": rows,
+        "tolerance": f"{TOLERANCE:.0%}",
+        "legend": [(f"line {tone}", kind) for kind, tone in tones.items()],
+        "density": chart("bytes_per_token", 1.0, "bytes per token"),
+        "price": chart("flops_per_byte", 1e-6, "MFLOP per byte"),
+        "seq_len": seq_len,
+    }
+    section = Section("comparison", "Comparison", "", values)
     title = (
         f"{len(found)} tokenizers for a model of width {model.dim} and {model.num_layers} layers"
     )

@@ -1,5 +1,5 @@
-"""What a stage leaves behind: files in a directory, and `artifact.json` that says how they came to
-be.
+"""Defines what a stage leaves behind: files in a directory, and `artifact.json` that says how they
+came to be.
 
 `artifact.json` is written last, by atomic rename: its presence means complete. A stage function
 makes an `Artifact` with counters and metrics; `tasks.runtime.store` adds identity and lineage when

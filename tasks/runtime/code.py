@@ -8,7 +8,8 @@ rebuilds the stages that reach it and no others. A statement that defines nothin
 import, counts wherever anything of its module is reached.
 
 Over-inclusion is harmless and happens: a local variable with the name of a function reaches the
-function. What is only named in a string is not seen; stages declare such modules as entry points.
+function. What is only named in a string is not seen; stages declare such modules as entry points,
+and files that are no Python, such as templates, as data files.
 Syntax trees are read once per content of a file and kept in the user's cache folder, as JSON.
 """
 
@@ -57,11 +58,22 @@ class Source(NamedTuple):
     imports: dict[str, list[str]]
 
 
-def code_digest(modules: Iterable[str], root: Path = ROOT) -> str:
-    """Digest of every definition that `modules` reach."""
+def code_digest(modules: Iterable[str], data_files: Iterable[str] = (), root: Path = ROOT) -> str:
+    """Digest of every definition that `modules` reach, and of the data files they read."""
     reached = reached_definitions(modules, root)
     digests = sorted({definition.digest for found in reached.values() for definition in found})
+    digests += sorted(line for name in data_files for line in _file_digests(root / name))
     return hashlib.blake2b("\n".join(digests).encode(), digest_size=8).hexdigest()
+
+
+def _file_digests(place: Path) -> Iterator[str]:
+    """A line for a file, or for every file below a folder: its name there, and its content."""
+    files = [place] if place.is_file() else [p for p in place.rglob("*") if p.is_file()]
+    if not files:
+        raise FileNotFoundError(f"{place} is a data file of a stage and does not exist")
+    for file in files:
+        content = hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
+        yield f"{file.relative_to(place.parent).as_posix()} {content}"
 
 
 def reached_definitions(

@@ -72,7 +72,7 @@ def _find_or_make(
             if str(error.filename) not in map(str, node.input_files.values()):
                 raise
             raise StageFailure(
-                f"{node.stage}: {error.filename} was taken away since the run began; run again"
+                f"{node.stage}: {error.filename} was removed since the run began; run again"
             ) from error
         except (StageFailure, StageInterrupted, ConfigError):
             raise
@@ -122,6 +122,6 @@ def _require_unchanged(store: Store, node: Node) -> None:
     ]:
         others = f" and {len(changed) - 1} more" if changed[1:] else ""
         raise StageFailure(
-            f"{node.stage}: {changed[0]}{others} changed since the run began; run again, what comes"
-            " of unchanged files is kept"
+            f"{node.stage}: {changed[0]}{others} changed since the run began; run again, results"
+            " for unchanged files are kept"
         )

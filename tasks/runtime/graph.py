@@ -138,6 +138,8 @@ STAGES: dict[str, Stage] = {
                 "evaluate",
                 "bench",
             ),
+            libraries=("jinja2",),
+            data_files=("tasks/report/templates", "tasks/report/style.css"),
             reads_records=True,
         ),
     )

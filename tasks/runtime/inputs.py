@@ -1,5 +1,5 @@
-"""What is in input files, remembered by size and modification time: content digests, and models
-that are loaded once.
+"""Remembers input files by size and modification time: content digests, and models that are loaded
+once.
 
 Raw inputs are large and rarely change; reading them all to find that nothing changed would make a
 cached run slow. The memory of digests is a JSON file in the store and may be deleted at any time.

@@ -1,7 +1,7 @@
 """Work in parts: a stage lists its parts, processes each into a directory of its own, then merges.
 
 A part is finished when `part.json` stands in its directory; the directory is made under a temporary
-name, synced and renamed, so a killed stage goes on at the missing part. Parts are named by the
+name, synced and renamed, so a killed stage resumes at the missing part. Parts are named by the
 content they read (`digest`) under a folder named by how they are made, so a grown source recomputes
 only what is new. Results are in the order of the parts, whatever the executor: bytes never depend
 on worker counts.

@@ -1,4 +1,4 @@
-"""Which stages would run, and why: a walk backwards from the target over keys alone.
+"""Decides which stages would run, and why: a walk backwards from the target over keys alone.
 
 Keys are functions of configs, code, inputs and parent keys, never of results, so the whole plan is
 known before anything runs, and an intermediate artifact that was deleted is rebuilt only if
@@ -72,7 +72,7 @@ def make_nodes(
         own = {
             "stage": name,
             "schema_version": stage.schema_version,
-            "code": code_digest((stage.module, *stage.entry_points)),
+            "code": code_digest((stage.module, *stage.entry_points), stage.data_files),
             "libraries": library_versions(stage.libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})

@@ -1,4 +1,4 @@
-"""Which executor works on the parts of a stage: threads, processes, or this thread alone.
+"""Chooses the executor of the parts of a stage: threads, processes, or this thread alone.
 
 Threads share memory and start at once; kernels over Arrow buffers release the interpreter lock.
 Processes cost an import each and help stages that spend their time in Python: `auto` starts them

@@ -1,5 +1,4 @@
-"""How can code that may hang or eat all memory be run on a hundred thousand inputs, and cost only
-the bad ones?
+"""Runs code that may hang or exhaust memory on many inputs, so that it costs only the bad ones.
 
 `Sandbox` calls one function of bytes in a process of its own, under a limit of time and one of
 memory per call. A call that goes over a limit, or crashes, raises `OutOfBounds`; its process is
@@ -108,7 +107,7 @@ class Sandbox:
             code, result, self._used_s = _receive(self._socket, limit.left_s)
         except TimeoutError as error:
             raise OutOfBounds(f"took longer than {self._timeout_s:g} s") from error
-        except OSError as error:  # it went away while it was written to
+        except OSError as error:  # it ended during the write
             code = self._process.wait()
             raise OutOfBounds(_cause(code)) from error
         except EOFError as error:

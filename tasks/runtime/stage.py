@@ -1,4 +1,4 @@
-"""What the store and the planner need to know about a stage: a declaration, no behaviour.
+"""Declares what the store and the planner need to know about a stage: no behaviour.
 
 A stage function has the shape `verb(parents..., out_dir, config, run_parts=serial) -> Artifact`:
 parents are Artifacts in the declared order, `out_dir` is an empty directory to write into; what
@@ -22,7 +22,7 @@ class StageFailure(RuntimeError):
 
 
 class StageInterrupted(RuntimeError):
-    """A stage that was asked to stop, saved its state, and can go on."""
+    """A stage that was asked to stop, saved its state, and can resume."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ class Stage:
     module, function: where the stage function lives; imported only when it runs. parents: stages
     whose artifacts it takes, in the order of its arguments. libraries: distributions whose version
     changes the result. entry_points: modules it starts as programs of their own; their code is part
-    of the key. reads_inputs: its config has `input_files() -> {name: Path}`; contents enter the
-    key. measured: results are measurements of this machine; the key holds a device fingerprint.
+    of the key. data_files: files and folders of this tree that it reads, such as templates; their
+    contents are part of the key. reads_inputs: its config has `input_files() -> {name: Path}`;
+    contents enter the key. measured: results are measurements of this machine; the key holds a
+    device fingerprint.
     disk_factor: free bytes it needs per byte of its parents. shows_progress: it tells how far it is
     by itself. reads_records: it takes counters and metrics of its parents, and no file of theirs.
     accept: function of its module, (artifact, config) -> None, that raises StageFailure where an
@@ -48,6 +50,7 @@ class Stage:
     parents: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     entry_points: tuple[str, ...] = ()
+    data_files: tuple[str, ...] = ()
     schema_version: int = 1
     reads_inputs: bool = False
     measured: bool = False

@@ -1,1 +1,2 @@
-"""Scores documents by classifiers and language models. Read `stage.py`, then `learning.py`."""
+"""Scores documents by classifiers and language models. Read `stage.py`, `learning.py`, then
+`pools.py`."""

@@ -48,14 +48,14 @@ class ClassifierConfig:
     """What a classifier learns from, or which model is given."""
 
     positives: str | None = field(default=None, metadata=IS_CONDITION)
-    """Condition on documents (see `tasks.corpus.selection`): what good text is."""
+    """Condition on documents that selects good text, as in `metadata->>'kind' = 'prose'`."""
     negatives: str | None = field(default=None, metadata=IS_CONDITION)
-    """Condition on documents: what it is compared with. Null without negative files: every document
-    that is no positive."""
+    """Condition on documents that good text is compared with. Null without negative files: all
+    documents that are not positive."""
     positive_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Further positives: .jsonl, .parquet, .txt, .md. Contents are part of the key."""
     negative_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
-    """Further negatives."""
+    """Further negatives, in the same formats."""
     text_column: str = "text"
     """Column of those files that holds the text."""
     model_path: Path | None = field(default=None, metadata=NOT_IN_KEY)
@@ -66,13 +66,13 @@ class ClassifierConfig:
     prefix_bytes: int = 4000
     """UTF-8 bytes read of each document."""
     max_documents: int = 100_000
-    """Texts of each class that are learnt from, chosen by hash."""
+    """Largest number of training texts of each class, chosen by hash."""
     folds: int = 2
-    """Models, each of which scores what it did not learn from."""
+    """Number of models; each scores the documents that it was not trained on."""
     ngrams: int = 2
     """Longest n-gram of units that is a feature."""
     bits: int = 20
-    """2^bits places for hashed n-grams."""
+    """The table of hashed n-grams has 2^bits rows."""
     epochs: int = 5
     """Passes over the training texts."""
     lr: float = 0.3

@@ -1,54 +1,39 @@
-"""What do the models of the scores stage learn from? Texts gathered in parts, chosen by hash, and
-one training part per model.
+"""Chooses the texts that models of the scores stage learn from, and trains one model per part.
 
 Each text has a 64-bit hash of what a model would read of it (`tasks.scores.unit_rows`). The hash
 decides all there is to decide: equal texts are one, the smallest hashes are taken up to a limit,
 hash % folds is the fold, and texts are read in the order of their hashes; so the choice is the same
 for any division into parts and any order of files. A text that is both positive and negative
-teaches nothing. A pool part holds `score, positive, language, hash, num_bytes, units` of the
-candidates in one file, no more of each score than the limit, which bounds what is kept on disk.
-Fold f of a score is trained on all others, and judged on fold f.
+teaches nothing. `tasks.scores.pools` gathers the candidates. Fold f of a score is trained on all
+others, and judged on fold f.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.corpus.documentset import SIDECAR_FILE, check_aligned, read_table, write_table
-from tasks.corpus.selection import chosen_rows, condition_table, texts_of_file
+from tasks.corpus.documentset import SIDECAR_FILE, read_table, write_table
 from tasks.corpus.statistics import roc_auc
 from tasks.runtime.artifact import digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, PartResult, RunParts, scratch_dir
 from tasks.runtime.stage import StageFailure
 from tasks.scores.classifier import MIN_TEXTS, ClassifierConfig, classify, train_classifier
+from tasks.scores.config import ScoresConfig
 from tasks.scores.perplexity import ANY_LANGUAGE, PerplexityConfig, log10_probabilities, train_model
+from tasks.scores.pools import POOL, document_parts, file_parts, gather_part, with_room
 from tasks.scores.unit_rows import UnitRows
-
-if TYPE_CHECKING:
-    from tasks.scores.stage import ScoresConfig
 
 ModelFiles = list[list[Any]]
 """[language or ANY_LANGUAGE, fold, path] of each model of a score."""
 
-POOL = pa.schema(
-    [
-        ("score", pa.string()),
-        ("positive", pa.bool_()),
-        ("language", pa.string()),
-        ("hash", pa.uint64()),
-        ("num_bytes", pa.int64()),
-        ("units", pa.large_list(pa.uint64())),
-    ]
-)
 MODEL_FILE, HELD_OUT_FILE = "model", "held-out.parquet"
 NUM_CALIBRATION_BINS = 10
 
@@ -66,7 +51,7 @@ def learn_models(
     if not learning:
         return {}, {}
     pools = run_parts(
-        gather_part, [*_document_parts(parts, learning), *_file_parts(config)], config, out_dir
+        gather_part, [*document_parts(parts, learning), *file_parts(config)], config, out_dir
     )
     files = [str(pool.path / SIDECAR_FILE) for pool in pools]
     candidates = pa.concat_tables(
@@ -110,16 +95,6 @@ def learn_models(
     return models, training
 
 
-def gather_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
-    """The candidates in one file of documents, or in one file of texts."""
-    found = list(
-        _from_file(part, config) if "file" in part.payload else _from_documents(part, config)
-    )
-    table = pa.concat_tables([POOL.empty_table(), *found]).combine_chunks()
-    write_table(table, directory / SIDECAR_FILE)
-    return {"texts": table.num_rows}
-
-
 def train_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
     """One model, and how it does on the fold it has not seen."""
     name, fold = part.payload["score"], part.payload["fold"]
@@ -152,143 +127,6 @@ def train_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
         "held_out_log10": float(log10_probs.sum()),
         "held_out_units": len(unread.units) + len(unread),
     }
-
-
-def _document_parts(parts: Sequence[Part], learning: Mapping[str, Any]) -> list[Part]:
-    if not any(
-        getattr(one, "positives", None) or getattr(one, "reference", None)
-        for one in learning.values()
-    ):
-        return []
-    return [
-        Part(part.name, digest({"pass": "gather", "part": part.digest}), part.payload)
-        for part in parts
-    ]
-
-
-def _file_parts(config: ScoresConfig) -> list[Part]:
-    parts = []
-    for role, file in config.input_files().items():
-        name, what, *_ = role.split("/")
-        if what in ("positive_files", "negative_files", "reference_files"):
-            payload = {"file": str(file), "score": name, "positive": what != "negative_files"}
-            key = digest(
-                {
-                    "pass": "gather",
-                    "content": digest_file(file),
-                    "format": file.suffixes,
-                    **payload,
-                    "file": "",
-                }
-            )
-            parts.append(Part(role, key, payload))
-    return parts
-
-
-def _from_documents(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
-    documents, labels = (
-        read_table(part.payload["documents"]),
-        read_table(part.payload["language"], ["id", "language"]),
-    )
-    check_aligned(documents, labels, "the language sidecar")
-    table = condition_table(documents, labels["language"])
-    languages = np.array(labels["language"].to_pylist(), object)
-    rows_of = functools.cache(lambda most_bytes: UnitRows.of_texts(documents["text"], most_bytes))
-    for name, classifier in config.classifiers.items():
-        if not classifier.positives and not classifier.negatives:
-            continue
-        where, nowhere = f"scores.classifiers.{name}", np.zeros(documents.num_rows, bool)
-        good = (
-            chosen_rows(table, classifier.positives, f"{where}.positives")
-            if classifier.positives
-            else nowhere
-        )
-        bad = (
-            chosen_rows(table, classifier.negatives, f"{where}.negatives")
-            if classifier.negatives
-            else nowhere
-        )
-        bad = ~good if classifier.rest_is_negative else bad
-        for positive, which in ((True, good), (False, bad)):
-            yield _class_pool(
-                name,
-                positive,
-                rows_of(classifier.prefix_bytes).take(np.flatnonzero(which)),
-                classifier,
-            )
-    for name, perplexity in config.perplexities.items():
-        if perplexity.reference:
-            which = np.flatnonzero(
-                chosen_rows(table, perplexity.reference, f"scores.perplexities.{name}.reference")
-            )
-            groups = (
-                languages[which]
-                if perplexity.per_language
-                else np.full(len(which), ANY_LANGUAGE, object)
-            )
-            yield _reference_pool(
-                name, groups, rows_of(perplexity.prefix_bytes).take(which), perplexity
-            )
-
-
-def _from_file(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
-    name, file = part.payload["score"], Path(part.payload["file"])
-    one = config.classifiers[name] if name in config.classifiers else config.perplexities[name]
-    texts = list(texts_of_file(file, one.text_column))
-    rows = UnitRows.of_texts(pa.array(texts, pa.large_string()), one.prefix_bytes)
-    if isinstance(one, ClassifierConfig):
-        yield _class_pool(name, part.payload["positive"], rows, one)
-    else:
-        language = (one.reference_language if one.per_language else None) or ANY_LANGUAGE
-        yield _reference_pool(name, np.full(len(rows), language, object), rows, one)
-
-
-def _class_pool(name: str, positive: bool, rows: UnitRows, config: ClassifierConfig) -> pa.Table:
-    """The rows with the smallest keys, each once."""
-    keys, first = np.unique(rows.keys(config.seed), return_index=True)
-    there = np.diff(rows.begins)[first] > 0
-    kept = first[there][: config.max_documents]
-    return _pool(
-        name,
-        positive,
-        np.full(len(kept), ANY_LANGUAGE, object),
-        keys[there][: config.max_documents],
-        rows.take(kept),
-    )
-
-
-def _reference_pool(
-    name: str, languages: np.ndarray, rows: UnitRows, config: PerplexityConfig
-) -> pa.Table:
-    """The rows with the smallest keys of each language, each once, up to the limit."""
-    keys, kept = rows.keys(config.seed), [np.zeros(0, np.int64)]
-    for language in sorted(set(languages)):
-        mine = np.flatnonzero((languages == language) & (np.diff(rows.begins) > 0))
-        _, first = np.unique(keys[mine], return_index=True)
-        mine = mine[first]
-        kept.append(mine[_with_room(rows.num_bytes[mine], config.max_reference_bytes)])
-    which = np.concatenate(kept)
-    return _pool(name, True, languages[which], keys[which], rows.take(which))
-
-
-def _with_room(sizes: np.ndarray, most: int) -> np.ndarray:
-    """Which of these, one after another, begin before the limit: one long text does not shut the
-    door."""
-    return np.cumsum(sizes) - sizes < most
-
-
-def _pool(
-    name: str, positive: bool, languages: np.ndarray, keys: np.ndarray, rows: UnitRows
-) -> pa.Table:
-    columns = [
-        pa.array([name] * len(rows), pa.string()),
-        pa.array([positive] * len(rows), pa.bool_()),
-        pa.array(languages, pa.string()),
-        pa.array(keys, pa.uint64()),
-        pa.array(rows.num_bytes, pa.int64()),
-        rows.to_lists(),
-    ]
-    return pa.table(columns, schema=POOL)
 
 
 def _choose_classes(
@@ -333,7 +171,7 @@ def _choose_references(
         mine = candidates.filter(pc.equal(candidates["language"], language))
         hashes, first = np.unique(mine["hash"].to_numpy(), return_index=True)
         sizes = mine["num_bytes"].to_numpy()[first]
-        taken = _with_room(sizes, config.max_reference_bytes)
+        taken = with_room(sizes, config.max_reference_bytes)
         hashes, total = hashes[taken], int(sizes[taken].sum())
         if (
             total >= config.min_reference_bytes

@@ -1,5 +1,5 @@
-"""How surprising is a document to a model of good text? Perplexity under n-gram models, one per
-language.
+"""Measures how surprising a document is to a model of good text: perplexity under n-gram models,
+one per language.
 
 CCNet (Wenzek et al. 2020, section 4) sorts web text by its perplexity under models of Wikipedia,
 and cuts each language at percentiles of its own into head, middle and tail: perplexities of
@@ -44,7 +44,7 @@ class PerplexityConfig:
     """What a language model is trained on, or which models are given."""
 
     reference: str | None = field(default=None, metadata=IS_CONDITION)
-    """Condition on documents (see `tasks.corpus.selection`): what good text is."""
+    """Condition on documents that selects good text, as in `metadata->>'kind' = 'prose'`."""
     reference_files: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Further reference texts: .jsonl, .parquet, .txt, .md, all in `reference_language`. Contents
     are part of the key."""
@@ -58,17 +58,17 @@ class PerplexityConfig:
     """{language: KenLM model} to apply; `any` for all languages. Nothing is trained then. Contents
     are part of the key."""
     per_language: bool = True
-    """One model per identified language, or one for all documents."""
+    """Train one model for each identified language; false trains one for all documents."""
     order: int = 3
     """Longest n-gram, in units."""
     prefix_bytes: int = 20_000
     """UTF-8 bytes read of each document, and of each reference text."""
     max_reference_bytes: int = 20_000_000
-    """Reference text per model, chosen by hash."""
+    """Largest amount of reference text per model, chosen by hash."""
     min_reference_bytes: int = 20_000
-    """Languages with less reference text have no model."""
+    """Languages with less reference text get no model."""
     folds: int = 2
-    """Models per language, each of which scores what it has not read."""
+    """Models per language; each scores the documents that it was not trained on."""
     seed: int = 0
     """Another seed chooses other references and folds."""
 

@@ -1,4 +1,4 @@
-"""How good is each document by models of good text? One number per document and configured model.
+"""Scores each document by models of good text: one number per document and configured model.
 
 Classifiers (`tasks.scores.classifier`) and perplexities (`tasks.scores.perplexity`) are trained on
 documents that a condition chooses, or on files, or given. With nothing configured, the default, the
@@ -17,16 +17,13 @@ number of workers and the division into parts.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from llm_core.config import ConfigError
 from tasks.corpus.documentset import (
     ID,
     SIDECAR_FILE,
@@ -38,15 +35,15 @@ from tasks.corpus.documentset import (
     write_table,
 )
 from tasks.corpus.named_labels import check_conditions
-from tasks.corpus.score_cuts import Best, cuts_keeping, passing
+from tasks.corpus.score_cuts import cuts_keeping, passing
 from tasks.corpus.score_labels import DIMENSIONS, LABELS_FILE, LABELS_FOLDER, label_table
-from tasks.corpus.selection import check_text_files
 from tasks.corpus.tally import largest
 from tasks.runtime.artifact import Artifact, check_accounting, link_file
 from tasks.runtime.inputs import digest_input
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.scores.classifier import ClassifierConfig, classify, classify_texts
+from tasks.scores.config import ScoresConfig
 from tasks.scores.learning import ModelFiles, learn_models
 from tasks.scores.perplexity import (
     ANY,
@@ -64,70 +61,7 @@ KEPT_FRACS = (0.1, 0.25, 0.5)
 """Shares kept in the tables of what a cut would keep; DCLM kept a tenth."""
 QUANTILES = (0.01, 0.1, 0.25, 0.3, 0.5, 0.6, 0.75, 0.9, 0.99)
 NUM_BINS = 20
-RESERVED = ("id", "kept", "verdict", "masks", "language")
 MODELS_FOLDER = "models"
-
-
-@dataclass(frozen=True)
-class ScoresConfig:
-    """Which scores documents get, by name of their column."""
-
-    classifiers: dict[str, ClassifierConfig] = field(default_factory=dict)
-    """Probabilities of being good; higher is better."""
-    perplexities: dict[str, PerplexityConfig] = field(default_factory=dict)
-    """Perplexities under models of good text; lower is better."""
-    register_key: str | None = "kind"
-    """Key of a document's metadata whose value names its register, in the tables of what a cut
-    would keep."""
-
-    def __post_init__(self) -> None:
-        for name in self.names:
-            if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in RESERVED:
-                raise ConfigError(
-                    f"score name ({name}) must be lower-case letters, digits and _, and not"
-                    f" {', '.join(RESERVED)}"
-                )
-        if twice := set(self.classifiers) & set(self.perplexities):
-            raise ConfigError(
-                f"score name ({min(twice)}) is a classifier and a perplexity; give each score a"
-                " name of its own"
-            )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*sorted(self.classifiers), *sorted(self.perplexities))
-
-    def best(self, name: str) -> Best:
-        return "high" if name in self.classifiers else "low"
-
-    def input_files(self) -> dict[str, Path]:
-        """{what it is for: file}: given models and files to learn from. Raises ConfigError for a
-        missing one."""
-        found: dict[str, Path] = {}
-        for name, classifier in self.classifiers.items():
-            for what, files in (
-                ("positive_files", classifier.positive_files),
-                ("negative_files", classifier.negative_files),
-            ):
-                check_text_files(f"scores.classifiers.{name}.{what}", files)
-                found |= {f"{name}/{what}/{i}": file for i, file in enumerate(files)}
-            if classifier.model_path is not None:
-                found[f"{name}/model"] = _model_file(
-                    f"scores.classifiers.{name}.model_path", classifier.model_path
-                )
-        for name, perplexity in self.perplexities.items():
-            check_text_files(
-                f"scores.perplexities.{name}.reference_files", perplexity.reference_files
-            )
-            found |= {
-                f"{name}/reference_files/{i}": file
-                for i, file in enumerate(perplexity.reference_files)
-            }
-            for language, file in perplexity.kenlm_models.items():
-                found[f"{name}/kenlm/{language}"] = _model_file(
-                    f"scores.perplexities.{name}.kenlm_models.{language}", file
-                )
-        return found
 
 
 def score_documents(
@@ -400,9 +334,3 @@ def _given_models(config: ScoresConfig) -> dict[str, ModelFiles]:
                 for language, file in given
             ]
     return models
-
-
-def _model_file(name: str, path: Path) -> Path:
-    if not path.is_file():
-        raise ConfigError(f"{name} ({path}) is not a file; relative paths start at {Path.cwd()}")
-    return path

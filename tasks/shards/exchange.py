@@ -229,7 +229,8 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
                     # ends the process.
                     batch.validate(full=True)
                     yield from _rows(batch)
-        except (pa.ArrowException, OSError) as error:
+        # Arrow does not check the names of columns, and no file has a name of lone surrogates.
+        except (pa.ArrowException, OSError, UnicodeError) as error:
             raise ExchangeError(f"{file} cannot be read ({error})") from error
 
 

@@ -21,14 +21,13 @@ document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from llm_core.config import NOT_IN_KEY, ConfigError
 from llm_core.data.order import hash_ids, mix
 from llm_core.data.shards import digest_tokens
 from tasks.corpus.documentset import ID, id_matrix, read_table
@@ -36,48 +35,12 @@ from tasks.runtime.artifact import Artifact, check_accounting, digest_file
 from tasks.runtime.keys import digest, key_config
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.runtime.stage import StageFailure
-from tasks.shards.exchange import foreign_files
+from tasks.shards.config import ShardsConfig
 from tasks.shards.foreign_shards import read_foreign
 from tasks.tokenizer.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
 SPLITS = ("train", "validation")
 BATCH_DOCUMENTS = 256
-
-
-@dataclass(frozen=True)
-class ShardsConfig:
-    max_shard_tokens: int = 1 << 26
-    """Tokens in one file at most."""
-    seed: int = 0
-    """Keys the order of documents."""
-    form: Literal["documents", "megatron", "datasets"] = "documents"
-    """Encode the documents of this run, or take the tokens that another engine has in the folder
-    `path`."""
-    path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """Folder with train.bin and train.idx, or with train/state.json, and the same for validation;
-    its content is in the key."""
-
-    def __post_init__(self) -> None:
-        if self.form == "documents" and self.path is not None:
-            raise ConfigError(
-                f"path ({self.path}) goes with form=megatron or datasets; write shards=import"
-                " shards.path=DIR"
-            )
-        if self.max_shard_tokens < 16:
-            raise ConfigError(
-                f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}"
-            )
-
-    def input_files(self) -> dict[str, Path]:
-        """{name: file} of another engine's shards, whose contents enter the key. Raises ConfigError
-        where there are none."""
-        if self.form == "documents":
-            return {}
-        if self.path is None:
-            raise ConfigError(
-                f"shards.path (null) must name a folder of {self.form} data; write shards.path=DIR"
-            )
-        return foreign_files(self.form, self.path)
 
 
 def write_shards(

@@ -1,4 +1,5 @@
-"""Would the table of character replacements in a tokenizer stop the library that reads it?
+"""Checks whether the table of character replacements in a tokenizer would stop the library that
+reads it.
 
 `tokenizers` takes the `Precompiled` normalizer of sentencepiece on trust: a table that is cut off
 or damaged makes it panic, when it is read or at the first text that leads out of it. The table is

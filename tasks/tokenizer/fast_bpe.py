@@ -9,8 +9,8 @@ every other. Character classes are asked of the expressions' own engine, once pe
 agree with it whatever its edition of Unicode. Documents with a pre-token beyond the kernel's limit
 come back as None.
 
-Memory: about 40 MB of remembered pre-tokens. Cost: see docs/lab-notes.md; compiling takes seconds,
-once.
+Memory: about 40 MB of remembered pre-tokens. Cost: see docs/lab-notes/tokenizer.md; compiling takes
+seconds, once.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ CONFIG_FILE = "tokenizer_config.json"
 NAMING_FILES = (CONFIG_FILE, "special_tokens_map.json", "generation_config.json", "config.json")
 """The first two name tokens, the others give ids."""
 
+RARE = "\U0010f8ff 𐀀 q"
+"""Characters that few vocabularies hold."""
+
 Role = Literal["eos_token", "pad_token"]
 
 
@@ -45,7 +48,11 @@ def read_tokenizer(
             " again"
         )
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(described))
+        model = tokenizers.Tokenizer.from_str(json.dumps(described))
+        # A model whose unknown token is missing from its vocabulary fails at the first character
+        # that it does not know.
+        model.encode(RARE)
+        return model
     except BaseException as error:
         # The library's own errors are of the class Exception and no other; its panics, for some
         # damaged parts, are no Exception.

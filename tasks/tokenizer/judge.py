@@ -1,4 +1,4 @@
-"""How good is a tokenizer on this corpus? Counts over a sample of each split, by language and by
+"""Measures a tokenizer on this corpus: counts over a sample of each split, by language and by
 source.
 
 `bytes_per_token`: UTF-8 bytes over tokens. `fertility`: tokens over words, runs without white

@@ -1,5 +1,5 @@
-"""Where may text be cut before it is made of tokens? Pre-tokenisers by name, and the cuts that no
-pre-token crosses.
+"""Cuts text before it is made of tokens: pre-tokenisers by name, and the cuts that no pre-token
+crosses.
 
 `bounded` is ours: words with one leading sign, groups of three digits, signs, line ends, spaces,
 each bounded in length, which keeps training and encoding linear on text without spaces; marks

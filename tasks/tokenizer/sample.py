@@ -1,4 +1,5 @@
-"""Which documents stand for a corpus? A sample by bytes, spread over sources and languages.
+"""Draws a sample of documents that represents a corpus: by bytes, spread over sources and
+languages.
 
 A stratum is the documents of one source and one identified language. The bytes wanted are shared
 out in proportion to the strata's own bytes raised to `exponent`: 1 keeps the mixture of the corpus,

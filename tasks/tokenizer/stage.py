@@ -1,5 +1,4 @@
-"""Which tokens should text be made of? Train a tokenizer on the training documents, or take a given
-one, and measure it.
+"""Trains a tokenizer on the training documents, or imports one, and measures it.
 
 Methods: byte-level BPE and WordPiece (`tasks.tokenizer.bpe`), Unigram and sentencepiece's BPE
 (`tasks.tokenizer.sentencepieces`), or a file that is there (`tasks.tokenizer.importing`). All are
@@ -16,151 +15,23 @@ measured: `tasks.tokenizer.judge`. Leaves out: normalisation of text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken
 
-from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import RunParts, serial
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer import bpe, sentencepieces
-from tasks.tokenizer.encoder import (
-    BYTES_FILE,
-    CONFIG_FILE,
-    END_OF_TEXT,
-    PAD,
-    SPECIAL_TOKENS,
-    TOKENIZER_FILE,
-    UNKNOWN,
-    Tokenizer,
-    export_hugging_face,
-    load_tokenizer,
-    save_tokenizer,
-)
-from tasks.tokenizer.importing import MODEL_FILE, import_tokenizer, imported_files
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.encoder import END_OF_TEXT, PAD, save_tokenizer
+from tasks.tokenizer.importing import MODEL_FILE, import_tokenizer
 from tasks.tokenizer.judge import judge
-from tasks.tokenizer.pretokenizers import PreTokenizerName
 from tasks.tokenizer.sample import describe_strata, list_rows, read_texts, sample
 
-__all__ = [
-    "BYTES_FILE",
-    "CONFIG_FILE",
-    "TOKENIZER_FILE",
-    "Tokenizer",
-    "TokenizerConfig",
-    "export_hugging_face",
-    "load_tokenizer",
-    "train_tokenizer",
-]
-
-MAX_VOCAB_SIZE = 1 << 20
-SMALLEST = {
-    "bpe": bpe.MIN_VOCAB_SIZE,
-    "wordpiece": bpe.MIN_WORDPIECE_VOCAB_SIZE,
-    "unigram": sentencepieces.MIN_VOCAB_SIZE,
-    "sentencepiece_bpe": sentencepieces.MIN_VOCAB_SIZE,
-}
 RESERVED_TOKEN = "<|reserved_{}|>"
-
-
-@dataclass(frozen=True)
-class TokenizerConfig:
-    kind: Literal["bpe", "unigram", "wordpiece", "sentencepiece_bpe", "import"] = "bpe"
-    """Byte-level BPE or WordPiece; Unigram or BPE of sentencepiece, with byte fallback; or the file
-    at `path`."""
-    vocab_size: int = 4096
-    """Tokens, special tokens included; an import keeps its own. BPE gives fewer when the text has
-    no more pairs to merge."""
-    sample_bytes: int = 100_000_000
-    """Train on at most about this much text (UTF-8)."""
-    seed: int = 0
-    """Chooses the documents of the sample."""
-    sample_exponent: float = 1.0
-    """1: the mixture of the corpus; towards 0: every source and language alike."""
-    pre_tokenizer: PreTokenizerName = "bounded"
-    """Where byte-level BPE cuts text first; WordPiece needs `bounded`, sentencepiece cuts before
-    spaces."""
-    pad_vocab_to: int = 1
-    """Reserved special tokens make the vocabulary a multiple of this, which suits matrix units."""
-    special_tokens: tuple[str, ...] = ()
-    """Further special tokens, such as those of a chat template."""
-    chat_template: str | None = None
-    """Jinja text for `apply_chat_template`; an import's own where null."""
-    path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """What `import` reads: tokenizer.json, a sentencepiece .model, or a folder; its content is in
-    the key."""
-    eos_token: str | None = None
-    """End of text of an import, where its files do not say."""
-    pad_token: str | None = None
-    """Padding of an import; its end of text where it has none."""
-
-    def __post_init__(self) -> None:
-        if self.kind != "import" and self.path is not None:
-            raise ConfigError(
-                f"path ({self.path}) belongs to kind=import; write tokenizer=import"
-                " tokenizer.path=FILE"
-            )
-        if (
-            self.kind != "import"
-            and not SMALLEST[self.kind]
-            <= self.vocab_size - len(self.special_tokens)
-            <= MAX_VOCAB_SIZE
-        ):
-            raise ConfigError(
-                f"vocab_size ({self.vocab_size}) of {self.kind} must be from"
-                f" {SMALLEST[self.kind] + len(self.special_tokens)}, what bytes and special tokens"
-                f" take, to {MAX_VOCAB_SIZE}; try 4096"
-            )
-        if self.kind != "import" and (self.eos_token or self.pad_token):
-            raise ConfigError(
-                f"eos_token and pad_token are for kind=import; {self.kind} has {END_OF_TEXT} and"
-                f" {PAD}"
-            )
-        if self.sample_bytes < 1:
-            raise ConfigError(
-                f"sample_bytes ({self.sample_bytes}) must be at least 1; try 100000000"
-            )
-        if not 0 <= self.sample_exponent <= 1:
-            raise ConfigError(
-                f"sample_exponent ({self.sample_exponent}) must lie between 0 and 1; 1 keeps the"
-                " corpus' mixture"
-            )
-        if self.pre_tokenizer != "bounded" and self.kind != "bpe":
-            raise ConfigError(
-                f"pre_tokenizer ({self.pre_tokenizer}) is for kind=bpe; leave it at bounded for"
-                f" {self.kind}"
-            )
-        if not 1 <= self.pad_vocab_to <= 4096:
-            raise ConfigError(
-                f"pad_vocab_to ({self.pad_vocab_to}) must lie between 1 and 4096; try 64 or 128"
-            )
-        own = [*SPECIAL_TOKENS, UNKNOWN]
-        taken = [
-            t
-            for k, t in enumerate(self.special_tokens)
-            if not t.strip() or t in own or t in self.special_tokens[:k]
-        ]
-        if taken:
-            raise ConfigError(
-                f"special_tokens ({taken[0]!r}) must be names of their own; {', '.join(own)} are"
-                " there already"
-            )
-
-    def input_files(self) -> dict[str, Path]:
-        """{name: file}, whose contents enter the key. Raises ConfigError where an import has
-        none."""
-        if self.kind != "import":
-            return {}
-        if self.path is None:
-            raise ConfigError(
-                "tokenizer.path (null) must name what tokenizer=import reads; write"
-                " tokenizer.path=FILE"
-            )
-        return imported_files(self.path)
 
 
 def train_tokenizer(

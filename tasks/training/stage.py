@@ -2,7 +2,7 @@
 here.
 
 The trainer is a separate session, so that a crash, a kill or a Ctrl-C of this process never takes a
-step in half: it gets SIGTERM, saves a checkpoint and stops, and the next run goes on from there. It
+step in half: it gets SIGTERM, saves a checkpoint and stops, and the next run resumes there. It
 reads one resolved config file and answers with files: `status.json` says how it ended, whatever its
 return code, `metrics.jsonl` holds the curves.
 
@@ -24,21 +24,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from llm_core.config import NOT_IN_KEY, ConfigError, to_plain
-from llm_core.memory.config import MemoryConfig
-from llm_core.model.config import ModelConfig
-from llm_core.optim.config import OptimConfig
+from llm_core.config import ConfigError, to_plain
 from llm_core.printing import note
 from llm_core.process import describe_end, terminate_with_parent
-from llm_core.training.config import ParallelConfig, TrainConfig
 from llm_core.training.metric_log import METRICS_FILE, PROFILE_FOLDER, TIMING_FILE, read_rows
-from llm_core.training.run_config import RunConfig, check_run
+from llm_core.training.run_config import RunConfig
 from llm_core.training.status import (
     STATUS_FILE,
     is_held,
@@ -52,7 +48,8 @@ from tasks.runtime.environment import without_secrets
 from tasks.runtime.keys import digest, key_config
 from tasks.runtime.parts import RunParts, scratch_dir, serial
 from tasks.runtime.stage import StageFailure, StageInterrupted
-from tasks.training.initial_model import check_vocabulary, initial_model_files
+from tasks.training.config import TrainStageConfig
+from tasks.training.initial_model import check_vocabulary
 from tasks.training.progress import TrainingProgress
 from tasks.training.training_speed import Row, attended_tokens, series, speed, tokens_per_s
 
@@ -64,30 +61,6 @@ POLL_S = 0.5
 MAX_CURVE_POINTS = 200
 
 
-@dataclass(frozen=True)
-class TrainStageConfig:
-    """Model, optimizer and length of training; the layout over processes and what saves memory
-    change how, never what."""
-
-    model: ModelConfig
-    optim: OptimConfig
-    train: TrainConfig
-    parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
-    memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
-
-    def __post_init__(self) -> None:
-        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
-
-    def input_files(self) -> dict[str, Path]:
-        """{name: file} of the model that training goes on from. Raises ConfigError where it does
-        not fit `model`."""
-        return (
-            {}
-            if self.train.init_from is None
-            else initial_model_files(self.train.init_from, self.model)
-        )
-
-
 def train_model(
     tokenizer: Artifact,
     shards: Artifact,
@@ -95,12 +68,12 @@ def train_model(
     config: TrainStageConfig,
     run_parts: RunParts = serial,
 ) -> Artifact:
-    """Train to the last step, going on from the last checkpoint of an earlier try.
+    """Train to the last step, resuming from the last checkpoint of an earlier try.
 
     Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last
     words when it broke.
     """
-    from tasks.tokenizer.stage import export_hugging_face
+    from tasks.tokenizer.encoder import export_hugging_face
 
     run = resolve(config, tokenizer, shards)
     # Named by what is trained, so that a scratch directory reused for something else never resumes
@@ -183,7 +156,7 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
         return
     if status["outcome"] == "died":
         reason = (
-            f"{status['cause']}, after step {status['step']}; run again to go on from the last"
+            f"{status['cause']}, after step {status['step']}; run again to resume from the last"
             " checkpoint"
         )
     else:

@@ -9,8 +9,8 @@ import numpy as np
 from benchmarks.data.hostile import hostile_texts
 from tasks.definitions.pii_kinds import TYPE_NAMES
 from tasks.kernels.pii.spans import find_candidates
+from tasks.pii.config import PiiConfig
 from tasks.pii.spans import find_all_spans
-from tasks.pii.stage import PiiConfig
 
 FOUND = {
     "telephone numbers": ("PHONE", 0.2),

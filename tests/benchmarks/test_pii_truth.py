@@ -1,4 +1,4 @@
-"""How much is found and how much of it is right, on documents whose personal data is known."""
+"""Checks recall and precision on documents whose personal data is known."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.data.pii_truth import LABELLED, main, pii_recall
-from tasks.pii.stage import PiiConfig, find_pii
+from benchmarks.data.pii_truth import main, pii_recall
+from tasks.definitions.pii_kinds import LABELLED
+from tasks.pii.config import PiiConfig
+from tasks.pii.stage import find_pii
 from tasks.runtime.artifact import ArtifactMismatch
 from tests.support.data.make_artifacts import empty_dir, ingest_files, write_jsonl
 

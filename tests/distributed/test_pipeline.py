@@ -1,4 +1,4 @@
-"""Which layers a pipeline process holds, and which pipelines and slices are refused."""
+"""Checks which layers a pipeline process holds, and which pipelines and slices are refused."""
 
 from typing import Any
 

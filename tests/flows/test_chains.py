@@ -136,7 +136,7 @@ def test_a_chain_knows_an_input_again_and_takes_only_what_completed(
         ["dedup=indexed", *store, "dedup.chain=mail", *source(c), f"dedup.index={second.key}"]
     )
     assert str(follow_chain(elsewhere)[0].dedup.index) == second.key, (
-        "the first of a chain may go on from a given index"
+        "the first of a chain may continue from a given index"
     )
 
 
@@ -186,7 +186,7 @@ def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) ->
     record.outcome = "completed"
     write_record(root, record)
     (first.path / "artifact.json").unlink()
-    with pytest.raises(ConfigError, match=f"goes on from dedup {first.key} .* not in the store"):
+    with pytest.raises(ConfigError, match=f"continues from dedup {first.key} .* not in the store"):
         follow_chain(config)
 
 

@@ -158,7 +158,7 @@ def test_verify_names_every_damaged_file_and_repair_leaves_a_sound_store(
     assert stand_in_stages == ["quality", "bench", "report"], (
         "what this configuration names is rebuilt"
     )
-    assert "set aside" in repaired["err"], "and what it does not name is only taken away"
+    assert "set aside" in repaired["err"], "and what it does not name is only removed"
     after = run_cli("verify")
     assert after["code"] == 0 and after["summary"]["damaged"] == []
     stand_in_stages.clear()

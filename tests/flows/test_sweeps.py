@@ -134,7 +134,7 @@ def test_sweep_that_is_stopped_while_others_run_its_jobs_says_so(
     process = sweep("source.max_bad_frac=0.5,0.4", "num_workers=1", STOPPED="0")
     _, err = process.communicate()
     assert process.returncode == 143 and err.endswith(
-        "the same command goes on from here (stopped by signal 15)\n"
+        "the same command resumes here (stopped by signal 15)\n"
     ), err
     assert "Traceback" not in err
 

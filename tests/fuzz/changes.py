@@ -3,12 +3,11 @@ are nested."""
 
 from __future__ import annotations
 
+import random
 import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-
-from hypothesis import strategies as st
 
 NUMBERS = (
     0,
@@ -78,19 +77,21 @@ class Change(NamedTuple):
     piece: bytes
 
 
-CHANGES = st.lists(
-    st.builds(
-        Change,
-        st.integers(0, 6),
-        st.floats(0, 1, exclude_max=True),
-        st.one_of(st.integers(1, 16), st.integers(1, 4096)),
-        st.sampled_from(list(WIDTHS)),
-        st.one_of(st.sampled_from(NUMBERS), st.integers(0, 2**64 - 1)),
-        st.one_of(st.sampled_from(PIECES), st.binary(max_size=12)),
-    ),
-    min_size=1,
-    max_size=4,
-)
+def draw_changes(chooser: random.Random) -> list[Change]:
+    """One to four changes of one file."""
+    return [_draw_change(chooser) for _ in range(chooser.randint(1, 4))]
+
+
+def _draw_change(chooser: random.Random) -> Change:
+    is_of_note = chooser.random() < 0.5
+    return Change(
+        kind=chooser.randrange(len(_KINDS)),
+        place=chooser.random(),
+        length=chooser.randint(1, chooser.choice((16, 4096))),
+        width=chooser.choice(tuple(WIDTHS)),
+        number=chooser.choice(NUMBERS) if is_of_note else chooser.getrandbits(64),
+        piece=chooser.choice((chooser.choice(PIECES), chooser.randbytes(chooser.randint(0, 12)))),
+    )
 
 
 def changed(data: bytes, changes: Sequence[Change]) -> bytes:

@@ -1,5 +1,5 @@
-"""What is fuzzed: for each target sound files, and the code that reads them with the errors by
-which it may refuse them."""
+"""Lists what is fuzzed: for each target sound files, and the code that reads them with the errors
+by which it may refuse them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,22 @@ PAGE = http_response(
     "Content-Type: text/html",
     "Transfer-Encoding: chunked",
 )
+PRELOADED = (
+    *("llm_core.checkpoint.folders", "llm_core.checkpoint.reader", "llm_core.huggingface.export"),
+    *(
+        "tasks.runtime.artifact",
+        "tasks.shards.exchange",
+        "tasks.fasttext.loading",
+        "tasks.readers.pages",
+    ),
+    *(
+        "tasks.ingest.pagetext",
+        "tasks.readers",
+        "tasks.readers.recordlimits",
+        "tasks.tokenizer.files",
+    ),
+)
+"""The modules that targets import when they read."""
 
 
 class Target(NamedTuple):
@@ -198,6 +214,7 @@ def _dataset_state(data: bytes, folder: Path) -> None:
 
     (folder / "train").mkdir(exist_ok=True)
     (folder / "train" / "state.json").write_bytes(data)
+    (folder / "train" / "b.arrow").write_bytes(_dataset_rows())
     list(read_datasets(folder, "train"))
 
 
@@ -236,32 +253,24 @@ def _weights(data: bytes, folder: Path) -> None:
     load_model(folder)
 
 
-def _weights_file() -> bytes:
-    from safetensors.numpy import save
+def _weights_file(folder: Path) -> bytes:
+    from safetensors.torch import save
 
-    return save(
-        {
-            "model.embed_tokens.weight": np.zeros((64, 16), np.float32),
-            "model.norm.weight": np.ones(16, np.float32),
-        }
-    )
+    from llm_core.huggingface.export import read_config
+    from llm_core.huggingface.names import to_hugging_face
+    from llm_core.model.transformer import Transformer
+
+    (folder / "config.json").write_text(json.dumps(MODEL_CONFIG))
+    config = read_config(folder)
+    weights = to_hugging_face(config, Transformer(config).state_dict())
+    return save({name: weight.contiguous() for name, weight in weights.items()})
 
 
 def _checkpoint_index(data: bytes, folder: Path) -> None:
-    import pickle
+    from llm_core.checkpoint.reader import read_index
 
-    from llm_core.checkpoint.reader import IndexUnpickler
-
-    try:
-        IndexUnpickler(io.BytesIO(data)).load()
-    except Exception as error:
-        # What the trainer takes for damage (llm_core.checkpoint.checkpoints); sizes and digests
-        # come before.
-        if not isinstance(
-            error,
-            (pickle.UnpicklingError, ValueError, EOFError, LookupError, TypeError, AttributeError),
-        ):
-            raise
+    (folder / ".metadata").write_bytes(data)
+    read_index(folder)
 
 
 def _checkpoint_indexes() -> list[bytes]:
@@ -269,10 +278,13 @@ def _checkpoint_indexes() -> list[bytes]:
 
     import torch
     from torch.distributed.checkpoint import metadata as kept
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
 
     chunk = kept.ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
     entry = kept.TensorStorageMetadata(kept.TensorProperties(), torch.Size([4]), [chunk])
-    return [pickle.dumps(kept.Metadata({"weight": entry}), protocol) for protocol in (2, 4)]
+    places = {kept.MetadataIndex("weight", [0]): _StorageInfo("__0_0.distcp", 0, 16)}
+    index = kept.Metadata({"weight": entry}, storage_data=places)
+    return [pickle.dumps(index, protocol) for protocol in (2, 4)]
 
 
 def _progress(data: bytes, folder: Path) -> None:
@@ -308,6 +320,7 @@ def _artifact_record() -> bytes:
 
 def targets(folder: Path) -> Mapping[str, Target]:
     """{name: target}; folder: a place for the making of sound files."""
+    from llm_core.checkpoint.reader import CheckpointError
     from tasks.runtime.artifact import ArtifactMismatch
     from tasks.shards.exchange import ExchangeError
 
@@ -322,8 +335,8 @@ def targets(folder: Path) -> Mapping[str, Target]:
             [json.dumps(state).encode()], _dataset_state, (ExchangeError,)
         ),
         "model config": Target([json.dumps(MODEL_CONFIG).encode()], _model_config, (ConfigError,)),
-        "model weights": Target([_weights_file()], _weights, (ConfigError,)),
-        "checkpoint index": Target(_checkpoint_indexes(), _checkpoint_index),
+        "model weights": Target([_weights_file(folder)], _weights, (ConfigError,)),
+        "checkpoint index": Target(_checkpoint_indexes(), _checkpoint_index, (CheckpointError,)),
         "checkpoint progress": Target([json.dumps(progress).encode()], _progress),
         "artifact": Target([_artifact_record()], _artifact, (ArtifactMismatch,)),
     }

@@ -1,4 +1,4 @@
-"""What every test of the engine gets: the settings of its process as they were."""
+"""Gives every test of the engine the settings of its process as they were."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import torch
 from llm_core import device
 from llm_core.config import ConfigError
 from llm_core.device import pick_device, set_threads
-from llm_core.training.config import ParallelConfig
 
-TWO_MACHINES = ParallelConfig("fsdp", 16)
+PROCESSES = 16
+"""Of two machines."""
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_each_of_two_machines_gives_its_processes_its_own_gpus(
     eight_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert pick_device(TWO_MACHINES, 7) == torch.device("cuda", 7)
+    assert pick_device("auto", PROCESSES, 7) == torch.device("cuda", 7)
 
 
 @pytest.mark.parametrize("here", [None, "16"])
@@ -36,13 +36,13 @@ def test_more_processes_on_a_machine_than_gpus_are_refused(
         ConfigError,
         match=r"16 processes on this machine need as many GPUs, it shows 8; .*num_processes",
     ):
-        pick_device(TWO_MACHINES, 0)
+        pick_device("auto", PROCESSES, 0)
 
 
 def test_processes_of_one_machine_share_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "num_processors", lambda: 16)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert set_threads(TWO_MACHINES) == 2
+    assert set_threads(0, PROCESSES) == 2
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    assert set_threads(TWO_MACHINES) == 1
-    assert set_threads(ParallelConfig("fsdp", 16, num_threads=3)) == 3
+    assert set_threads(0, PROCESSES) == 1
+    assert set_threads(3, PROCESSES) == 3

@@ -1,1 +1,1 @@
-"""What several test modules use: builders, oracles, stand-ins. Nothing here is a test."""
+"""Holds what several test modules use: builders, oracles, stand-ins. Nothing here is a test."""

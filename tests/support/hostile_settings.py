@@ -24,10 +24,10 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from flows.cli import exit_code
+from flows.exit_codes import exit_code
 from tasks.runtime.artifact import Artifact
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CPU_S = 10
 MEMORY_BYTES = 1 << 30
 """Of address space, beyond what the process has before it sees the input."""
@@ -125,7 +125,8 @@ class Settings:
 
     @cached_property
     def _labelled(self) -> Artifact:
-        from tasks.language.stage import LanguageConfig, identify_languages
+        from tasks.language.config import LanguageConfig
+        from tasks.language.stage import identify_languages
 
         return identify_languages(self._ingested, self._out_dir(), LanguageConfig())
 
@@ -137,7 +138,8 @@ class Settings:
 
     @cached_property
     def _tokenizer(self) -> Artifact:
-        from tasks.tokenizer.stage import TokenizerConfig, train_tokenizer
+        from tasks.tokenizer.config import TokenizerConfig
+        from tasks.tokenizer.stage import train_tokenizer
 
         return train_tokenizer(self._documents, self._out_dir(), TokenizerConfig(vocab_size=300))
 
@@ -168,7 +170,8 @@ class Settings:
 
     def language(self, path: Path) -> str:
         """language.model_path."""
-        from tasks.language.stage import LanguageConfig, identify_languages
+        from tasks.language.config import LanguageConfig
+        from tasks.language.stage import identify_languages
 
         config = LanguageConfig(model_path=path)
         config.labels()
@@ -178,7 +181,8 @@ class Settings:
     def score(self, path: Path, label: str = "__label__en") -> str:
         """scores.classifiers.NAME.model_path."""
         from tasks.scores.classifier import ClassifierConfig
-        from tasks.scores.stage import ScoresConfig, score_documents
+        from tasks.scores.config import ScoresConfig
+        from tasks.scores.stage import score_documents
 
         config = ScoresConfig({"good": ClassifierConfig(model_path=path, label=label)})
         config.input_files()
@@ -187,7 +191,8 @@ class Settings:
 
     def tokenizer(self, path: Path) -> str:
         """tokenizer=import tokenizer.path."""
-        from tasks.tokenizer.stage import TokenizerConfig, train_tokenizer
+        from tasks.tokenizer.config import TokenizerConfig
+        from tasks.tokenizer.stage import train_tokenizer
 
         config = TokenizerConfig(kind="import", path=path)
         config.input_files()
@@ -196,7 +201,8 @@ class Settings:
 
     def shards(self, path: Path) -> str:
         """shards=import shards.form=datasets shards.path."""
-        from tasks.shards.stage import ShardsConfig, write_shards
+        from tasks.shards.config import ShardsConfig
+        from tasks.shards.stage import write_shards
 
         config = ShardsConfig(form="datasets", path=path)
         config.input_files()
@@ -219,7 +225,7 @@ class Settings:
         """train.init_from, with the settings of a model that the folder asks for; then the weights,
         as training reads them."""
         from llm_core.huggingface.export import load_model, read_config
-        from tasks.training.stage import TrainStageConfig
+        from tasks.training.config import TrainStageConfig
         from tests.support.engine.small_runs import OPTIM, TRAIN
 
         train = dataclasses.replace(TRAIN, init_from=path)

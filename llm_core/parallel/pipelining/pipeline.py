@@ -1,5 +1,4 @@
-"""How does a model run whose layers lie on several processes? One optimizer step or one forward
-pass through a pipeline.
+"""Runs one optimizer step or forward pass through a model whose layers lie on several processes.
 
 Micro batches go through the stages by a schedule of torch.distributed.pipelining: GPipe (Huang et
 al. 2019), 1F1B and interleaved 1F1B (Narayanan et al. 2021), zero bubble and its V shape (Qi et al.

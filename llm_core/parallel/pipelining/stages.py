@@ -1,5 +1,4 @@
-"""Which layers does a pipeline process hold? Plans of stages, and models with the other parts taken
-out.
+"""Assigns layers to pipeline processes: plans of stages, and models without the other parts.
 
 A pipeline cuts the blocks into stages of as equal a number as can be; the embedding goes with the
 first, norm and head with the last. Single schedules give each process one stage; looped ones

@@ -46,9 +46,8 @@ class Context:
 
     def apply(self, model: Transformer) -> None:
         """Let the attention of every block meet the other slices."""
-        for block in model.blocks:
-            if block is not None:
-                block.attention.mix = self.mix
+        for block in model.own_blocks:
+            block.attention.mix = self.mix
 
     def columns(self, num_tokens: int, device: torch.device) -> Tensor:
         """int64 columns_T of this process in rows of `num_tokens`."""

@@ -1,4 +1,4 @@
-"""What do queries mix of a part of their keys, and how do parts become the whole?
+"""Computes what queries mix of a part of their keys, and joins the parts to the whole.
 
 A part gives the values mixed by a softmax over its keys alone, and the logarithm of the sum of its
 exponentials (lse). In the whole it weighs exp(lse of the part - lse of the whole) (Milakov and
@@ -53,7 +53,7 @@ class PartMask:
         return self.queries == self.keys
 
     def allowed(self, some: slice, device: torch.device) -> Tensor | None:
-        """allowed_B1QK of some of the queries; None: all may attend all keys. Made again for each
+        """allowed_B1QK of some of the queries; None: all may attend all keys. Recomputed for each
         layer, as rows may be long."""
         if self.mask.is_plainly_causal and self.keys[-1] <= self.queries[0]:
             return None

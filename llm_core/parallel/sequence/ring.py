@@ -1,5 +1,5 @@
-"""How do queries attend keys of whole rows when no process may hold them all? The keys and values
-go round (Liu et al. 2023).
+"""Lets queries attend keys of whole rows that no process may hold: keys and values go round (Liu et
+al. 2023).
 
 Each process sends the slice of keys and values it has to the next and receives another from the one
 before while its queries attend the slice at hand; the parts make the whole by

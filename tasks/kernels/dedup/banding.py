@@ -1,4 +1,4 @@
-"""Which pairs of signatures are worth a look? Those that agree on a whole band.
+"""Finds pairs of signatures that agree on a whole band.
 
 Locality-sensitive hashing by banding (Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, ch.
 3): a signature is cut into bands of `rows_per_band` places, and documents equal in a band share a

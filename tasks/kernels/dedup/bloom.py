@@ -1,4 +1,4 @@
-"""Did this key occur before? A Bloom filter (Bloom 1970): a bound on memory for a bound on errors.
+"""Remembers keys in a Bloom filter (Bloom 1970): a bound on memory for a bound on errors.
 
 m bits for n keys and k probes err with probability (1 - e^(-kn/m))^k, least at k = m/n ln 2, which
 gives m = n log2(1/error) / ln 2. Probes are h1 + i h2 modulo m (Kirsch, Mitzenmacher 2006) of a

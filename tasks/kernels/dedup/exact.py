@@ -1,33 +1,39 @@
-"""Are two texts the same but for case and white space? One 128-bit key per text.
+"""Gives texts that are the same but for case and white space one 128-bit key.
 
 The text is case-folded (full Unicode folding, then NFC, so `STRASSE` and `Straße` agree, and so do
 both spellings of `é`), runs of white space become one blank, blanks at the ends go, and the rest is
-hashed with BLAKE2b. `fold_text` is the definition. A compiled loop does the same for texts in which
-each character folds to one that no normalisation touches: nearly all Latin, Greek, Cyrillic,
-Chinese and Japanese text. Others, such as texts with combining marks, take the slow way.
+hashed (`tasks.kernels.dedup.murmur3`, which bounds collisions). `fold_text` is the definition. A
+compiled loop does the same for texts in which each character folds to one that no normalisation
+touches: nearly all Latin, Greek, Cyrillic, Chinese and Japanese text. Others, such as texts with
+combining marks, take the slow way.
 """
 
 from __future__ import annotations
 
-import hashlib
 import unicodedata
 from functools import lru_cache
 
 import numpy as np
 from numba import njit, uint8
 
-from tasks.kernels import inlined, inner
-from tasks.kernels.dedup.blake2 import HASH_WORDS, LANES_ROOM, ROOM, hash_spans
+from tasks.kernels import inner
+from tasks.kernels.dedup.murmur3 import hash_bytes, hash_span
 from tasks.kernels.text.addresses import load_word, pointers, store_word
-from tasks.kernels.text.chars import NUM_CODE_POINTS, SPACE, char_classes, decode, fold_table
+from tasks.kernels.text.chars import (
+    ASCII_HIGH_BITS,
+    NUM_CODE_POINTS,
+    SPACE,
+    ascii_between,
+    char_classes,
+    decode,
+    fold_table,
+)
 
 KEY_BYTES = 16
-_SCRATCH_BYTES = 1 << 20
 _LAST_LOOKED_UP = 0x20000
 _COMPATIBILITY_HAN = 0x2F800  # these decompose; the Han between fold to themselves
 _CONTEXTUAL, _DOUBLE_S = 0xFFFFFFFF, 0xFFFFFFFE
-_ONES, _BLANKS = np.uint64(0x0101010101010101), np.uint64(0x2020202020202020)
-_HIGH_BITS = np.uint64(0x8080808080808080)
+_BLANKS = np.uint64(0x2020202020202020)
 
 
 def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[bytes | None]:
@@ -35,18 +41,14 @@ def exact_keys(buf: np.ndarray, begins: np.ndarray, rows: np.ndarray) -> list[by
     each other."""
     ends = begins[1:]
     longest = int((ends[rows] - begins[rows]).max(initial=0))
-    scratch = np.empty(max(_SCRATCH_BYTES, _room_for(longest)), np.uint8)
-    places, hashes = (
-        np.empty((len(rows), 2), np.int64),
-        np.empty((len(rows), HASH_WORDS), np.uint64),
-    )
-    room, lanes = np.empty(ROOM, np.uint64), np.empty(LANES_ROOM, np.int64)
-    _key_rows(buf, begins, rows, exact_forms(), scratch, places, room, lanes, hashes)
+    scratch = np.empty(_room_for(longest), np.uint8)
+    hashed, hashes = np.zeros(len(rows), bool), np.empty((len(rows), 2), np.uint64)
+    _key_rows(buf, begins, rows, exact_forms(), scratch, hashed, hashes)
     data = hashes.tobytes()
     keys: list[bytes | None] = [data[i : i + KEY_BYTES] for i in range(0, len(data), KEY_BYTES)]
-    for i in np.flatnonzero(places[:, 0] < 0).tolist():
+    for i in np.flatnonzero(~hashed).tolist():
         folded = fold_text(buf[begins[rows[i]] : ends[rows[i]]].tobytes().decode("utf-8"))
-        keys[i] = hashlib.blake2b(folded, digest_size=KEY_BYTES).digest() if folded else None
+        keys[i] = hash_bytes(np.frombuffer(folded, np.uint8), 0).tobytes() if folded else None
     return keys
 
 
@@ -92,46 +94,34 @@ def _room_for(num_bytes):  # type: ignore[no-untyped-def]
     return 3 * num_bytes + 4
 
 
-@inlined
-def _bytes_from(word, first, last):  # type: ignore[no-untyped-def]
-    """The high bits of those bytes of eight of ASCII that are from `first` to `last`: sums of
-    seven-bit bytes do not carry."""
-    return (
-        (word + np.uint64(0x80 - first) * _ONES)
-        & ~(word + np.uint64(0x7F - last) * _ONES)
-        & _HIGH_BITS
-    )
-
-
 @inner
-def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-def]
-    """Write the folded text to `out` from `start` on and return where it ends, or -1 where a
-    character is contextual.
+def _fold_plain(buf, begin, end, forms, out):  # type: ignore[no-untyped-def]
+    """Write the folded text to `out` and return its size, or -1 where a character is contextual.
 
     Every character is written; a blank after a blank is written over. Eight of ASCII go at once
     where no blank follows a blank.
     """
-    size = start
+    size = np.int64(0)
     before = np.int64(0x20)  # blanks at the beginning go
     pos, next_word = begin, begin
     while pos < end:
         if pos >= next_word and pos + 8 <= end:
             word = load_word(buf, pos)
-            if word & _HIGH_BITS:
+            if word & ASCII_HIGH_BITS:
                 next_word = pos + 8
             else:
-                blanks = _bytes_from(word, 0x09, 0x0D) | _bytes_from(word, 0x1C, 0x20)
+                blanks = ascii_between(word, 0x09, 0x0D) | ascii_between(word, 0x1C, 0x20)
                 doubled = (blanks & (blanks << np.uint64(8))) | (
                     blanks & np.uint64(0x80 if before == 0x20 else 0)
                 )
                 if not doubled:
                     of_blanks = (blanks >> np.uint64(7)) * np.uint64(0xFF)
-                    lowered = word | (_bytes_from(word, 0x41, 0x5A) >> np.uint64(2))
+                    lowered = word | (ascii_between(word, 0x41, 0x5A) >> np.uint64(2))
                     store_word(out, size, (lowered & ~of_blanks) | (_BLANKS & of_blanks))
                     pos, size = pos + 8, size + 8
                     before = np.int64(0x20 if blanks >> np.uint64(63) else 0)
                     continue
-                if blanks == _HIGH_BITS and before == 0x20:  # deep indentation
+                if blanks == ASCII_HIGH_BITS and before == 0x20:  # deep indentation
                     pos += 8
                     continue
                 next_word = pos + 8
@@ -168,26 +158,17 @@ def _fold_plain(buf, begin, end, forms, out, start):  # type: ignore[no-untyped-
             size += 1
         out[size] = 0x80 | (c & 0x3F)
         size += 1
-    return size - 1 if size > start and before == 0x20 else size
+    return size - 1 if size > 0 and before == 0x20 else size
 
 
 @njit(cache=True, nogil=True)
-def _key_rows(buf, begins, rows, forms, scratch, places, room, lanes, hashes):  # type: ignore[no-untyped-def]
-    """Write the hashes of folded texts, as many at once as `scratch` has room for; places[i, 0] < 0
-    where there is none.
-
-    It is -1 for contextual texts, which are not folded here, and for blank ones.
-    """
-    spans, folded = pointers(places), pointers(scratch)
-    done = 0
-    while done < rows.size:
-        first, at = done, np.int64(0)
-        while done < rows.size:
-            begin, end = np.int64(begins[rows[done]]), np.int64(begins[rows[done] + 1])
-            if at + _room_for(end - begin) > scratch.size:
-                break
-            stop = _fold_plain(pointers(buf), begin, end, pointers(forms), folded, at)
-            spans[2 * done], spans[2 * done + 1] = (at, stop) if stop > at else (-1, -1)
-            at = max(at, stop)
-            done += 1
-        hash_spans(folded, spans, first, done, pointers(room), pointers(lanes), pointers(hashes))
+def _key_rows(buf, begins, rows, forms, scratch, hashed, hashes):  # type: ignore[no-untyped-def]
+    """Write the hash of each folded text, and whether it has one: contextual texts, which are not
+    folded here, and blank ones have none."""
+    folded = pointers(scratch)
+    for i in range(rows.size):
+        begin, end = np.int64(begins[rows[i]]), np.int64(begins[rows[i] + 1])
+        size = _fold_plain(pointers(buf), begin, end, pointers(forms), folded)
+        hashed[i] = size > 0
+        if size > 0:
+            hashes[i, 0], hashes[i, 1] = hash_span(folded, np.int64(0), size, 0)

@@ -1,4 +1,5 @@
-"""How alike are two sets of shingles, without keeping the sets? 32-bit min-hashes of each document.
+"""Computes 32-bit min-hashes of each document, which estimate the likeness of sets of shingles
+without keeping them.
 
 MinHash (Broder 1997) with datasketch's `affine32` permutations: the 32-bit hash of a shingle is
 mixed once by the MurmurHash3 finalizer, then permutation k takes it to `a_k * h + b_k` modulo 2^32

@@ -1,5 +1,4 @@
-"""Are the candidates really alike, who survives, and who is family? Exact Jaccard on sorted shingle
-sets.
+"""Verifies candidates by exact Jaccard on sorted shingle sets, and finds survivors and families.
 
 Sets lie one after another in one array of sorted, distinct hashes; set i is
 `shingles[begins[i]:begins[i + 1]]`. Documents are numbered by preference: of two, the smaller

@@ -1,4 +1,4 @@
-"""What is a text made of, if order counts only locally? The hashes of its n-grams of folded units.
+"""Hashes the n-grams of folded units of a text.
 
 A unit is a word, or one character in scripts written without spaces (`tasks.kernels.text.chars`).
 In shingles *lone signs* are units too: what stands between blanks and has no word in it (`//`, `-`,

@@ -1,5 +1,5 @@
-"""Where do documents hold n-grams of evaluation items? One walk over each document, a table of
-hashes, and a proof by the text.
+"""Finds n-grams of evaluation items in documents: one walk over each, a table of hashes, and a
+proof by the text.
 
 Units are those of `tasks.kernels.text.chars`, folded, so case, punctuation and white space do not
 matter. The hash of an n-gram is a polynomial in its unit hashes modulo 2^64, taken from prefix

@@ -1,5 +1,5 @@
-"""Which rows of a fastText model's matrix does a word have, and what is their sum? Its own, and
-those of its character n-grams.
+"""Sums the rows of a fastText model's matrix for a word: its own, and those of its character
+n-grams.
 
 The hashes and tables of fastText 0.9 (src/dictionary.cc), for the kernels that apply such models.
 Words are bytes; those of the model lie one after another with eight bytes of padding behind the

@@ -1,5 +1,4 @@
-"""Is a text more like these or those? Logistic regression on hashed n-grams of units, trained and
-applied in one pass each.
+"""Trains and applies logistic regression on hashed n-grams of units, in one pass each.
 
 A text of n features (every n-gram of up to `ngrams` units, repeats included) has the margin b + Σ
 w[feature] / √n, its probability is the logistic function of that. Training is AdaGrad (Duchi et al.

@@ -1,5 +1,5 @@
-"""How likely is a row of units after those before it? Look-up in a trie of n-grams, and the rows
-themselves.
+"""Computes the likelihood of units after those before them: look-up in a trie of n-grams, and the
+rows themselves.
 
 A model is a trie: node 0 is the empty n-gram, and each further node is a prefix node and one more
 word. Word ids are places in the sorted hashes of known units, after `UNKNOWN`, `BEGIN` and `END`.

@@ -1,4 +1,5 @@
-"""How probable is one class of a fastText model with plain softmax, for the beginning of each text?
+"""Computes the probability of one class of a fastText model with plain softmax, for the beginning
+of each text.
 
 The arithmetic of fastText 0.9 (Joulin et al. 2016; src/dictionary.cc, loss.cc) over Arrow buffers:
 words parted by white space (Python's, not only ASCII), rows of words, of their character n-grams

@@ -1,4 +1,4 @@
-"""Which leaf of a fastText model's softmax tree fits the beginning of each text best?
+"""Finds the leaf of a fastText model's softmax tree that fits the beginning of each text best.
 
 The arithmetic of fastText 0.9 (Joulin et al. 2016; src/dictionary.cc, loss.cc) for models with
 hierarchical softmax, in one pass over Arrow buffers: words parted by white space, their character
@@ -14,7 +14,6 @@ fastText: scores differ in the sixth digit.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -29,19 +28,25 @@ from tasks.kernels.models.fasttext_rows import (
     is_label,
     lines,
 )
+from tasks.kernels.models.lower_case import (
+    CAPITAL_SIGMA,
+    CODE_POINT,
+    DOTTED_I,
+    KIND_AT,
+    LETTER_BIT,
+    MARK_BIT,
+    SPACE_BIT,
+    lower_sigma,
+    put,
+)
 from tasks.kernels.text.addresses import load_word, pointers, store_word
 from tasks.kernels.text.bitmaps import trailing_zeros
-from tasks.kernels.text.chars import NUM_CODE_POINTS, char_classes, decode
+from tasks.kernels.text.chars import decode
 
-SPACE_BIT, LETTER_BIT, MARK_BIT = 1, 2, 4
 SEEN_LETTER, SEEN_END, CORRECTED = 1, 2, 4
 """Bits of `facts`: a letter was read, the text held fastText's end of line, the best label was not
 of the text's script."""
 
-_CAPITAL_SIGMA, _SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
-_DOTTED_I = 0x130
-_KIND_AT, _CODE_POINT = 24, (1 << 24) - 1
-"""Where in a number of `char_table` the kind lies, and which bits are the small letter."""
 _NO_LEAF = -1
 _KEPT_BITS, _KEPT_PARTS = 12, 8
 """Sums of 2^bits words are kept. Of each word eight numbers: its bytes, up to 40 and zeros, and how
@@ -54,29 +59,8 @@ _HIGH, _LOW, _EACH = (
     np.uint64(0x7F7F7F7F7F7F7F7F),
     np.uint64(0x0101010101010101),
 )
-_ONE, _SEVEN, _EIGHT, _WORD_BITS = np.uint64(1), np.uint64(7), np.uint64(8), np.uint64(64)
+_ONE, _SEVEN = np.uint64(1), np.uint64(7)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-
-
-@lru_cache(maxsize=4)
-def char_table(marks: tuple[int, ...]) -> np.ndarray:
-    """`str.lower` of every code point (itself where that is two) and, above it, white space,
-    letter, mark: uint32[0x110000]."""
-    lowered = np.arange(NUM_CODE_POINTS, dtype=np.uint32)
-    for code_point in range(0x1F000):  # no letter above has a case
-        lower = chr(code_point).lower()
-        if len(lower) == 1:
-            lowered[code_point] = ord(lower)
-    kinds = np.zeros(NUM_CODE_POINTS, np.uint32)
-    known = np.flatnonzero(char_classes())
-    kinds[[0, *(c for c in known.tolist() if chr(c).isspace())]] = (
-        SPACE_BIT  # NUL parts words for fastText too
-    )
-    kinds[[c for c in known.tolist() if chr(c).isalpha()]] |= LETTER_BIT
-    kinds[list(marks)] |= MARK_BIT
-    table = lowered | kinds << _KIND_AT
-    table.setflags(write=False)
-    return table
 
 
 def make_room(
@@ -100,37 +84,6 @@ def make_room(
         np.empty(2 * num_labels, np.int64),
         np.empty(2 * num_labels, np.float32),
     )
-
-
-@inlined
-def _put(word, size, char):  # type: ignore[no-untyped-def]
-    """Write a code point at word[size], in UTF-8, with what does not matter behind it; returns
-    where it ends."""
-    wide, tail = np.uint64(char), np.uint64(0x80)
-    last = tail | (wide & np.uint64(0x3F))
-    second = tail | ((wide >> np.uint64(6)) & np.uint64(0x3F))
-    if char >= 0x800 and char < 0x10000:
-        store_word(
-            word,
-            size,
-            np.uint64(0xE0)
-            | (wide >> np.uint64(12))
-            | (second << _EIGHT)
-            | (last << np.uint64(16)),
-        )
-        return size + 3
-    if char < 0x80:
-        word[size] = char
-        return size + 1
-    if char < 0x800:
-        store_word(word, size, np.uint64(0xC0) | (wide >> np.uint64(6)) | (last << _EIGHT))
-        return size + 2
-    third = tail | ((wide >> np.uint64(12)) & np.uint64(0x3F))
-    first = np.uint64(0xF0) | (wide >> np.uint64(18))
-    store_word(
-        word, size, first | (third << _EIGHT) | (second << np.uint64(16)) | (last << np.uint64(24))
-    )
-    return size + 4
 
 
 @inner
@@ -158,16 +111,6 @@ def _best_leaf(products, children, num_nodes, written, row, stack, scores):  # t
             scores[depth] = score + np.float32(math.log(np.float64(part) + 1e-5))
             depth += 1
     return best, best_score
-
-
-@inner
-def _lower_sigma(text, pos, end, before, table):  # type: ignore[no-untyped-def]
-    """The small letter of a capital sigma that ends at `pos`: after a letter and before none it is
-    final."""
-    final = before and (
-        pos == end or not (table[decode(text, pos, end)[0]] >> _KIND_AT) & LETTER_BIT
-    )
-    return _FINAL_SIGMA if final else _SIGMA
 
 
 @inner
@@ -277,21 +220,21 @@ def best_labels(  # type: ignore[no-untyped-def]
             if pos < end and text[pos] >= 0x80:
                 char, pos = decode(text, pos, end)
                 entry = table[char]
-                kind, lowered = np.int64(entry >> _KIND_AT), np.int64(entry & _CODE_POINT)
+                kind, lowered = np.int64(entry >> KIND_AT), np.int64(entry & CODE_POINT)
                 if kind & MARK_BIT and unmarked:
                     continue
                 if not kind & SPACE_BIT:
                     key = _mix(key, np.uint64(char))
-                    if char == _CAPITAL_SIGMA:
-                        lowered = np.int64(_lower_sigma(text, pos, end, before, table))
-                    if char == _DOTTED_I:
-                        size = _put(word, _put(word, size, np.int64(0x69)), np.int64(0x307))
+                    if char == CAPITAL_SIGMA:
+                        lowered = np.int64(lower_sigma(text, pos, end, before, table))
+                    if char == DOTTED_I:
+                        size = put(word, put(word, size, np.int64(0x69)), np.int64(0x307))
                     else:
-                        size = _put(word, size, lowered)
+                        size = put(word, size, lowered)
             else:
                 char = np.int64(text[pos]) if pos < end else np.int64(0x20)
                 entry = table[char]
-                kind = np.int64(entry >> _KIND_AT)
+                kind = np.int64(entry >> KIND_AT)
                 # "</s>" is fastText's end of line: what follows would not be read.
                 if (
                     char == 0x3C
@@ -304,7 +247,7 @@ def best_labels(  # type: ignore[no-untyped-def]
                 pos += 1
                 if not kind & SPACE_BIT:
                     key = _mix(key, np.uint64(char))
-                    word[size] = entry & _CODE_POINT
+                    word[size] = entry & CODE_POINT
                     size += 1
             seen |= kind
             before = kind & LETTER_BIT != 0

@@ -1,5 +1,5 @@
-"""What does a model of words read? The units of each text, as 64-bit hashes or as a text with one
-space between them.
+"""Gives models of words the units of each text, as 64-bit hashes or as a text with one space
+between them.
 
 Units are those of `tasks.kernels.text.chars`: folded words, and single letters in scripts written
 without spaces, so that every script has words. Everything else is left out. A text may be cut

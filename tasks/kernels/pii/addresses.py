@@ -1,4 +1,4 @@
-"""Does the address of a machine stand here?
+"""Recognises the addresses of machines.
 
 IPv4 and MAC are final here; of IPv6 first the shape, then `are_ip6`. Vetoed: versions, sections and
 references to them, object ids, masks, places on every machine, fingerprints (more than six pairs).

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.kernels import inner
 
-DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, BASE58, INNER = (1 << i for i in range(8))
+DIGIT, ALPHA, LOCAL, HEX, UPPER, TOKEN, INNER = (1 << i for i in range(7))
 ALNUM = DIGIT | ALPHA
 
 
@@ -25,8 +25,7 @@ def _classes() -> np.ndarray:
         (HEX, digits + b"abcdefABCDEF"),
         (UPPER, upper),
         (TOKEN, digits + lower + upper + b"_-"),
-        (BASE58, bytes(set(digits + lower + upper) - set(b"0OIl"))),
-        (INNER, b"._"),  # before a digit: it is no beginning
+        (INNER, b"._"),  # before a digit: it is not a beginning
     ):
         table[list(members)] |= mask
     return table

@@ -1,4 +1,4 @@
-"""Which word before a number says what it is? Short walks back over words, for vetoes and for weak
+"""Finds the word before a number that says what it is, by short walks back, for vetoes and for weak
 checksums."""
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _WORDS_OF = {
     kinds.PL_PESEL: "pesel",
     kinds.NL_BSN: "bsn sofinummer burgerservicenummer",
     kinds.ES_DNI: "dni nif documento",
-    kinds.ETHER_ADDRESS: "eth ether ethereum wallet address addr erc metamask",
 }
 _CONTEXT_WORDS = np.concatenate([packed(words) for words in _WORDS_OF.values()])
 _CONTEXT_KINDS = np.concatenate(

@@ -1,4 +1,4 @@
-"""Is there an e-mail address around this @?
+"""Recognises an e-mail address around an @.
 
 Vetoed: users in URLs, places to copy from (host:path), scoped packages, image@2x.png, systemd
 units.

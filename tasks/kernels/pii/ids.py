@@ -1,4 +1,4 @@
-"""Are these numbers national ids? Check digits, dates and whatever else makes one, as
+"""Checks numbers as national ids: check digits, dates and whatever else makes one, as
 `python-stdnum` has them.
 
 Compiled, so that numbers that differ all through a text are no slower than others; a test holds

@@ -1,5 +1,5 @@
-"""What is done with rows of candidates: which were turned down before, which are of a kind, which
-overwrite the text.
+"""Works on rows of candidates: which were rejected before, which are of a kind, which overwrite the
+text.
 
 Rows are as `tasks.kernels.pii.spans` makes them: document, start, end, kind, value. Compiled, since
 a pass of NumPy over a column of rows reads all of them and makes an array, which took longer than
@@ -11,7 +11,6 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inner
 
 ROW = 5
@@ -21,12 +20,9 @@ MAX_LOOK_BYTES = 512
 
 
 @inner
-def _key(start: int, end: int, kind: int, value: int) -> int:
-    """What decides about a candidate, as one number: where it is, its kind, and whether an Ethereum
-    address was announced."""
-    return ((start << 10 | end - start) << 6 | kind) << 1 | (
-        value if kind == kinds.ETHER_ADDRESS else 0
-    )
+def _key(start: int, end: int, kind: int) -> int:
+    """What decides about a candidate, as one number: where it is, and its kind."""
+    return (start << 10 | end - start) << 6 | kind
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -35,7 +31,7 @@ def keys_of(rows: np.ndarray, passed: np.ndarray) -> np.ndarray:
     keys, count = np.empty(len(rows), np.int64), 0
     for r in range(len(rows)):
         if not passed[r]:
-            keys[count] = _key(rows[r, 1], rows[r, 2], rows[r, 3], rows[r, 4])
+            keys[count] = _key(rows[r, 1], rows[r, 2], rows[r, 3])
             count += 1
     return keys[:count]
 
@@ -47,7 +43,7 @@ def are_new(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     new = np.ones(len(rows), np.bool_)
     count, place = len(known), 0
     for r in range(len(rows) if count > 0 else 0):
-        key, width = _key(rows[r, 1], rows[r, 2], rows[r, 3], rows[r, 4]), 1
+        key, width = _key(rows[r, 1], rows[r, 2], rows[r, 3]), 1
         low, high = place, place  # known[low - 1] < key <= known[high], once found
         while low > 0 and known[low - 1] >= key:
             high, low, width = low - 1, max(0, low - width), 2 * width

@@ -1,5 +1,5 @@
-"""Which known shape has this row of digit groups? The sizes of the groups as one number, and a
-table to look it up.
+"""Recognises the shape of a row of digit groups: the sizes of the groups as one number, and a table
+to look it up.
 
 212-555-0199 has the shape 3, 3, 4: five bits each, the last group lowest.
 """

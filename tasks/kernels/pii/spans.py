@@ -1,14 +1,14 @@
-"""Where could personal data be? Candidates from trigger bytes and bounded look-around, over Arrow
-text buffers.
+"""Finds candidates of personal data by trigger bytes and bounded look-around, over Arrow text
+buffers.
 
 A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both
-sides, never further than `pii_rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it
+sides, never further than `rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it
 holds. Each trigger judges alone: candidates may overlap, and `tasks.pii.spans` resolves them. `<`,
 `>` and `*` stop every look-around, so a found span that is overwritten by them acts exactly as the
 replacement will.
 
 Kinds and what is final: `tasks.definitions.pii_kinds`. What looks alike and is none is vetoed by
-the judges: `pii_emails`, `pii_addresses`, `pii_numbers`, `pii_tokens`.
+the judges: `emails.py`, `addresses.py`, `numbers.py`, `tokens.py`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ from tasks.kernels import inlined, inner
 from tasks.kernels.pii.addresses import ip4, ip6, mac
 from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, is_any
 from tasks.kernels.pii.emails import email, may_be_email
-from tasks.kernels.pii.numbers import (
+from tasks.kernels.pii.groups import (
     DIGITS,
     DOT,
     END,
+    HYPHEN,
+    SHAPE,
+    SIGNS,
+    may_begin,
+    read_groups,
+    value_of,
+)
+from tasks.kernels.pii.numbers import (
     FORM_SHAPES,
     FORM_TABLE,
-    HYPHEN,
     MAX_NATIONAL_DIGITS,
     MAX_PHONE_DIGITS,
     NUM_FORMS,
-    SHAPE,
-    SIGNS,
     card,
     ends_a_phone,
     foreigner_id,
@@ -40,15 +45,12 @@ from tasks.kernels.pii.numbers import (
     iban_end,
     is_codice_fiscale,
     local_phone_start,
-    may_begin,
     national_id,
     phone_start,
-    read_groups,
-    value_of,
 )
 from tasks.kernels.pii.rows import ROW
 from tasks.kernels.pii.shapes import shape_number
-from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, token_kind
+from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, key_end, next_word
 from tasks.kernels.text.addresses import pointers
 
 MAX_ROWS_OF_A_TRIGGER = 40
@@ -86,8 +88,8 @@ def find_candidates(
     )  # literals would compile every judge twice, for themselves and for int64
     while r < len(lo):
         low, high, end = lo[r], hi[r], scan_hi[r]
-        if wanted & _TOKEN_KINDS:
-            i = _next_word(v, low, high, scan_lo[r] - 1, end)
+        if wanted & 1 << kinds.API_KEY:
+            i = next_word(v, low, high, scan_lo[r] - 1, end)
             while i < high:
                 full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
                 i, count = _scan_words(
@@ -139,9 +141,9 @@ def _scan_words(
         while end < high and is_any(v[end], TOKEN):
             end += 1
         if end - i <= MAX_TOKEN_BYTES:
-            last, kind, value = token_kind(v, low, high, i, end, letters)
-            count = _put(found, count, wanted, r, i, last, kind, value)
-        i = _next_word(v, low, high, end, stop)
+            last = key_end(v, high, i, end, letters)
+            count = _put(found, count, wanted, r, i, last, kinds.API_KEY, 0)
+        i = next_word(v, low, high, end, stop)
     return i, count
 
 
@@ -205,47 +207,6 @@ def _scan_triggers(
             i = end - 1
         i = _next_trigger(v, i + 1, stop)
     return i, count
-
-
-_TOKEN_KINDS = (
-    1 << kinds.API_KEY
-    | 1 << kinds.BASE58_ADDRESS
-    | 1 << kinds.BECH32_ADDRESS
-    | 1 << kinds.ETHER_ADDRESS
-)
-
-
-@inner
-def _next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
-    """Where a word of at least MIN_TOKEN_BYTES begins after i, which is not in it, and before
-    `end`; `high` if none does.
-
-    Only every twentieth byte is looked at, as long as there is none: a word of twenty letters
-    covers one of them.
-    """
-    while i + MIN_TOKEN_BYTES < high and i < end:
-        probe = i + MIN_TOKEN_BYTES
-        if is_any(v[probe], TOKEN):
-            start = probe
-            # In a window the word may have begun before it.
-            limit = max(
-                low, i + 1 if i + 1 > low and not is_any(v[i], TOKEN) else probe - MAX_TOKEN_BYTES
-            )
-            while start > limit and is_any(v[start - 1], TOKEN):
-                start -= 1
-            stop = probe + 1
-            while stop < high and stop - start < MIN_TOKEN_BYTES and is_any(v[stop], TOKEN):
-                stop += 1
-            if stop - start >= MIN_TOKEN_BYTES and (
-                start == low or not is_any(v[start - 1], TOKEN)
-            ):
-                return start
-            while stop < high and is_any(v[stop], TOKEN):
-                stop += 1
-            i = stop
-        else:
-            i = probe
-    return high
 
 
 @inlined

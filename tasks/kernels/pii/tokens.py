@@ -1,8 +1,7 @@
-"""Is a long word a key of some service, or an address of a crypto currency?
+"""Tells which long words are keys of services.
 
-Keys are final here: prefix, length, alphabet and entropy, as their makers document them. Addresses
-are shapes that are checked outside by their checksums. A word is a run of letters, digits, `_` and
-`-`.
+They are told by prefix, length, alphabet and entropy, as their makers document them. A word is a
+run of letters, digits, `_` and `-`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ import math
 
 import numpy as np
 
-from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, ALPHA, BASE58, DIGIT, HEX, TOKEN, UPPER, all_of, is_any
-from tasks.kernels.pii.context import announced
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, TOKEN, UPPER, all_of, is_any
 
 MIN_TOKEN_BYTES = 20
 MAX_TOKEN_BYTES = 256
@@ -71,34 +68,52 @@ _ALPHABET = np.array([alphabet for _, _, _, alphabet in _KEYS], np.int64)
 
 
 @inner
-def token_kind(
-    v: np.ndarray, lo: int, hi: int, start: int, end: int, counts: np.ndarray
-) -> tuple[int, int, int]:
-    """What the word v[start:end] is, as (end, kind, value), or an end of -1. `counts` is scratch
-    for 128 numbers."""
+def next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
+    """Where a word of at least MIN_TOKEN_BYTES begins after i, which is not in it, and before
+    `end`; `high` if none does.
+
+    Only every twentieth byte is looked at, as long as there is none: a word of twenty letters
+    covers one of them.
+    """
+    while i + MIN_TOKEN_BYTES < high and i < end:
+        probe = i + MIN_TOKEN_BYTES
+        if is_any(v[probe], TOKEN):
+            start = probe
+            # In a window the word may have begun before it.
+            limit = max(
+                low, i + 1 if i + 1 > low and not is_any(v[i], TOKEN) else probe - MAX_TOKEN_BYTES
+            )
+            while start > limit and is_any(v[start - 1], TOKEN):
+                start -= 1
+            stop = probe + 1
+            while stop < high and stop - start < MIN_TOKEN_BYTES and is_any(v[stop], TOKEN):
+                stop += 1
+            if stop - start >= MIN_TOKEN_BYTES and (
+                start == low or not is_any(v[start - 1], TOKEN)
+            ):
+                return start
+            while stop < high and is_any(v[stop], TOKEN):
+                stop += 1
+            i = stop
+        else:
+            i = probe
+    return high
+
+
+@inner
+def key_end(v: np.ndarray, hi: int, start: int, end: int, counts: np.ndarray) -> int:
+    """End of the key that begins with the word v[start:end], or -1. `counts` is scratch for 128
+    numbers."""
     size = end - start
-    c = v[start]
-    if c == 48 and size == 42 and v[start + 1] | 32 == 120 and all_of(v, start + 2, end, HEX):
-        # The case of the letters tells where there are two.
-        asked = not (_has_case(v, start + 2, end, 96) and _has_case(v, start + 2, end, 64))
-        return (
-            end,
-            kinds.ETHER_ADDRESS,
-            1 if asked and announced(v, lo, start, kinds.ETHER_ADDRESS) else 0,
-        )
-    if (c == 49 or c == 51) and 26 <= size <= 35:
-        return (end, kinds.BASE58_ADDRESS, 0) if all_of(v, start, end, BASE58) else (-1, 0, 0)
-    if c | 32 == 98 and size <= 74 and v[start + 1] | 32 == 99 and v[start + 2] == 49:
-        return end, kinds.BECH32_ADDRESS, 0
-    if c == 101 and v[start + 1] == 121 and v[start + 2] == 74:
+    if v[start] == 101 and v[start + 1] == 121 and v[start + 2] == 74:
         # A JSON web token: header.payload.signature, the first two JSON objects in base 64, which
         # begin with eyJ.
         payload = _segment_end(v, end, hi)
         if payload > 0 and v[end + 1] == 101 and v[end + 2] == 121 and v[end + 3] == 74:
             signature = _segment_end(v, payload, hi)
             if signature > 0:
-                return signature, kinds.API_KEY, 0
-        return -1, 0, 0
+                return signature
+        return -1
     head = np.uint64(0)
     for k in range(start, start + 8):
         head = (head << np.uint64(8)) | np.uint64(v[k])
@@ -109,17 +124,8 @@ def token_kind(
             and all_of(v, start + _PREFIX_BYTES[n], end, _ALPHABET[n])
             and _entropy_bits(v, start + _PREFIX_BYTES[n], end, counts) >= MIN_ENTROPY_BITS
         ):
-            return end, kinds.API_KEY, 0
-    return -1, 0, 0
-
-
-@inner
-def _has_case(v: np.ndarray, start: int, end: int, case: int) -> bool:
-    """Is one of these letters and digits a capital (64) or a small letter (96)?"""
-    found = False
-    for i in range(start, end):
-        found |= v[i] & 96 == case
-    return found
+            return end
+    return -1
 
 
 @inner

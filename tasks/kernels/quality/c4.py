@@ -1,4 +1,4 @@
-"""What C4 asks of a line and of a page (Raffel et al. 2020, section 2.2), in three published
+"""Applies C4's rules to lines and pages (Raffel et al. 2020, section 2.2), in three published
 readings.
 
 A line survives with enough words, no word over 1000 characters, an end in . ? ! or " but not `...`,

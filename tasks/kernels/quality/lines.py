@@ -1,4 +1,4 @@
-"""What is a line, what stands at its beginning and end, and which lines and paragraphs came before?
+"""Finds lines, their beginnings and ends, and which lines and paragraphs came before.
 
 A line is what stands between newlines, trimmed of white space; blank lines are none. A paragraph is
 a maximal run of lines with no blank line between, and equals another when their lines do. Exact:

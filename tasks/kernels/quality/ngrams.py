@@ -1,5 +1,5 @@
-"""How much of a document lies in repeated n-grams of units: exact, and linear in the number of
-units.
+"""Measures how much of a document lies in repeated n-grams of units: exact, and linear in the
+number of units.
 
 An n-gram is the pair (its first n-1 units, its last unit), so ids of one length give ids of the
 next by interning pairs, without collisions. An n-gram repeats only where both (n-1)-grams inside it

@@ -1,4 +1,4 @@
-"""How many stop words of a list does a document have?
+"""Counts the stop words of a list in each document.
 
 Lists are small, so each has a table of its own that is nearly empty: one look-up per distinct unit,
 which mostly finds nothing.

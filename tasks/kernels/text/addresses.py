@@ -1,4 +1,4 @@
-"""Where do the numbers of an array lie, for helpers of kernels that are given no arrays?
+"""Gives helpers of kernels the addresses of an array's numbers, instead of arrays.
 
 An array given to a function is counted up and down by atomic instructions, which was a third to
 three quarters of the time of some kernels, and it compiles as seven arguments. A bare address costs
@@ -11,7 +11,7 @@ lifetime  The caller of the kernel holds what it gives. Of an array that the ker
 take the address anew in each
           round of the loop that uses the array, or use the array again behind the last use of the
           address: Numba drops an array after its last use, and knows of no address. The address of
-          an array that is made anew to grow is taken anew.
+          an array that grows is taken after it has grown.
 layout    Arrays in one piece alone, of which other numbers than bytes are no text: anything else
           does not compile.
 

@@ -1,5 +1,4 @@
-"""Where in a document are units, white space, ends of sentences? One bit a byte, 64 bytes at a
-time.
+"""Marks units, white space and ends of sentences of a document: one bit a byte, 64 bytes at a time.
 
 ASCII is compared 64 bytes at once, without a branch; only other characters are decoded, one by one,
 and looked up in a table of flags by code point. What ends where follows from shifted masks (as

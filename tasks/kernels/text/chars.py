@@ -1,5 +1,5 @@
-"""Which characters make words: decoding, character classes, simple folding, and the units of a
-text.
+"""Decides which characters make words: decoding, character classes, simple folding, and the units
+of a text.
 
 A *unit* is what n-grams are made of, in every script:
 
@@ -27,6 +27,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
+from tasks.kernels import inlined
 from tasks.kernels.text.addresses import pointers
 
 NUM_CODE_POINTS = 0x110000
@@ -113,6 +114,21 @@ def fold_table() -> np.ndarray:
             table[code_point] = ord(lowered)
     table.setflags(write=False)
     return table
+
+
+ASCII_HIGH_BITS = np.uint64(0x8080808080808080)
+_ONES = np.uint64(0x0101010101010101)
+
+
+@inlined
+def ascii_between(word, first, last):  # type: ignore[no-untyped-def]
+    """The high bits of those bytes of eight of ASCII that are from `first` to `last`: sums of
+    seven-bit bytes do not carry."""
+    return (
+        (word + np.uint64(0x80 - first) * _ONES)
+        & ~(word + np.uint64(0x7F - last) * _ONES)
+        & ASCII_HIGH_BITS
+    )
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -1,4 +1,4 @@
-"""Where are the lines or paragraphs of a text, and is anything left when some of them go?
+"""Finds the lines or paragraphs of a text, and whether anything is left without some of them.
 
 A line is what stands between newlines, trimmed of white space; a blank one is none. A paragraph is
 a run of lines without a blank one between. A piece reaches to where the next one begins: what is

@@ -1,4 +1,4 @@
-"""How many letters of each script does the beginning of each text have?
+"""Counts the letters of each script at the beginning of each text.
 
 In: Arrow buffers. Out: counts by tasks.definitions.scripts.SCRIPTS. Cost: one decode per character
 of the prefix, ASCII eight at a time.

@@ -1,4 +1,4 @@
-"""Which units of a document are equal, and what do they say of it?
+"""Finds equal units of a document, and measures each once.
 
 A unit of up to 15 bytes is two numbers: its first eight bytes, and the rest with its length. The
 second, multiplied, is added to the first without carries for its key, so equal keys and equal

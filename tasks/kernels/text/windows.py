@@ -1,5 +1,5 @@
-"""Which runs of units might occur twice? Anchors, few and local; and the windows that stand on
-chosen anchors.
+"""Finds runs of units that might occur twice: anchors, few and local, and the windows on chosen
+anchors.
 
 A window is `size` units in a row. Its anchor is the least hash among its runs of `ANCHOR_UNITS`
 units (winnowing: Schleimer, Wilkerson, Aiken 2003), so equal windows have equal anchors, and

@@ -14,19 +14,23 @@ import pytest
 from flows import cli
 from flows.commands.answers import describe_dedup
 from flows.records import RunRecord, write_record
-from tasks.contamination.stage import ContaminationConfig, find_contamination
+from tasks.contamination.config import ContaminationConfig
+from tasks.contamination.stage import find_contamination
 from tasks.contamination.suites import SuiteConfig
 from tasks.corpus.documentset import ID, write_table
+from tasks.documents.config import DocumentsConfig
 from tasks.documents.mixture import MixtureConfig
-from tasks.documents.stage import DocumentsConfig, write_documents
+from tasks.documents.stage import write_documents
 from tasks.explain.explain import find_documents, find_records
 from tasks.quality.c4_lines import LineCutsConfig
-from tasks.quality.rules import Limit, RuleOverlay
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.quality.config import QualityConfig
+from tasks.quality.limits import Limit, RuleOverlay
+from tasks.quality.stage import filter_quality
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
 from tasks.runtime.store import Node, Store, now
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.config import ScoresConfig
+from tasks.scores.stage import score_documents
 from tests.support.data.make_artifacts import (
     empty_dir,
     ingest_files,

@@ -1,4 +1,4 @@
-"""What docs/training.md says can be set, can be set."""
+"""Checks that the settings in the guides on training and on several GPUs exist and are valid."""
 
 import re
 from functools import reduce
@@ -9,8 +9,12 @@ from flows.conf_files import choices
 from llm_core.config import to_plain
 from tasks.runtime.code import ROOT
 
-PAGE = (ROOT / "docs/training.md").read_text("utf-8")
+PAGE = "\n".join(
+    (ROOT / f"docs/guides/{name}.md").read_text("utf-8") for name in ("training", "several-gpus")
+)
 GROUPS = ("train", "optim", "parallel", "memory")
+ALONE = ("train.float8", "train.kernels", "train.attention")
+"""Settings that exclude some of the others."""
 NAMED = sorted(set(re.findall(rf"[` ]((?:{'|'.join(GROUPS)})[a-z0-9_.]*)=?([^`\s\"]*)[`\"]", PAGE)))
 
 
@@ -31,14 +35,13 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
     for name, value in NAMED:
         if value and name not in GROUPS and value != "FOLDER":
             values.setdefault(name, []).append(f"{name}={value}")
-    for command in re.findall(r"`textmill run ([^`]+)`", PAGE):
+    commands = re.findall(r"^textmill run (.+)$", PAGE, re.MULTILINE)
+    assert commands
+    for command in commands:
         compose(command.split())
     for overlap in values.pop("parallel.tp_overlap"):
         compose(["parallel=tp", overlap])
-    # What does not go with everything else.
-    alone = [
-        [override] for name in ("train.float8", "train.kernels") for override in values.pop(name)
-    ]
+    alone = [[override] for name in ALONE for override in values.pop(name)]
     for together in [*alone, *zip_longest(*values.values())]:
         compose(
             [

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from llm_core.checkpoint import folders
 from llm_core.checkpoint.checkpoints import CheckpointNotWritten, Checkpoints
-from llm_core.checkpoint.folders import digest_file, prune, read_progress, steps_in
+from llm_core.checkpoint.folders import digest_pieces, prune, read_progress, steps_in
 from llm_core.checkpoint.reader import CheckpointError
 from llm_core.checkpoint.writer import Writer
 from llm_core.optim.config import GuardConfig, OptimConfig
@@ -142,7 +142,7 @@ def test_a_failed_write_is_raised_and_the_checkpoint_before_stays_in_force(
     with Checkpoints(tmp_path, ALONE, in_background=in_background) as checkpoints:
         checkpoints.save(1, *run.parts)
         checkpoints.finish()
-        monkeypatch.setattr("llm_core.checkpoint.writer.digest_file", no_space)
+        monkeypatch.setattr("llm_core.checkpoint.writer.digest_pieces", no_space)
         with pytest.raises(
             CheckpointNotWritten, match=r"step 2 was not written, rank 0: .*No space left"
         ) as raised:
@@ -222,11 +222,11 @@ def test_a_digest_is_of_every_byte_in_its_place(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folders, "PIECE", piece)
         path.write_bytes(data)
-        digest = digest_file(path)
-        assert digest == digest_file(path)
+        digest = digest_pieces(path)
+        assert digest == digest_pieces(path)
         other = chosen.draw(st.binary(max_size=300).filter(lambda found: found != data))
         path.write_bytes(other)
-        assert digest_file(path) != digest
+        assert digest_pieces(path) != digest
 
 
 def test_progress_names_every_file(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
+import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +18,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.checkpoint.folders import steps_in
-from llm_core.checkpoint.reader import CheckpointError
+from llm_core.checkpoint.folders import read_progress, steps_in
+from llm_core.checkpoint.reader import CheckpointError, read_index
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.parallel.ranks import Ranks
@@ -64,6 +74,84 @@ def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(
             checkpoints.save(step, *run.parts)
         (tmp_path / "step-00000020" / "progress.json").write_text(text, "utf-8")
         assert checkpoints.load(*run.parts) == 10
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"files": {"a/b": [3, "digest"]}}, "'a/b' is not the name of a file"),
+        ({"files": {"9" * 256: [3, "digest"]}}, "is not the name of a file"),
+        ({"files": {"\ud800": [3, "digest"]}}, "surrogates not allowed"),
+        ({"files": {"a": [float("inf"), "digest"]}}, "infinity to integer"),
+        ({"made_with": json.loads("[" * 500 + "]" * 500)}, "nested deeper"),
+    ],
+    ids=["path", "long name", "surrogate", "infinite size", "nested"],
+)
+def test_a_progress_file_of_impossible_values_is_damage(
+    changed: dict[str, Any],
+    why: str,
+    tmp_path: Path,
+) -> None:
+    progress = {"step": 7, "val_loss": 1.5, "files": {}, "made_with": None}
+    (tmp_path / "step-00000007").mkdir()
+    text = json.dumps(progress | changed)
+    (tmp_path / "step-00000007" / "progress.json").write_text(text, "utf-8")
+    read = read_progress(tmp_path, 7)
+    assert isinstance(read, str) and read.startswith("progress.json cannot be read") and why in read
+
+
+def sound_index() -> Metadata:
+    chunk = ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
+    tensor = TensorStorageMetadata(TensorProperties(), torch.Size([4]), [chunk])
+    places = {MetadataIndex("weight", [0]): _StorageInfo("__0_0.distcp", 0, 16)}
+    return Metadata({"weight": tensor}, storage_data=places)
+
+
+def indexed(**changes: Any) -> bytes:
+    return pickle.dumps(dataclasses.replace(sound_index(), **changes))
+
+
+def place(*facts: Any) -> dict[str, Any]:
+    return {"storage_data": {MetadataIndex("weight"): _StorageInfo(*facts)}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b".", b"N.", b"\x80\x04", b"garbage", b"0.", b"}\x8c\x01aR.", b"h\x07."),
+        pickle.dumps({}),
+        b"\x8e" + (1 << 62).to_bytes(8, "little"),  # a length that no memory has
+        b"ctorch\nSize\n(I1\nI2\ntR.",
+        b"cpathlib\nPosixPath\n(I1\ntR.",
+        b"ctorch\ndevice\n(S'nowhere'\ntR.",
+        b"ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81.",
+        indexed(state_dict_metadata=None),
+        indexed(state_dict_metadata={3: None}),
+        indexed(state_dict_metadata={"weight": None}),
+        indexed(storage_data=None),
+        indexed(storage_meta="none"),
+        indexed(**place("../elsewhere", 0, 16)),
+        indexed(**place("..", 0, 16)),
+        indexed(**place("__0_0.distcp", -1, 16)),
+        indexed(**place("__0_0.distcp", 0, None)),
+    ],
+    ids=lambda data: f"{len(data)} bytes",
+)
+def test_a_damaged_index_gives_the_one_error_that_is_documented(
+    data: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / ".metadata").write_bytes(data)
+    rule = r"is damaged; restore or delete the checkpoint \("
+    with pytest.raises(CheckpointError, match=rule) as caught:
+        read_index(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sound_index_is_read_and_one_that_is_missing_is_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_index(tmp_path)
+    (tmp_path / ".metadata").write_bytes(indexed())
+    assert read_index(tmp_path) == sound_index()
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -174,7 +262,7 @@ def test_a_file_system_that_does_not_answer_is_no_damage(
         raise OSError(number, os.strerror(number), str(tmp_path))
 
     run = Run(dim=8)
-    name = {"list": "steps_in", "progress": "read_progress", "data": "digest_file"}[place]
+    name = {"list": "steps_in", "progress": "read_progress", "data": "digest_pieces"}[place]
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(1, *run.parts)
         kept = contents(tmp_path)

@@ -1,4 +1,4 @@
-"""Killed before any call of the file system, what writes a run leaves something to go on from."""
+"""Killed before any call of the file system, what writes a run leaves something to resume from."""
 
 from __future__ import annotations
 

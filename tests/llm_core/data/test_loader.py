@@ -80,7 +80,7 @@ def test_each_epoch_covers_every_sample_once(shards: TokenShards, global_batch: 
 
 
 def test_targets_are_the_next_tokens(shards: TokenShards) -> None:
-    ids_BT, targets_BT = Loader(shards, SEQ_LEN, 4, seed=0).batch(11)
+    ids_BT, targets_BT, *_ = Loader(shards, SEQ_LEN, 4, seed=0).batch(11)
     assert (
         ids_BT.shape == targets_BT.shape == (4, SEQ_LEN)
         and ids_BT.dtype == targets_BT.dtype == torch.int64
@@ -109,20 +109,16 @@ def test_resumed_loaders_match_an_uninterrupted_one(
     """Any number of restarts, in a row and at epoch borders, each at another data-parallel
     degree."""
     whole = Loader(shards, SEQ_LEN, 6, seed=5)
-    state = whole.state_dict()
+    begin = 0
     for steps, world in stretches:
         ranks = [
             Loader(shards, SEQ_LEN, 6, seed=5, rank=rank, world=world) for rank in range(world)
         ]
-        for rank in ranks:
-            rank.load_state_dict(state)
-        for _ in range(steps):
+        for step in range(begin, begin + steps):
             assert torch.equal(
-                torch.cat([rank.next_batch()[0] for rank in ranks]), whole.next_batch()[0]
+                torch.cat([rank.batch(step).ids_BT for rank in ranks]), whole.batch(step).ids_BT
             )
-        state = ranks[-1].state_dict()
-        assert all(rank.state_dict() == state for rank in ranks)
-    assert state == whole.state_dict()
+        begin += steps
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "one_per_row"])
@@ -136,45 +132,27 @@ def test_every_packing_and_order_resumes_twice_over_an_epoch_border(
     split = open_shards(tmp_path, "train")
     data = DataConfig(packing=packing, order=order, ranks=ranks)  # type: ignore[arg-type]
     whole = Loader(split, 8, 6, seed=1, data=data)
-    state = whole.state_dict()
     steps = whole.num_samples // 6 + 1
-    for world in (1, 3, 6, 2):
+    for stretch, world in enumerate((1, 3, 6, 2)):
         loaders = [
             Loader(split, 8, 6, seed=1, rank=rank, world=world, data=data) for rank in range(world)
         ]
-        for loader in loaders:
-            loader.load_state_dict(state)
-        for _ in range(steps):
-            rows = sorted(row for loader in loaders for row in loader.next_batch()[1].tolist())
-            assert rows == sorted(whole.next_batch()[1].tolist())
-        state = loaders[0].state_dict()
-    assert state["epoch"] >= 3
+        for step in range(stretch * steps, (stretch + 1) * steps):
+            rows = sorted(row for one in loaders for row in one.batch(step).targets_BT.tolist())
+            assert rows == sorted(whole.batch(step).targets_BT.tolist())
 
 
-def test_a_state_at_an_epoch_border_begins_the_next_epoch(shards: TokenShards) -> None:
-    loader = Loader(shards, SEQ_LEN, NUM_SAMPLES, seed=0)
-    loader.next_batch()
-    assert loader.state_dict() == {"seed": 0, "epoch": 1, "consumed_samples": 0}
-    expected = loader.next_batch()[0]
-    for epoch, consumed in ((1, 0), (0, NUM_SAMPLES)):
-        other = Loader(shards, SEQ_LEN, NUM_SAMPLES, seed=0)
-        other.load_state_dict({"seed": 0, "epoch": epoch, "consumed_samples": consumed})
-        assert torch.equal(other.next_batch()[0], expected)
-
-
-def test_steps_and_positions_agree(shards: TokenShards) -> None:
+def test_a_batch_does_not_depend_on_those_read_before(shards: TokenShards) -> None:
     loader = Loader(shards, SEQ_LEN, 6, seed=2)
     for step in range(60):
-        assert torch.equal(
-            loader.next_batch()[0], Loader(shards, SEQ_LEN, 6, seed=2).batch(step)[0]
-        )
+        alone = Loader(shards, SEQ_LEN, 6, seed=2).batch(step)
+        assert torch.equal(loader.batch(step).ids_BT, alone.ids_BT)
 
 
-def test_every_token_is_predicted_but_a_counted_tail(shards: TokenShards) -> None:
+def test_every_token_is_predicted_but_a_tail_shorter_than_a_row(shards: TokenShards) -> None:
     loader = Loader(shards, SEQ_LEN, NUM_SAMPLES, seed=0)
     predicted = set(loader.batch(0)[1].flatten().tolist())
-    assert predicted == set(range(1, NUM_TOKENS - loader.num_dropped_tokens))
-    assert loader.num_dropped_tokens == (NUM_TOKENS - 1) % SEQ_LEN
+    assert predicted == set(range(1, NUM_TOKENS - (NUM_TOKENS - 1) % SEQ_LEN))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -233,20 +211,3 @@ def test_errors_say_what_to_do(shards: TokenShards, tmp_path: Path) -> None:
         ConfigError, match=r"global_batch_sequences \(10\) must be a multiple .*\(4\); try 8"
     ):
         Loader(shards, SEQ_LEN, 10, seed=0, world=4)
-    for state, message in [
-        ((1, 0, 0), "seed 1, this run has 0"),
-        ((0, 0, 143), "143 consumed samples, an epoch here has 142"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            loader = Loader(shards, SEQ_LEN, 4, seed=0)
-            loader.load_state_dict(
-                dict(zip(("seed", "epoch", "consumed_samples"), state, strict=True))
-            )
-    for damaged, message in [
-        ({"seed": 0, "epoch": -1, "consumed_samples": 0}, "no epoch of at least 0"),
-        ({"seed": 0, "epoch": 0, "consumed_samples": -3}, "no consumed_samples of at least 0"),
-        ({"seed": 0}, "no epoch of at least 0"),
-        ({"epoch": 0, "consumed_samples": 0}, "seed None, this run has 0"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            Loader(shards, SEQ_LEN, 4, seed=0).load_state_dict(damaged)

@@ -92,7 +92,7 @@ def test_a_row_holds_one_source_and_each_epoch_of_a_source_all_its_rows(
         epochs = rows[: len(rows) // size * size].reshape(-1, size)
         assert len(epochs) > 5 and all(len(set(epoch)) == size for epoch in epochs.tolist())
     for step in range(60):
-        _, targets = loader.batch(step)
+        targets = loader.batch(step).targets_BT
         assert len(set(targets[targets > 0].tolist())) == 1
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.config import DataConfig
 from llm_core.data.loader import Loader
 from llm_core.data.packing import best_fit, concat, make_plan, one_per_row, pack_best_fit
 from llm_core.data.shards import open_shards
-from llm_core.model.loss import IGNORED
 from tests.support.engine.shard_files import write_split
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60)
@@ -105,11 +105,11 @@ def test_rows_hold_documents_from_their_first_token_to_their_end(
     folder: Path, packing: str
 ) -> None:
     shards, seq_len = open_shards(folder, "train"), 32
-    loader = Loader(shards, seq_len, 1, seed=0, data=DataConfig(packing=packing))  # type: ignore[arg-type]
+    data = DataConfig(packing=packing, mask_documents=True)  # type: ignore[arg-type]
+    loader = Loader(shards, seq_len, 1, seed=0, data=data)
     seen = []
     for step in range(loader.num_samples):
-        ids, targets = (x[0].numpy() for x in loader.batch(step))
-        documents = loader.documents(step)[0].numpy()
+        ids, targets, documents = (x[0].numpy() for x in loader.batch(step)[:3])
         assert np.array_equal(documents == -1, targets == IGNORED)
         for number in range(documents.max() + 1):
             here = documents == number
@@ -128,8 +128,8 @@ def test_rows_hold_documents_from_their_first_token_to_their_end(
 
 
 def test_documents_of_the_stream_change_where_an_end_of_text_is_read(folder: Path) -> None:
-    loader = Loader(open_shards(folder, "train"), 32, 4, seed=0)
-    ids, documents = loader.batch(3)[0], loader.documents(3)
+    data = DataConfig(mask_documents=True)
+    ids, _, documents, _ = Loader(open_shards(folder, "train"), 32, 4, seed=0, data=data).batch(3)
     assert np.array_equal(np.diff(documents.numpy(), axis=1), (ids[:, 1:] == 0).numpy())
 
 
@@ -140,7 +140,7 @@ def test_concat_by_a_plan_reads_the_stream(folder: Path) -> None:
     )
     stream = shards.read(0, shards.num_tokens)
     for step in range(mixed.num_samples):
-        ids, targets = mixed.batch(step)
+        ids, targets, *_ = mixed.batch(step)
         assert targets[0].tolist() == stream[step * 16 : step * 16 + 16].tolist()
         assert ids[0].tolist() == [0, *stream][step * 16 : step * 16 + 16]
 

@@ -8,18 +8,19 @@ import threading
 import pytest
 import torch
 
+from llm_core.data.batch import Batch
 from llm_core.data.prefetch import Prefetch
 
 
-def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.full((2, 3), step), torch.full((2, 3), step + 1)
+def batch(step: int) -> Batch:
+    return Batch(torch.full((2, 3), step), torch.full((2, 3), step + 1))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_batches_are_those_of_their_steps_whatever_the_order(depth: int) -> None:
     with Prefetch(batch, 10, depth) as batches:
         for step in (0, 1, 2, 7, 8, 9, 3, 4, 4, 5, 12, 6):
-            ids, targets = batches(step)
+            ids, targets, *_ = batches(step)
             assert int(ids[0, 0]) == step and int(targets[0, 0]) == step + 1
 
 
@@ -35,7 +36,7 @@ def test_no_step_is_made_beyond_the_last_or_far_ahead() -> None:
 
 
 def test_an_error_of_the_thread_reaches_the_caller_and_later_calls_work() -> None:
-    def fails_at_three(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def fails_at_three(step: int) -> Batch:
         if step == 3:
             raise ValueError("shard train-00001.arrow is gone")
         return batch(step)

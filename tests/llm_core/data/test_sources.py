@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.config import DataConfig
 from llm_core.data.loader import Loader
 from llm_core.data.shards import TokenShards, open_shards
@@ -23,7 +24,6 @@ from llm_core.data.sources import (
     largest,
     read_sources,
 )
-from llm_core.model.loss import IGNORED
 from tests.support.engine.shard_files import write_split
 
 NAMES = ("books", "code", "web")
@@ -50,7 +50,7 @@ def test_targets_have_the_source_of_their_document(
     )
     documents = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
     for step in range(2 * loader.num_samples):
-        _, targets_BT, documents_BT, sources_BT = loader.training_batch(step)
+        _, targets_BT, documents_BT, sources_BT = loader.batch(step)
         assert documents_BT is None and sources_BT is not None and sources_BT.dtype == torch.uint8
         expected = np.where(
             targets_BT == IGNORED, NO_SOURCE, documents[targets_BT.clamp(min=1) - 1] % len(NAMES)
@@ -78,7 +78,7 @@ def test_a_split_of_one_source_has_nothing_to_tell_apart(tmp_path: Path) -> None
     write_split(tmp_path, [[[1, 2, 3], [4, 5]]])
     shards = open_shards(tmp_path, "train")
     assert read_sources(shards) is None
-    assert Loader(shards, 2, 1, seed=0).training_batch(0).sources_BT is None
+    assert Loader(shards, 2, 1, seed=0).batch(0).sources_BT is None
 
 
 def test_small_sources_are_summed_up() -> None:

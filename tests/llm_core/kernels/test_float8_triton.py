@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from llm_core.model import float8
+from llm_core.kernels import float8
+from llm_core.model.float8 import Float8Linear
 from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
 pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:
-    return kernels_of("float8_triton", "llm_core")
+    return kernels_of("float8_triton")
 
 
 @settings(deadline=None, max_examples=20)
@@ -79,10 +80,9 @@ def test_a_layer_with_the_kernel_gives_the_products_of_one_without(kernels: Any)
     if not ON_GPU:
         pytest.skip("the interpreter rounds otherwise")
     found = []
-    for kind in (float8.Float8Linear, kernels.Float8TritonLinear):
+    for quantize in (float8.quantize, kernels.quantize):
         torch.manual_seed(0)
-        layer = nn.Linear(256, 512).to(DEVICE)
-        layer.__class__ = kind
+        layer = Float8Linear(nn.Linear(256, 512).to(DEVICE), quantize)
         x = numbers(384, 256).bfloat16().requires_grad_()
         y = layer(x)
         y.backward(numbers(384, 512, seed=1).bfloat16())

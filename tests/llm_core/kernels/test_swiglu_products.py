@@ -21,16 +21,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_core.config import ConfigError
-from llm_core.device import autocast
 from llm_core.kernels import swiglu_products
 from llm_core.memory.config import MemoryConfig
 from llm_core.memory.recompute import apply_recompute
 from llm_core.model.config import ModelConfig
 from llm_core.model.operations import check_kernels
+from llm_core.model.precision import autocast
 from llm_core.model.transformer import SwiGLU, Transformer
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks
-from llm_core.training.config import ParallelConfig
 from llm_core.training.run_config import check_run
 from llm_core.training.step import token_losses
 from tests.support.engine.small_runs import MODEL, TRAIN

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from llm_core.data.batch import IGNORED
 from llm_core.memory.chunked_loss import ChunkedHeadLoss
-from llm_core.model.loss import IGNORED, token_losses
+from llm_core.model.loss import token_losses
 from tests.support.engine.live_bytes import LiveBytes
 
 DIM, VOCAB = 8, 51

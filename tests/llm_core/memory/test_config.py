@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from llm_core.config import ConfigError
-from llm_core.memory.config import MemoryConfig, check_memory
-from llm_core.training.config import ParallelConfig
+from llm_core.memory.config import MemoryConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.combinations import check_memory
 from tests.support.engine.small_runs import MODEL
 
 

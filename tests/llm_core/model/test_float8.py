@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from llm_core.config import ConfigError
-from llm_core.model import float8
+from llm_core.data.batch import Batch
+from llm_core.kernels import float8
 from llm_core.model.config import ModelConfig
+from llm_core.model.float8 import Float8Linear
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import RunConfig
 from llm_core.training.step import train_step
 
@@ -67,11 +70,10 @@ def test_zeros_stay_zeros_and_what_is_no_number_stays_none() -> None:
 def test_a_layer_and_its_gradients_are_products_of_the_rounded_operands(bias: bool) -> None:
     torch.manual_seed(0)
     layer, x, dy = (
-        nn.Linear(32, 48, bias),
+        Float8Linear(nn.Linear(32, 48, bias)),
         torch.randn(3, 16, 32, requires_grad=True),
         torch.randn(3, 16, 48),
     )
-    layer.__class__ = float8.Float8Linear
     y = layer(x)
     y.backward(dy.bfloat16())
     rounded = [_rounded(t, float8.VALUES) for t in (x.flatten(0, 1), layer.weight)]
@@ -96,7 +98,7 @@ def losses(train: TrainConfig, parallel: ParallelConfig, tmp_path: object) -> li
     optimizer = build_optimizer(layout, config.optim, train.dtype)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(0, 64, (8, 17), generator=generator).cumsum(1) % 64
-    batch = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
     return [float(train_step(layout, optimizer, batch, 3e-3, config, CPU)[0]) for _ in range(30)]
 
 

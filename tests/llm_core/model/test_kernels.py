@@ -17,8 +17,8 @@ from llm_core.model.operations import check_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Block
 from llm_core.parallel import apply
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks
-from llm_core.training.config import ParallelConfig
 from llm_core.training.run_config import check_run
 from tests.support.engine.small_runs import MODEL, TRAIN
 from tests.support.engine.triton_kernels import DEVICE, kernels_of, numbers

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_core.model.loss import IGNORED, token_losses
+from llm_core.data.batch import IGNORED
+from llm_core.model.loss import token_losses
 from tests.support.engine.live_bytes import LiveBytes
 
 

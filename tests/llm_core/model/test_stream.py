@@ -12,14 +12,13 @@ import torch
 from functorch.compile import aot_module, make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor
 
-from llm_core.device import autocast
 from llm_core.model.config import ModelConfig
 from llm_core.model.norm import LayerNorm, RMSNorm
-from llm_core.model.precision import stream_dtype
+from llm_core.model.precision import autocast, stream_dtype
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks
-from llm_core.training.config import ParallelConfig
 from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, TRAIN
 

@@ -5,8 +5,8 @@ import dataclasses
 import torch
 
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks
-from llm_core.training.config import ParallelConfig
 from tests.support.engine.small_runs import MODEL, TRAIN
 
 

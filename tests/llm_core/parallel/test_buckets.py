@@ -20,9 +20,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from llm_core.parallel import buckets
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.buckets import split_buckets, sum_over
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, make_meshes
-from llm_core.training.config import ParallelConfig
 from llm_core.training.step import accumulate_gradients
 from tests.support.engine.small_runs import MODEL, run_config
 

@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from llm_core.compat import dtensor_of
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.places import Place
 from llm_core.parallel.ranks import open_ranks
-from llm_core.training.config import ParallelConfig
 
 
 def test_a_piece_in_main_memory_stays_there_as_part_of_a_tensor_of_gpus(

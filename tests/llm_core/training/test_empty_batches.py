@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.loader import Loader
-from llm_core.model.loss import IGNORED
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import GuardConfig, MuonConfig
 from llm_core.optim.guard import NO_TARGETS, UPDATED, StepReport
@@ -28,12 +28,12 @@ ONE = Ranks(0, 1, torch.device("cpu"))
 EMPTY = object()
 
 
-def batch(config: RunConfig, seed: int | object) -> tuple[Tensor, Tensor]:
+def batch(config: RunConfig, seed: int | object) -> Batch:
     shape = config.train.global_batch_sequences, config.train.seq_len + 1
     generator = torch.Generator().manual_seed(seed if isinstance(seed, int) else 0)
     tokens = torch.randint(config.model.vocab_size, shape, generator=generator)
     targets = tokens[:, 1:].clone()
-    return tokens[:, :-1], targets.fill_(IGNORED) if seed is EMPTY else targets
+    return Batch(tokens[:, :-1], targets.fill_(IGNORED) if seed is EMPTY else targets)
 
 
 def after(
@@ -84,7 +84,7 @@ def test_a_run_goes_on_past_a_batch_without_targets_and_says_so(
         "batch",
         lambda self, step: (
             (made := plain(self, step))
-            and (made[0], made[1].fill_(IGNORED) if step == 2 else made[1])
+            and (made._replace(targets_BT=made[1].fill_(IGNORED)) if step == 2 else made)
         ),
     )
     (tmp_path / "run").mkdir()

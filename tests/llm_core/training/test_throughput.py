@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from llm_core.data.batch import Batch
 from llm_core.model.masks import Pattern
 from llm_core.parallel.ranks import Ranks
 from llm_core.planner import roofline
@@ -68,7 +69,7 @@ def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(
     clock = StepClock(config, Ranks(0, 1, CPU), peak_flops=1e9)
     ids = torch.zeros(2, seq_len, dtype=torch.int64)
     documents = (torch.arange(seq_len) // 1024).int().expand(2, -1)
-    clock.see((ids, ids, documents), Pattern())
+    clock.see(Batch(ids, ids, documents), Pattern())
     row = clock.row(1, 1)
     assert row["attended_tokens"] == 1024
     of_weights, of_pairs = (
@@ -85,7 +86,7 @@ def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(
     # Padding, of number -1, attends for nothing; a window and a block take their share of each
     # document.
     for pattern, attended in ((Pattern(), 512), (Pattern(window=64), 62), (Pattern(block=64), 32)):
-        clock.see((ids, ids, torch.where(documents % 2 == 0, documents, -1)), pattern)
+        clock.see(Batch(ids, ids, documents.where(documents % 2 == 0, -1)), pattern)
         assert clock.row(3, 1)["attended_tokens"] == attended
 
 

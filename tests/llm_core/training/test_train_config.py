@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from llm_core.data.config import DataConfig
-from llm_core.memory.config import SPLIT_BACKWARD
 from llm_core.optim.config import OptimConfig
+from llm_core.parallel.config import SPLIT_BACKWARD, ParallelConfig
 from llm_core.parallel.degrees import StagePlan, check_tensor
-from llm_core.training.config import ParallelConfig
 from llm_core.training.run_config import check_run, check_shares, nearest_layouts
 from tasks.runtime.code import ROOT
 from tests.support.engine.small_runs import MODEL, TRAIN

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.shards import open_shards
 from llm_core.data.sources import MAX_SOURCES, OTHER
-from llm_core.model.loss import IGNORED
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.ranks import Ranks
 from llm_core.training.validate import (
@@ -73,7 +73,9 @@ def test_sums_do_not_depend_on_micro_batches_or_ranks(
     shares = [micro_batches(data, size, Ranks(rank, world, CPU)) for rank in range(world)]
     assert len({len(share) for share in shares}) == 1
     sums = sum(
-        sums_of(model, data, *batch, sources_BT) for share in shares for batch, sources_BT in share
+        sums_of(model, data, batch.ids_BT, batch.targets_BT, batch.sources_BT)
+        for share in shares
+        for batch in share
     )
     assert isinstance(sums, torch.Tensor)
     torch.testing.assert_close(sums, whole, rtol=1e-6, atol=0)

@@ -1,5 +1,5 @@
-"""What Hugging Face's hub says of one dataset, on loopback: its HTTP API as of huggingface_hub 2.4
-and the files behind it."""
+"""Answers as Hugging Face's hub does for one dataset, on loopback: its HTTP API as of
+huggingface_hub 2.4 and the files behind it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a structured value is, written again in plain Python: the other opinion in tests of
-detection."""
+"""Recognises structured values in plain Python: the other opinion in tests of detection."""
 
 from __future__ import annotations
 

@@ -17,8 +17,10 @@ from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tasks.corpus.documentset import ID, write_table
 from tasks.runtime.artifact import Artifact
-from tasks.shards.stage import ShardsConfig, write_shards
-from tasks.tokenizer.stage import TokenizerConfig, train_tokenizer
+from tasks.shards.config import ShardsConfig
+from tasks.shards.stage import write_shards
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.stage import train_tokenizer
 
 SAMPLE = Path(__file__).parents[3] / "data/sample/sample.jsonl"
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import V_SHAPED, ContextKind
-from llm_core.training.config import ParallelConfig
 
 ROWS, TOKENS = 8, 16
 """Sequences of a global batch where a layout needs no more, and tokens of each."""

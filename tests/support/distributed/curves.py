@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from llm_core.memory.config import SPLIT_BACKWARD
+from llm_core.data.batch import Batch
 from llm_core.model.config import ModelConfig
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import open_ranks
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import RunConfig
 from llm_core.training.step import train_step
 from tests.support.distributed.cases import layout_name
@@ -105,7 +106,7 @@ def curve(config: RunConfig, file: Path) -> None:
                 LR * min(1, (step + 1) / WARMUP_STEPS),
             )
             reports.append(
-                train_step(layout, optimizer, (own[:, :-1], own[:, 1:]), lr, config, ranks)[0]
+                train_step(layout, optimizer, Batch(own[:, :-1], own[:, 1:]), lr, config, ranks)[0]
             )
         if ranks.is_first:
             file.write_text(json.dumps(torch.stack(reports).tolist()), "utf-8")
@@ -158,9 +159,7 @@ def main(folder: Path, steps: int, device: str, world: int) -> None:
     for parallel, (way, values) in itertools.product(
         layouts(world, device, num_devices), ways.items()
     ):
-        compiled = values.get("compile", False) and not (
-            parallel.pp > 1 and parallel.pp_schedule in SPLIT_BACKWARD
-        )
+        compiled = values.get("compile", False) and not (parallel.splits_backward)
         if values and not compiled:
             continue
         if parallel.cp > 1:  # cuDNN attends whole rows

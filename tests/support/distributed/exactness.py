@@ -21,20 +21,21 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.state import collect_state
-from llm_core.data.batch import Batch
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.config import DataConfig
 from llm_core.data.sources import NO_SOURCE
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
-from llm_core.model.loss import IGNORED
 from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import MuonConfig, OptimConfig
 from llm_core.optim.guard import StepReport
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import RunConfig
+from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Trainer
 from llm_core.training.validate import ValidationSet
 from tests.support.distributed.cases import TOKENS, Case, Problem, micro_sizes
@@ -123,6 +124,7 @@ def make_trainer(
         checkpoints,
         None,
         None,
+        StepClock(config, ranks),
         sources=SOURCES,
     )
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch.distributed as dist
 
 from llm_core.memory.config import MemoryConfig
-from llm_core.training.config import ParallelConfig
+from llm_core.parallel.config import ParallelConfig
 from tests.support.distributed import cases, exactness
 from tests.support.distributed.cases import Case, Problem
 from tests.support.distributed.forks import fork_ranks

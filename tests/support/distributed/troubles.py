@@ -23,17 +23,16 @@ from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.state import collect_state
-from llm_core.data.batch import Batch
+from llm_core.data.batch import IGNORED
 from llm_core.data.sources import NO_SOURCE
-from llm_core.model.loss import IGNORED
 from llm_core.model.transformer import Transformer
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import StepReport
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local
 from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.training import step as step_module
-from llm_core.training.config import ParallelConfig
 from llm_core.training.rollback import Rollback, event_rows
 from llm_core.training.trainer import Trainer
 from tests.support.distributed import exactness
@@ -139,15 +138,14 @@ def go_back(parallel: ParallelConfig, folder: Path) -> Found:
     """What a run of four steps reads, and says of itself, that goes back past two batches."""
     trainer = trainer_of(parallel, folder / layout_name(parallel), guard=GOING_BACK)
     read: list[int] = []
-    made = trainer.batches
-    trainer.batches = lambda index: (read.append(index), made(index))[1]  # type: ignore[func-returns-value]
+    noted = lambda index: (read.append(index), trainer.batches(index))[1]  # type: ignore[func-returns-value]  # noqa: E731
     broken = lambda _, loss: loss * float("nan") if read[-1] in BROKEN_BATCHES else loss  # noqa: E731
     with (
         after_backward(broken),
         Checkpoints(folder / layout_name(parallel) / "points", trainer.ranks) as points,
     ):
-        trainer.rollback = Rollback(GOING_BACK, points)
-        trainer.run(0)
+        rollback = Rollback(GOING_BACK, points)
+        dataclasses.replace(trainer, batches=noted, rollback=rollback).run(0)
     return {"read": read, "events": event_rows(trainer.optimizer)}
 
 
@@ -194,8 +192,8 @@ def watch(parallel: ParallelConfig, folder: Path, reads: bool = False) -> list[s
     they send.
     """
     trainer = trainer_of(parallel, folder / "watched")
-    batches = [Batch(*trainer.batches(step)) for step in range(trainer.config.train.num_steps)]  # type: ignore[arg-type]
-    trainer.batches = batches.__getitem__
+    batches = [trainer.batches(step) for step in range(trainer.config.train.num_steps)]
+    trainer = dataclasses.replace(trainer, batches=batches.__getitem__)
     read = lambda _, loss: loss if loss < 1e9 else loss * 2  # noqa: E731
     plain = lambda _, loss: loss  # noqa: E731
     trainer.train_step(0, LR)

@@ -131,7 +131,7 @@ def save(root: Path, steps: list[int], **settings: Any) -> None:
 
 
 def resumes(root: Path, allowed: dict[int, dict[str, Tensor]]) -> str:
-    """The step that a run goes on from, with the very state that is allowed for it."""
+    """The step that a run resumes from, with the very state that is allowed for it."""
     run = state(0)
     with Checkpoints(root, ALONE) as checkpoints:
         step = checkpoints.load(*run.parts)
@@ -169,7 +169,7 @@ def going_back(keep_last: int, before: list[int]) -> Scenario:
         after.optimizer.guard.note_rollbacks([(9, 6)])
         allowed = {step: state(step).values() for step in before}
         found = resumes(folder / "points", {6: state(6).values()})
-        assert found == "step 6", "a run that goes on from a later checkpoint goes back again"
+        assert found == "step 6", "a run that resumes from a later checkpoint goes back again"
         try:
             return resumes(folder / "checkpoints", allowed | {6: after.values()})
         except AssertionError:

@@ -1,4 +1,4 @@
-"""What lies in memory while a model runs, counted by storages: the first thing that a memory saving
+"""Counts what lies in memory while a model runs, by storages: the first thing that a memory saving
 has to lower."""
 
 from __future__ import annotations

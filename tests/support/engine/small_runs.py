@@ -17,7 +17,8 @@ from llm_core.config import to_plain
 from llm_core.data.shards import digest_tokens
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.training.config import ParallelConfig, TrainConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.config import TrainConfig
 from llm_core.training.metric_log import MetricLog, is_of_run
 from llm_core.training.run_config import RunConfig
 

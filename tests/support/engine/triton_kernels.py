@@ -15,7 +15,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
 
-def kernels_of(name: str, package: str = "llm_core.model") -> Any:
+def kernels_of(name: str, package: str = "llm_core.kernels") -> Any:
     """The module of this name; skips the test where it cannot be had."""
     pytest.importorskip("triton")
     if not ON_GPU:

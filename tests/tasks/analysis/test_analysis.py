@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from llm_core.config import ConfigError
+from tasks.analysis.config import AnalysisConfig
 from tasks.analysis.snapshots import STATES, Sample, hashed_units, registrable_domains
-from tasks.analysis.stage import AnalysisConfig, analyse
+from tasks.analysis.stage import analyse
 from tasks.corpus.documentset import ID, read_table, write_table
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import PartRunner, serial, thread_executor

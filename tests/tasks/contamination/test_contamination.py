@@ -14,13 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
+from tasks.contamination.config import ContaminationConfig
 from tasks.contamination.hits import hits_of, list_hits
-from tasks.contamination.stage import (
-    ContaminationConfig,
-    find_contamination,
-    merged_spans,
-    scrubbed_excerpt,
-)
+from tasks.contamination.passes import merged_spans, scrubbed_excerpt
+from tasks.contamination.stage import find_contamination
 from tasks.contamination.suites import Item, index_items
 from tasks.corpus.documentset import read_table
 from tasks.kernels.dedup.suite_ngrams import find_ngrams, text_ngrams

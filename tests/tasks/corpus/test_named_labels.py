@@ -10,10 +10,10 @@ import pytest
 
 from flows.compose import compose
 from llm_core.config import ConfigError
+from tasks.corpus.conditions import compared_values
 from tasks.corpus.language_labels import LID176_LABELS
-from tasks.corpus.selection import compared_values
 from tasks.fasttext.files import read_labels
-from tasks.language.stage import LanguageConfig
+from tasks.language.config import LanguageConfig
 
 PROSE = ["scores=prose", "source.name=wiki"]
 KENLM = "++scores.perplexities.web={kenlm_models: {%s: model.arpa}}"

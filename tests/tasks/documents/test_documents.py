@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
-from tasks.contamination.stage import ContaminationConfig, find_contamination
+from tasks.contamination.config import ContaminationConfig
+from tasks.contamination.stage import find_contamination
 from tasks.corpus.documentset import ID, read_table, write_table
+from tasks.documents.config import DocumentsConfig
 from tasks.documents.mixture import MixtureConfig
 from tasks.documents.split import SplitRule, choose_split
-from tasks.documents.stage import DocumentsConfig, write_documents
+from tasks.documents.stage import write_documents
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, check_accounting
 from tasks.runtime.parts import PartRunner, serial, thread_executor
 from tasks.runtime.stage import StageFailure

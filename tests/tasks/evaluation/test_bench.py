@@ -8,7 +8,8 @@ import pytest
 
 from llm_core.bench.generation import summary
 from llm_core.config import ConfigError
-from tasks.evaluation.bench import BenchConfig, benchmark_model, measure
+from tasks.evaluation.bench import benchmark_model, measure
+from tasks.evaluation.config import BenchConfig
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
 from tests.llm_core.infer.test_equivalence import make_broken

@@ -15,11 +15,12 @@ from llm_core.data.shards import Document, open_shards
 from llm_core.infer.sampling import GREEDY
 from tasks.corpus.documentset import write_table
 from tasks.corpus.tally import MAX_LABELS, OTHER
+from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.generate import generate_text
-from tasks.evaluation.stage import EvaluateConfig, Scored, evaluate_model, summarise
+from tasks.evaluation.stage import Scored, evaluate_model, summarise
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
-from tasks.tokenizer.stage import load_tokenizer
+from tasks.tokenizer.encoder import load_tokenizer
 from tests.support.data.trained_run import Run, make_run, save_model
 
 CONFIG = EvaluateConfig(

@@ -17,10 +17,12 @@ from llm_core.infer.engine import generate
 from llm_core.infer.sampling import GREEDY, SamplingParams
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
+from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.generate import Answer, TextStream, generate_text, generate_texts
-from tasks.evaluation.stage import EvaluateConfig, evaluate_model
+from tasks.evaluation.stage import evaluate_model
+from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
-from tasks.tokenizer.stage import TokenizerConfig, train_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.sample_documents import sample_texts, write_documents
 from tests.support.data.trained_run import Run, make_run, save_model
 

@@ -12,9 +12,11 @@ import pytest
 from llm_core.config import ConfigError, build
 from tasks.corpus.documentset import read_table, write_table
 from tasks.explain.replay import replay_quality
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.quality.config import QualityConfig
+from tasks.quality.stage import filter_quality
 from tasks.runtime.artifact import Artifact, ArtifactMismatch
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.config import ScoresConfig
+from tasks.scores.stage import score_documents
 from tests.support.data.make_artifacts import (
     empty_dir,
     ingest_files,

@@ -20,7 +20,8 @@ from tasks.corpus.documentset import text_buffers
 from tasks.fasttext.tree import SoftmaxTree, label_prefixes, read_tree
 from tasks.kernels.models.softmax_tree import CORRECTED
 from tasks.kernels.text.scripts import count_scripts
-from tasks.language.stage import LanguageConfig, label_texts
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import label_texts
 from tests.support.data.any_bytes import BYTES, assert_neighbours_do_not_matter
 from tests.support.data.fasttext_models import stock, write_model
 

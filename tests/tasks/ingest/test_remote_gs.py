@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from llm_core.config import ConfigError
-from tasks.ingest import remotefiles
+from tasks.ingest import remotefiles, retries
 from tasks.ingest.sourcefiles import list_files, list_unfetched
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import ingest
@@ -33,7 +33,7 @@ LINES = b"".join(json.dumps({"text": f"line {i}"}).encode() + b"\n" for i in ran
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 1,000 bytes, no credentials, and nobody asked for them."""
-    monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(remotefiles, "PIECE_BYTES", 1000)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from llm_core.config import ConfigError
-from tasks.ingest import remotefiles
+from tasks.ingest import remotefiles, retries
 from tasks.ingest.sourcefiles import list_files, list_unfetched
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import ingest
@@ -46,7 +46,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     pytest.importorskip("huggingface_hub", "1.0")
     import fsspec
 
-    monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(remotefiles, "PIECE_BYTES", 1000)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     revisions = {

@@ -15,7 +15,7 @@ import pytest
 
 from flows.cli import main
 from llm_core.config import ConfigError
-from tasks.ingest import remotefiles
+from tasks.ingest import remotefiles, retries
 from tasks.ingest.sourcefiles import list_files
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import ingest
@@ -73,7 +73,7 @@ def site(
     """(address, folder that is served, its server's class)."""
     folder = empty_dir(tmp_path / "site")
     handler = type("Handler", (Server,), {"asked": [], "failures": []})
-    monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(remotefiles, "PIECE_BYTES", 1000)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
-from tasks.ingest import remotefiles, remotesystems
+from tasks.ingest import remotesystems, retries
 from tasks.ingest.remotesystems import (
     HERE,
     PRIVATE,
@@ -84,7 +84,7 @@ def far_and_near(
 ) -> Iterator[tuple[tuple[int, type[Server]], tuple[int, type[Server]]]]:
     """Two servers. The name `far.example` leads to the first, whose address counts as public; the
     second is of this machine."""
-    monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     with ExitStack() as servers:
         far, near = servers.enter_context(serve()), servers.enter_context(serve())
         lead_to(monkeypatch, {"far.example": "127.0.0.1"})
@@ -285,7 +285,7 @@ def test_a_page_of_the_hub_on_another_host_gets_no_token(
     pytest.importorskip("huggingface_hub", "1.0")
     import fsspec
 
-    monkeypatch.setattr(remotefiles, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("HF_TOKEN", "hidden")
     with (
         serve() as (port, other),

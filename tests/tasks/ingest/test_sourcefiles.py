@@ -1,4 +1,5 @@
-"""Which files a source consists of: what is hidden, what links lead to, and what names stay."""
+"""Checks which files a source consists of: what is hidden, what links lead to, and what names
+stay."""
 
 from __future__ import annotations
 

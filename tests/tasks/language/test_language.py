@@ -18,11 +18,11 @@ from tasks.corpus.documentset import DOCUMENT_SCHEMA, read_table, text_buffers, 
 from tasks.corpus.language_labels import LID176_LABELS
 from tasks.definitions.scripts import RANGES, SCRIPTS, scripts_of
 from tasks.kernels.text.scripts import count_scripts
+from tasks.language.config import LanguageConfig
 from tasks.language.stage import (
     LANGUAGE_SCHEMA,
     LEAST_LETTERS,
     LEAST_SHARE,
-    LanguageConfig,
     identify_languages,
     label_texts,
 )

@@ -16,9 +16,10 @@ from llm_core.config import ConfigError
 from tasks.corpus.documentset import text_buffers
 from tasks.definitions.pii_kinds import TYPE_NAMES
 from tasks.kernels.pii.rows import MAX_LOOK_BYTES
+from tasks.pii.config import PiiConfig
 from tasks.pii.scrub import apply_spans, scrub
-from tasks.pii.spans import find_all_spans
-from tasks.pii.stage import PiiConfig, find_pii, find_spans
+from tasks.pii.spans import find_all_spans, find_spans
+from tasks.pii.stage import find_pii
 from tests.support.data.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
 
 SAMPLE = Path(__file__).parents[3] / "data" / "sample"
@@ -264,6 +265,8 @@ def test_regions_decide_which_national_numbers_are_found() -> None:
 def test_config_names_unknown_types_and_regions() -> None:
     with pytest.raises(ConfigError, match="EMAIL"):
         PiiConfig(types=("EMIAL",))
+    with pytest.raises(ConfigError, match=r"types \(CRYPTO\) .*; known: API_KEY, CARD"):
+        PiiConfig(types=("CRYPTO",))
     with pytest.raises(ConfigError, match="ISO 3166"):
         PiiConfig(regions=("germany",))
 

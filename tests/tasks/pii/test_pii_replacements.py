@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.definitions.pii_kinds import TYPE_NAMES
-from tasks.pii.replacements import ACTIONS, normal_form, pseudonym, replacements
+from tasks.pii.config import ACTIONS, PiiConfig
+from tasks.pii.replacements import normal_form, pseudonym, replacements
 from tasks.pii.scrub import apply_replacements
 from tasks.pii.spans import find_all_spans
-from tasks.pii.stage import PiiConfig, find_pii
+from tasks.pii.stage import find_pii
 from tasks.runtime.keys import canonical_json, key_config
 from tasks.runtime.parts import PartRunner, process_executor
 from tasks.runtime.stage import StageFailure

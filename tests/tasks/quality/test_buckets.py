@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError, build
 from tasks.corpus.documentset import read_table
 from tasks.documents.mixture import MixtureConfig
-from tasks.quality.buckets import BUCKETS, BucketConfig, bucket_of, count_buckets
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.quality.buckets import BUCKETS, bucket_of, count_buckets
+from tasks.quality.config import BucketConfig, QualityConfig
+from tasks.quality.stage import filter_quality
 from tests.support.data.make_artifacts import empty_dir
 from tests.tasks.quality.test_score_limits import NUM, scored
 

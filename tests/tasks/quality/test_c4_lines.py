@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 
 from llm_core.config import ConfigError, build
 from tasks.quality.c4_lines import LINE_CUTS, LineCutsConfig, count_line_cuts, cut_lines, line_cuts
-from tasks.quality.stage import QualityConfig, measure_features
+from tasks.quality.config import QualityConfig
+from tasks.quality.measures import measure_features
 from tests.support.data.sample_documents import SAMPLE
 from tests.tasks.kernels.quality.test_features import JOINED
 

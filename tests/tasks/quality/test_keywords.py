@@ -18,22 +18,31 @@ from tasks.corpus.documentset import read_table
 from tasks.documents.edits import collect_edits, edit_texts
 from tasks.documents.verdicts import edits_column
 from tasks.explain.replay import replay_quality
-from tasks.kernels.quality.keywords import build_automaton, find_terms
+from tasks.kernels.quality.keywords import build_matcher, find_terms
 from tasks.kernels.text.chars import MARK, UNSEGMENTED, char_classes, fold_table
-from tasks.language.stage import LanguageConfig, identify_languages
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import identify_languages
+from tasks.quality.config import QualityConfig
 from tasks.quality.keywords import KeywordList, find_keywords
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.quality.stage import filter_quality
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
 from tasks.runtime.parts import PartRunner
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.config import ScoresConfig
+from tasks.scores.stage import score_documents
 from tests.support.data.any_bytes import BYTES, assert_neighbours_do_not_matter
 from tests.support.data.make_artifacts import empty_dir
 from tests.tasks.language.test_language import documents_artifact
 
 ALPHABET = "abAé1_ \n\t.'’-水が゛\u0301ก้ßΣ\u00ad"
-TEXTS = st.text(ALPHABET, max_size=40)
-TERMS = st.text(ALPHABET, min_size=1, max_size=5).filter(str.strip)
+# Pieces of a text are hashed eight bytes at a time: words of about that length, and longer.
+LONG_PIECES = ["abcdefgh", "ABCDEFG", "\N{KELVIN SIGN}elvin", "kelvin", "é", "a", "'", " ", "水"]
+LONG_TEXTS = st.lists(st.sampled_from(LONG_PIECES), min_size=1, max_size=9).map("".join)
+TEXTS = st.text(ALPHABET, max_size=40) | LONG_TEXTS
+TERMS = (
+    st.text(ALPHABET, min_size=1, max_size=5)
+    | st.lists(st.sampled_from(LONG_PIECES), min_size=1, max_size=4).map("".join)
+).filter(str.strip)
 
 
 def search(
@@ -296,12 +305,12 @@ def test_files_that_hold_no_list_are_refused(tmp_path: Path) -> None:
 @given(data=BYTES, beside=BYTES)
 @settings(max_examples=60, deadline=None)
 def test_hits_in_any_bytes_do_not_depend_on_their_neighbours(data: bytes, beside: bytes) -> None:
-    automaton = build_automaton({"ab": 1, "数据": 2, "é -": 3, "a": 1})
+    matcher = build_matcher({"ab": 1, "数据": 2, "é -": 3, "a": 1})
 
     def find(buf: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, ...]:
         counts, spans = np.zeros((3, 2), np.int64), np.zeros((500, 4), np.int64)
         asked = np.array([0, 3, 0], np.uint64)
-        found = find_terms(buf, begins, *automaton.arrays, asked, np.uint64(3), counts, spans)
+        found = find_terms(buf, begins, matcher, asked, np.uint64(3), counts, spans)
         assert all(0 <= start < stop <= len(data) for start, stop in spans[:found, 2:])
         return counts[1], spans[:found]
 

@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError, build
 from tasks.corpus.documentset import read_table
 from tasks.definitions.features import FEATURES
-from tasks.language.stage import LanguageConfig, identify_languages
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import identify_languages
+from tasks.quality.config import QualityConfig
 from tasks.quality.fineweb2 import FINEWEB2
 from tasks.quality.presets import PRESETS, RULE_NAMES, Rule
 from tasks.quality.rules import MAX_RULES, document_kind, judge
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.quality.stage import filter_quality
 from tasks.runtime.artifact import Artifact, ArtifactMismatch
 from tasks.runtime.stage import StageFailure
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.config import ScoresConfig
+from tasks.scores.stage import score_documents
 from tests.support.data.make_artifacts import empty_dir
 from tests.tasks.language.test_language import CHINESE, ENGLISH, documents_artifact
 

@@ -16,7 +16,8 @@ from tasks.corpus.documentset import read_table, write_table
 from tasks.corpus.score_labels import LABELS_FOLDER
 from tasks.explain.replay import replay_quality
 from tasks.language.stage import LANGUAGE_SCHEMA
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.quality.config import QualityConfig
+from tasks.quality.stage import filter_quality
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import PartRunner
 from tests.support.data.make_artifacts import empty_dir

@@ -14,11 +14,14 @@ from publicsuffixlist import PublicSuffixList
 from llm_core.config import ConfigError, build
 from tasks.corpus.documentset import DOCUMENT_SCHEMA, read_table, write_table
 from tasks.explain.replay import replay_quality
-from tasks.language.stage import LanguageConfig, identify_languages
-from tasks.quality.stage import QualityConfig, filter_quality
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import identify_languages
+from tasks.quality.config import QualityConfig
+from tasks.quality.stage import filter_quality
 from tasks.quality.url_rules import UrlRules, find_urls, odd_entries, url_files
 from tasks.runtime.artifact import Artifact
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.config import ScoresConfig
+from tasks.scores.stage import score_documents
 from tests.support.data.make_artifacts import empty_dir
 
 

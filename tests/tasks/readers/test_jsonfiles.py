@@ -75,6 +75,7 @@ def test_the_same_records_come_of_every_way_to_write_them(
     for name in ("a.json", "a.jsonl"):
         with pytest.MonkeyPatch.context() as patch:
             if few:  # so that values go over blocks
+                patch.setattr("tasks.readers.codecs.BLOCK_BYTES", 7)
                 patch.setattr("tasks.readers.bytestreams.BLOCK_BYTES", 7)
                 patch.setattr("tasks.readers.jsonfiles.BEGINNING_BYTES", 64)
             items = read_items(write(tmp_path / f"{name}{suffix}", text, suffix))

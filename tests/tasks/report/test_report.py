@@ -8,7 +8,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_core.config import ConfigError, build
-from tasks.corpus.tally import OTHER
-from tasks.quality.described_rules import describe_rule
-from tasks.quality.stage import QualityConfig
+from llm_core.config import ConfigError
+from tasks.report.config import ReportConfig
 from tasks.report.quantities import (
-    NARROW,
     NOT_MEASURED,
     compact,
     count,
@@ -30,12 +26,11 @@ from tasks.report.quantities import (
     significant,
     size,
 )
-from tasks.report.stage import REPORT_FILE, ReportConfig, write_report
-from tasks.report.text_sections import legible_token
+from tasks.report.stage import REPORT_FILE, write_report
 from tasks.runtime.artifact import Artifact
 from tests.support.data import report_artifacts
+from tests.support.report_page import Page, render
 
-VOID = {"meta", "br", "hr", "col", "wbr"}
 KINDS = [
     report_artifacts.realistic,
     report_artifacts.bare,
@@ -43,52 +38,6 @@ KINDS = [
     report_artifacts.hostile,
 ]
 Make = Callable[[Path], list[Artifact]]
-
-
-class Page(HTMLParser):
-    """What a browser would see: elements, attributes, text; and whether every tag is closed in
-    order."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.texts: list[str] = []
-        self.open: list[str] = []
-        self.faults: list[str] = []
-        self.feed(html)
-        self.close()
-        self.text = re.sub(r"\s+", " ", " ".join(self.texts))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if len(attrs) != len({name for name, _ in attrs}):
-            self.faults.append(f"<{tag}> repeats an attribute")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self.open or self.open.pop() != tag:
-            self.faults.append(f"</{tag}> at {self.getpos()} closes something else")
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.texts.append(data)
-
-
-def render(artifacts: list[Artifact], out_dir: Path, title: str = "A run") -> str:
-    made = write_report(*artifacts, out_dir, ReportConfig(title))  # type: ignore[arg-type]
-    assert made.stage == "report" and [f.name for f in made.files("*")] == [REPORT_FILE]
-    json.dumps({"counters": made.counters, "metrics": made.metrics}, allow_nan=False)
-    return (out_dir / REPORT_FILE).read_text("utf-8")
-
-
-def changed(artifacts: list[Artifact], stage: str, **metrics: Any) -> list[Artifact]:
-    return [
-        dataclasses.replace(a, metrics={**a.metrics, **metrics}) if a.stage == stage else a
-        for a in artifacts
-    ]
 
 
 @pytest.mark.parametrize("make", KINDS)
@@ -279,26 +228,6 @@ def test_curve_points_carry_their_values(tmp_path: Path) -> None:
         )
 
 
-def test_types_of_personal_data_without_a_find_are_not_said_to_be_found(tmp_path: Path) -> None:
-    types = {
-        "EMAIL": {"spans": 3, "documents": 2},
-        "IP": {"spans": 1, "documents": 1},
-        "CARD": {"spans": 0, "documents": 0},
-    }
-    page = render(changed(report_artifacts.realistic(tmp_path), "pii", types=types), tmp_path)
-    assert "4 passages of 2 of 3 types looked for were found" in page
-
-
-def test_a_corpus_of_one_language_is_not_weighed_by_language(tmp_path: Path) -> None:
-    artifacts = report_artifacts.realistic(tmp_path)
-    states = next(a for a in artifacts if a.stage == "analysis").metrics["states"]
-    alone = {name: state | {"languages": {"effective": 1.0}} for name, state in states.items()}
-    assert "as many languages as" in render(artifacts, tmp_path)
-    assert "as many languages as" not in render(
-        changed(artifacts, "analysis", states=alone), tmp_path
-    )
-
-
 @pytest.mark.parametrize(
     "i", range(max(len(a.metrics) for a in report_artifacts.realistic(Path("unused"))))
 )
@@ -360,281 +289,6 @@ def test_mistyped_metrics_never_break_the_page(
     assert Page(render(artifacts, tmp_path_factory.mktemp("odd"))).faults == []
 
 
-def test_speed_is_withheld_when_the_cache_is_not_proved_right(tmp_path: Path) -> None:
-    artifacts = report_artifacts.realistic(tmp_path)
-    speed = compact(artifacts[-1].metrics["decode_tok_s"])
-    failed = changed(artifacts, "bench", correctness={"fp64_max_abs_diff": 0.25, "passed": False})
-    made = write_report(*failed, tmp_path, ReportConfig())  # type: ignore[arg-type]
-    html = (tmp_path / REPORT_FILE).read_text("utf-8")
-    text = Page(html).text
-    medians = [
-        significant(cell["decode_tok_s"]["median"]) for cell in artifacts[-1].metrics["cells"]
-    ]
-    assert "withheld" in text and f" {speed} " not in text and "tokens/s, smallest" not in html
-    assert not [median for median in medians if f" {median} " in text]
-    assert "decode_tok_s" not in made.metrics["headline"] and made.metrics["warnings"][
-        0
-    ].startswith("Decode speed is withheld")
-    checks = [
-        {"name": "pieces", "passed": True},
-        {"name": "capacity", "max_abs_diff": None, "passed": False},
-    ]
-    unstated = {"fp64_max_abs_diff": None, "passed": False, "checks": checks}
-    write_report(*changed(artifacts, "bench", correctness=unstated), tmp_path, ReportConfig())  # type: ignore[arg-type]
-    assert (
-        "check of cached decoding failed (capacity)"
-        in Page((tmp_path / REPORT_FILE).read_text("utf-8")).text
-    )
-
-
-@pytest.mark.parametrize(
-    ("ends", "name"),
-    [(("min", "max"), "smallest to largest"), (("p05", "p95"), "5th to 95th percentile")],
-)
-def test_spread_of_speeds_is_named_as_what_it_is(
-    ends: tuple[str, str], name: str, tmp_path: Path
-) -> None:
-    artifacts = report_artifacts.realistic(tmp_path)
-    speed = {"median": 200.0, ends[0]: 190.25, ends[1]: 211.5, "repeats": 7}
-    cells = [cell | {"decode_tok_s": speed} for cell in artifacts[-1].metrics["cells"]]
-    write_report(*changed(artifacts, "bench", cells=cells), tmp_path, ReportConfig())  # type: ignore[arg-type]
-    html = (tmp_path / REPORT_FILE).read_text("utf-8")
-    assert f"200 tokens/s, {name} 190–212" in html or f"200.0 tokens/s, {name} 190" in html
-    assert f"Whisker: {name} of the repeats" in Page(html).text
-    other = {"smallest to largest", "5th to 95th percentile"} - {name}
-    assert not [words for words in other if words in html]
-
-
-@pytest.mark.parametrize(
-    "stage,metrics,warning",
-    [
-        ("evaluate", {"gain_over_best_baseline": {"value": 0.1, "low": -0.1, "high": 0.3, "baseline": "bigram"}}, "not shown to"),  # noqa: E501
-        ("evaluate", {"gain_over_best_baseline": None, "bigram_bpb": 1.7}, "not shown to be better than the bigram"),  # noqa: E501
-        ("train", {"val_curve": [{"step": 0, "val_loss": 4.0}, {"step": 9, "val_loss": 4.2}]}, "Validation loss rose"),  # noqa: E501
-        ("train", {"events": {"resumed": 1, "slow_rank": 2}}, "Not all of training went well: slow rank × 2;"),  # noqa: E501
-        ("tokenizer", {"round_trip_frac": 0.99999}, "Only 99.9"),
-        ("tokenizer", {"unknown_frac": 0.02}, "unknown to the vocabulary"),
-    ],
-)  # fmt: skip
-def test_doubtful_results_are_warned_of(
-    stage: str, metrics: dict[str, Any], warning: str, tmp_path: Path
-) -> None:
-    artifacts = report_artifacts.realistic(tmp_path)
-    assert warning not in Page(render(artifacts, tmp_path)).text
-    assert warning in Page(render(changed(artifacts, stage, **metrics), tmp_path)).text
-
-
-def test_quarantine_and_a_small_validation_set_are_warned_of(tmp_path: Path) -> None:
-    text = Page(render(report_artifacts.realistic(tmp_path), tmp_path)).text
-    assert "5 records" in text and "validation set has only 57 documents" in text
-
-
-def test_documents_that_stay_with_earlier_runs_are_told_with_the_way_to_all(tmp_path: Path) -> None:
-    artifacts = report_artifacts.realistic(tmp_path)
-    (i,) = (i for i, artifact in enumerate(artifacts) if artifact.stage == "dedup")
-    for read_again, told in ((0, False), (79, True)):
-        counters = {**artifacts[i].counters, "earlier_duplicates": 83, "read_again": read_again}
-        artifacts[i] = dataclasses.replace(artifacts[i], counters=counters)
-        text = Page(render(artifacts, tmp_path)).text
-        assert (
-            "Only new documents are in this run: 83 of" in text and "without dedup.chain" in text
-        ) == told
-
-
-def test_lost_documents_are_warned_of(tmp_path: Path) -> None:
-    artifacts = report_artifacts.realistic(tmp_path)
-    artifacts[0] = dataclasses.replace(
-        artifacts[0], counters={"read": 10, "kept": 8, "dropped": {"EMPTY": 1}, "quarantined": 0}
-    )
-    assert "ingest does not add up" in Page(render(artifacts, tmp_path)).text
-
-
-def test_a_rule_without_a_threshold_is_shown_as_off(tmp_path: Path) -> None:
-    artifacts = report_artifacts.realistic(tmp_path)
-    metrics = next(artifact.metrics for artifact in artifacts if artifact.stage == "quality")
-    rules = copy.deepcopy(metrics["rules"])
-    rules[0] |= {"threshold": None, "drops": False}
-    quality = metrics | {"rules": rules, "funnel": metrics["funnel"][1:]}
-    text = Page(render(changed(artifacts, "quality", **quality), tmp_path)).text
-    name = rules[0]["name"].replace("_", "_ ")
-    assert re.search(
-        rf"{name} {rules[0]['preset']} {rules[0]['feature'].replace('_', '_ ')} off – –", text
-    )
-    assert "only observed" not in text, "a rule that is off observes nothing"
-
-
-BY_PLACE = [
-    (
-        {"limits": {"perplexity": {"max_by_language": {"en": 340.0, "de": 370.0}}}},
-        [
-            "PERPLEXITY_ OVER_ MAX limits perplexity by language 4,000 3,900",
-            "MAX all de perplexity ≤ 370",
-        ],
-    ),
-    (
-        {"by_language": {"zh": {"limits": {"num_words": {"min": 70}}}}},
-        [
-            "NUM_ WORDS_ UNDER_ MIN limits num_ words by language 4,000 3,900",
-            "all zh num_ words ≥ 70",
-        ],
-    ),
-    (
-        {
-            "limits": {"num_words": {"min": 50}},
-            "by_source": {
-                "mail": {"limits": {"num_words": {"min": 9, "min_by_language": {"fr": 7}}}}
-            },
-            "by_language": {"de": {"limits": {"num_words": {"min": 40, "drops": False}}}},
-        },
-        [
-            "num_ words ≥ 50 by language and source 4,000 3,900",
-            "MIN mail all num_ words ≥ 9",
-            "MIN mail fr num_ words ≥ 7",
-            "MIN all de num_ words ≥ 40 recorded only",
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("asked", "shown"), BY_PLACE)
-def test_a_rule_with_thresholds_by_language_or_source_is_shown_with_its_hits(
-    asked: dict[str, Any], shown: list[str], tmp_path: Path
-) -> None:
-    book = build(QualityConfig, {"presets": [], "record": [], **asked}).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    quality = {
-        "rules": rules,
-        "funnel": [{"rule": rules[0]["name"], "dropped": 4000, "dropped_first": 3900}],
-        "overlap": [[4000]],
-        "score_rules": {},
-    }
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", **quality), tmp_path)
-    ).text
-    assert [one for one in shown if one not in text] == []
-
-
-def test_a_place_where_a_rule_is_off_is_shown(tmp_path: Path) -> None:
-    asked = {
-        "presets": ["gopher"],
-        "record": [],
-        "by_source": {"mail": {"thresholds": {"TOO_FEW_WORDS": None}}},
-    }
-    book = build(QualityConfig, asked).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
-    ).text
-    assert "TOO_ FEW_ WORDS mail all off" in text and "1 threshold by language and source" in text
-
-
-def test_a_source_without_a_say_does_not_repeat_the_thresholds_of_languages(tmp_path: Path) -> None:
-    asked = {
-        "by_language": {"zh": {"thresholds": {"LONG_WORDS": 5}}},
-        "by_source": {"mail": {"thresholds": {"SHORT_WORDS": 2}}},
-    }
-    book = build(QualityConfig, asked).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
-    ).text
-    assert "LONG_ WORDS all zh mean_" in text and "LONG_ WORDS mail" not in text
-    assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh" not in text
-    asked["by_kind"] = {"verse": {"thresholds": {"SHORT_WORDS": 1}}}
-    book = build(QualityConfig, asked).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
-    ).text
-    # The source is laid over the kind, so both at once are told.
-    assert (
-        "SHORT_ WORDS all verse all mean_" in text and "SHORT_ WORDS mail verse all mean_" in text
-    )
-    assert "thresholds by language, kind and source" in text
-
-
-def test_what_filtering_changed_is_shown_by_language(tmp_path: Path) -> None:
-    text = Page(render(report_artifacts.realistic(tmp_path), tmp_path)).text
-    assert "de num_ words 31.0 % de bullet_ line_ frac 2.2 % en hash_ per_ word 12.5 %" in text
-
-
-@pytest.mark.parametrize("named", [{"web": {"documents": 9, "bytes": 90}}, {}])
-def test_the_rest_of_many_sources_is_not_compared(named: dict[str, Any], tmp_path: Path) -> None:
-    """What `(other)` sums up among the read has names of its own among the kept, and looked like 33
-    lost documents."""
-    rest = {OTHER: {"documents": 33, "bytes": 330}}
-    artifacts = changed(report_artifacts.realistic(tmp_path), "ingest", by_source=named | rest)
-    html = render(changed(artifacts, "documents", by_source=named), tmp_path)
-    assert "of 33" not in html and re.search(r"\(other\) 33 330 B – – –", Page(html).text)
-
-
-@pytest.mark.parametrize(
-    ("rest", "note"),
-    [
-        ({}, "The 15 largest of 20; the table has all."),
-        (
-            {OTHER: {"documents": 33, "bytes": 330}},
-            "The 15 largest of more than 20; the table has the 20 largest and the rest in one row.",
-        ),
-    ],
-)
-def test_the_note_under_many_sources_says_what_the_table_has(
-    rest: dict[str, Any], note: str, tmp_path: Path
-) -> None:
-    named = {f"site{i}": {"documents": 9, "bytes": 90} for i in range(20)}
-    assert (
-        note
-        in Page(
-            render(
-                changed(report_artifacts.realistic(tmp_path), "ingest", by_source=named | rest),
-                tmp_path,
-            )
-        ).text
-    )
-
-
-def test_words_of_one_text_only_are_marked(tmp_path: Path) -> None:
-    html = render(report_artifacts.realistic(tmp_path), tmp_path)
-    marks = re.findall(r"<mark>([^<]*)</mark>", html)
-    assert {"above", "three", "Contact", "Write to", "多少", "幾何"} <= set(marks)
-
-
 def test_a_blank_title_is_refused() -> None:
     with pytest.raises(ConfigError, match="title is blank"):
         ReportConfig("  ")
-
-
-@pytest.mark.parametrize(
-    ("token", "shown"),
-    [
-        (" " * 12, "␣ ×12"),
-        ("-" * 16, "-" * 16),
-        ("\n ", "⏎␣"),
-        ("Redistribut", "Redistribut"),
-        ("", ""),
-        (" a", " a"),
-    ],
-)
-def test_white_space_in_a_token_is_seen(token: str, shown: str) -> None:
-    assert legible_token(token) == shown
-
-
-def test_variety_says_what_each_number_means_and_mixture_what_was_reached(tmp_path: Path) -> None:
-    page = Page(render(report_artifacts.realistic(tmp_path), tmp_path))
-    for words in (
-        "Vendi score of documents, 95 % interval",
-        "exponent of Heaps’ law",
-        "HHI of sources; 1: a single one",
-    ):
-        assert words in page.text
-    assert "the vocabulary grows faster after filtering" in page.text and "57.2 ± 1.3" in page.text
-    assert "en: 3.21 MB there, 470 kB planned, 479 kB reached" in page.text.replace(NARROW, " ")
-    assert "64 to 128: 220 of 300 documents" in page.text
-    unmixed = changed(
-        report_artifacts.realistic(tmp_path / "b"),
-        "documents",
-        mixture={"configured": False, "bytes": 9, "reached_bytes": 9},
-    )
-    assert (
-        "every training document is read once in an epoch" in Page(render(unmixed, tmp_path)).text
-    )

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markupsafe import Markup, escape
 
 from tasks.documents import duplicate_examples
 from tasks.report import differences
@@ -25,9 +26,9 @@ from tasks.report.charts import (
     lines,
 )
 from tasks.report.differences import mark_differences
-from tasks.report.markup import Markup, escape, tag
 from tasks.report.quantities import compact, duration, percent, significant, size
 from tasks.report.scales import linear_axis, log_axis, shorten, text_width, tick_text
+from tasks.report.svg import tag
 
 values = st.floats(-1e9, 1e9).filter(lambda x: x == 0 or abs(x) > 1e-9)
 amounts = st.floats(0, 1e9)
@@ -129,6 +130,16 @@ def test_heat_shades_by_share_of_the_row() -> None:
     assert "A and B: 5 documents, 50% of A" in svg and "B and A: 5 documents, 100% of B" in svg
 
 
+def test_column_numbers_of_a_narrow_heat_map_do_not_overlap() -> None:
+    numbered = list(range(1, 25))
+    matrix = [[1] * 24] * 24
+    svg = heat([f"RULE_{n}" for n in numbered], numbered, matrix, NARROW_WIDTH, noun="documents")
+    columns = re.findall(r'<text x="([\d.]+)"[^>]*class="muted"[^>]*>(\d+)<', svg)
+    assert len(columns) > 8
+    for (x0, left), (x1, right) in pairwise(columns):
+        assert float(x1) - float(x0) >= (text_width(left) + text_width(right)) / 2 - 0.2
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.text())
 def test_escaped_text_has_no_markup(text: str) -> None:
@@ -138,7 +149,7 @@ def test_escaped_text_has_no_markup(text: str) -> None:
 def test_markup_is_not_escaped_twice_and_attributes_cannot_be_left() -> None:
     inner = tag("b", "a & b")
     assert tag("p", inner) == "<p><b>a &amp; b</b></p>"
-    assert tag("p", title='"><script>') == '<p title="&quot;&gt;&lt;script&gt;"></p>'
+    assert tag("p", title='"><script>') == '<p title="&#34;&gt;&lt;script&gt;"></p>'
     assert isinstance(inner, Markup)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from llm_core.optim.config import OptimizerKind, ScheduleKind
 from tasks.report.run import Run
-from tasks.report.training_section import OPTIMIZERS, SCHEDULES, training_section
+from tasks.report.sections.training import OPTIMIZERS, SCHEDULES, training_section
 from tests.support.data.report_artifacts import published
 
 
@@ -19,7 +19,7 @@ def section(root: Path, **optim: object) -> str:
         config={"optim": {"lr": 0.005, "min_lr_frac": 0.0, "warmup_steps": 20} | optim},
     )
     shown = training_section(Run({artifact.stage: artifact for artifact in artifacts}))
-    return "".join(str(piece) for piece in shown.pieces)
+    return shown.body
 
 
 @pytest.mark.parametrize("kind", get_args(OptimizerKind))

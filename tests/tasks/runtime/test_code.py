@@ -45,7 +45,7 @@ def digest_of(tmp_path: Path) -> Write:
         for name, text in (FILES | {path_of(name): text for name, text in changed.items()}).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-        return code_digest(["tasks.stage_a"], tmp_path)
+        return code_digest(["tasks.stage_a"], root=tmp_path)
 
     return write
 
@@ -57,6 +57,30 @@ def test_an_edited_function_or_constant_changes_the_code_of_stages_that_reach_it
     assert digest_of() == before
     assert digest_of(kernels_in_chars="LIMIT = 8\ndef fold(): return LIMIT\n") != before
     assert digest_of(kernels_in_chars="LIMIT = 7\ndef fold(): return -LIMIT\n") != before
+
+
+def test_an_edited_added_or_renamed_data_file_changes_the_code(tmp_path: Path) -> None:
+    page, more, style = (tmp_path / name for name in ("pages/a.html", "pages/b/c.html", "a.css"))
+    more.parent.mkdir(parents=True)
+    style.write_text("")
+    changes = (
+        lambda: page.write_text("{{ title }}"),
+        lambda: page.write_text("{{ heading }}"),
+        lambda: style.write_text("p {}"),
+        lambda: more.write_text(""),
+        lambda: more.rename(more.with_name("d.html")),
+    )
+    seen: list[str] = []
+    for change in changes:
+        change()
+        digests = [code_digest([], ["pages", "a.css"], tmp_path) for _ in range(2)]
+        assert digests[0] == digests[1] and digests[0] not in seen
+        seen.append(digests[0])
+
+
+def test_a_data_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="data file"):
+        code_digest([], ["pages"], tmp_path)
 
 
 def test_what_a_stage_does_not_reach_is_no_part_of_its_code(digest_of: Write) -> None:

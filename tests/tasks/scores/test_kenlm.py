@@ -14,11 +14,13 @@ import pytest
 
 from llm_core.config import ConfigError, build
 from tasks.corpus.documentset import read_table
-from tasks.language.stage import LanguageConfig, identify_languages
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import identify_languages
 from tasks.runtime.code import ROOT
 from tasks.scores import perplexity
+from tasks.scores.config import ScoresConfig
 from tasks.scores.perplexity import kenlm_log10_probabilities
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.stage import score_documents
 from tests.support.data.make_artifacts import empty_dir, ingest_files, write_jsonl
 
 ARPA = """\\data\\

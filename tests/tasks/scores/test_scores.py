@@ -18,14 +18,16 @@ from flows.compose import compose
 from llm_core.config import ConfigError, build
 from tasks.corpus.documentset import ID, read_table
 from tasks.corpus.score_labels import NONE, label_table
-from tasks.language.stage import LanguageConfig, identify_languages
+from tasks.language.config import LanguageConfig
+from tasks.language.stage import identify_languages
 from tasks.runtime.artifact import Artifact, digest_file
 from tasks.runtime.keys import canonical_json, key_config
 from tasks.runtime.parts import PartRunner, serial, thread_executor
 from tasks.runtime.stage import StageFailure
 from tasks.scores.classifier import ClassifierConfig, classify, text_line, train_classifier
+from tasks.scores.config import ScoresConfig
 from tasks.scores.perplexity import PerplexityConfig, perplexities
-from tasks.scores.stage import ScoresConfig, score_documents
+from tasks.scores.stage import score_documents
 from tasks.scores.unit_rows import UnitRows, spaced_units
 from tests.support.data.make_artifacts import empty_dir, ingest_files, write_jsonl
 

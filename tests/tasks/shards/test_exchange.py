@@ -17,9 +17,12 @@ from llm_core.config import ConfigError
 from llm_core.data.shards import open_shards
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
+from tasks.shards.config import ShardsConfig
 from tasks.shards.exchange import ExchangeError, export_shards, read_datasets, read_megatron
-from tasks.shards.stage import ShardsConfig, write_shards
-from tasks.tokenizer.stage import TokenizerConfig, load_tokenizer, train_tokenizer
+from tasks.shards.stage import write_shards
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.encoder import load_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.sample_documents import sample_texts, write_documents
 from tests.support.engine.shard_files import write_split
 
@@ -285,6 +288,26 @@ def test_damaged_files_are_named(keep: int, tmp_path: Path) -> None:
     (tmp_path / "in" / "train.bin").write_bytes(b"\0\0")
     with pytest.raises(ExchangeError, match=r"train\.bin does not hold what train\.idx says"):
         list(read_megatron(tmp_path / "in", "train"))
+
+
+def test_an_arrow_file_whose_column_has_no_name_in_utf_8_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"column": [1]})
+    (tmp_path / "train").mkdir()
+    with pa.ipc.new_stream(tmp_path / "train" / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    file = tmp_path / "train" / "a.arrow"
+    file.write_bytes(file.read_bytes().replace(b"column", b"colum\xc9"))
+    (tmp_path / "train" / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
+    with pytest.raises(ExchangeError, match="a.arrow cannot be read .*utf-8"):
+        list(read_datasets(tmp_path, "train"))
+
+
+def test_a_state_that_names_a_file_with_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    state = '{"_data_files": [{"filename": "\\ud800.arrow"}]}'
+    (tmp_path / "train" / "state.json").write_text(state)
+    with pytest.raises(ExchangeError, match="cannot be read .*surrogates not allowed"):
+        list(read_datasets(tmp_path, "train"))
 
 
 def test_a_damaged_dataset_is_named(made: tuple[Artifact, ...], tmp_path: Path) -> None:

@@ -23,8 +23,11 @@ from llm_core.data.shards import open_shards
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import PartRunner, process_executor, scratch_dir, serial
 from tasks.runtime.stage import StageFailure
-from tasks.shards.stage import ShardsConfig, plan_shards, token_dtype, write_shards
-from tasks.tokenizer.stage import TokenizerConfig, load_tokenizer, train_tokenizer
+from tasks.shards.config import ShardsConfig
+from tasks.shards.stage import plan_shards, token_dtype, write_shards
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.encoder import load_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.make_artifacts import empty_dir
 from tests.support.data.sample_documents import sample_texts, write_documents
 

@@ -17,14 +17,10 @@ from llm_core.config import ConfigError
 from tasks.runtime.artifact import Artifact, ArtifactMismatch
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.bpe import train_bpe
-from tasks.tokenizer.encoder import SPECIAL_TOKENS, Tokenizer
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.encoder import SPECIAL_TOKENS, Tokenizer, export_hugging_face, load_tokenizer
 from tasks.tokenizer.sentencepieces import MAX_CHUNK_BYTES, RESERVED, ChunkCount, split_chunks
-from tasks.tokenizer.stage import (
-    TokenizerConfig,
-    export_hugging_face,
-    load_tokenizer,
-    train_tokenizer,
-)
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.sample_documents import sample_texts, write_documents
 
 KINDS = ("bpe", "unigram", "wordpiece", "sentencepiece_bpe")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError
 from tasks.tokenizer.bpe import train_bpe
 from tasks.tokenizer.encoder import load_tokenizer
-from tasks.tokenizer.files import NAMING_FILES
+from tasks.tokenizer.files import NAMING_FILES, read_tokenizer
 from tasks.tokenizer.importing import import_tokenizer, imported_files
 
 TOKENIZER, SPECIAL_MAP, GENERATION, MODEL = NAMING_FILES
@@ -168,3 +168,18 @@ def test_truncation_and_padding_of_a_published_folder_leave_texts_whole(tmp_path
         == "more than five tokens of text"
     )
     assert 1 not in loaded.encode("short")
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "BPE", "Unigram"])
+def test_a_model_without_the_token_for_what_it_does_not_know_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    vocab: Any = [["a", 0.0]] if kind == "Unigram" else {"a": 0}
+    model = {"type": kind, "vocab": vocab, "unk_token": "[UNK]"} | (
+        {"merges": []} if kind == "BPE" else {}
+    )
+    if kind == "WordPiece":
+        model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": []}))
+    with pytest.raises(ConfigError, match="is not a tokenizer that `tokenizers` reads"):
+        read_tokenizer(tmp_path / "tokenizer.json")

@@ -13,9 +13,10 @@ from llm_core.config import ConfigError
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.bpe import train_bpe
-from tasks.tokenizer.encoder import load_tokenizer
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.encoder import export_hugging_face, load_tokenizer
 from tasks.tokenizer.importing import import_tokenizer
-from tasks.tokenizer.stage import TokenizerConfig, export_hugging_face, train_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.sample_documents import sample_texts, write_documents
 
 TEMPLATE = (

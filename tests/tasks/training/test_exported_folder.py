@@ -17,8 +17,9 @@ from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tasks.evaluation.generate import TextStream, generate_text
 from tasks.runtime.artifact import Artifact
+from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import export_hugging_face, load_tokenizer
-from tasks.tokenizer.stage import TokenizerConfig, train_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.sample_documents import sample_texts, write_documents
 
 PROMPTS = [

@@ -1,4 +1,4 @@
-"""Going on from a model that is there already."""
+"""Trains from the weights of an existing model."""
 
 import dataclasses
 import json
@@ -11,11 +11,12 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.model.config import ModelConfig, RopeScaling
-from llm_core.training.config import ParallelConfig
+from llm_core.parallel.config import ParallelConfig
 from llm_core.training.metric_log import read_rows
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
-from tasks.training.stage import TrainStageConfig, resolve, train_model
+from tasks.training.config import TrainStageConfig
+from tasks.training.stage import resolve, train_model
 from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN, VOCAB_SIZE
 from tests.tasks.training.test_train import CONFIG, parents

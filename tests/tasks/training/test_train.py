@@ -12,7 +12,7 @@ import pytest
 
 from flows.services.processes import descendants
 from llm_core.config import ConfigError
-from llm_core.training.config import ParallelConfig
+from llm_core.parallel.config import ParallelConfig
 from llm_core.training.metric_log import read_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
@@ -21,7 +21,8 @@ from tasks.runtime.code import ROOT
 from tasks.runtime.keys import key_config
 from tasks.runtime.parts import scratch_dir
 from tasks.runtime.stage import StageFailure, StageInterrupted
-from tasks.training.stage import TrainStageConfig, resolve, run_trainer, train_model
+from tasks.training.config import TrainStageConfig
+from tasks.training.stage import resolve, run_trainer, train_model
 from tasks.training.training_speed import series, tokens_per_s
 from tests.support.engine.small_runs import (
     MODEL,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import unicodedata
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 from tasks.corpus.documentset import text_buffers
-from tasks.kernels.dedup.blake2 import HASH_WORDS, LANES_ROOM, ROOM, hash_spans
 from tasks.kernels.dedup.exact import exact_keys, fold_text
-from tasks.kernels.text.addresses import pointers
+from tasks.kernels.dedup.murmur3 import hash_bytes
 
 
 def keys(*texts: str) -> list[bytes | None]:
     buf, begins = text_buffers(pa.array(texts, pa.large_string()))
     return exact_keys(buf, begins, np.arange(len(texts)))
+
+
+def hash_of(data: bytes, seed: int = 0) -> bytes:
+    return hash_bytes(np.frombuffer(data, np.uint8), seed).tobytes()
 
 
 @settings(deadline=None, max_examples=100)
@@ -47,9 +48,7 @@ def keys(*texts: str) -> list[bytes | None]:
 )
 def test_compiled_keys_are_hashes_of_the_folded_text(texts: list[str]) -> None:
     folded = [fold_text(text) for text in texts]
-    assert keys(*texts) == [
-        hashlib.blake2b(f, digest_size=16).digest() if f else None for f in folded
-    ]
+    assert keys(*texts) == [hash_of(f) if f else None for f in folded]
 
 
 def test_words_are_normalised_as_in_their_text() -> None:
@@ -65,10 +64,7 @@ def test_words_are_normalised_as_in_their_text() -> None:
 def test_every_character_folds_the_same_in_both_ways() -> None:
     characters = [chr(c) for c in range(0x30000) if not 0xD800 <= c < 0xE000]
     lines = ["".join(characters[i : i + 8]) for i in range(0, len(characters), 8)]
-    assert keys(*lines) == [
-        hashlib.blake2b(f, digest_size=16).digest() if (f := fold_text(line)) else None
-        for line in lines
-    ]
+    assert keys(*lines) == [hash_of(f) if (f := fold_text(line)) else None for line in lines]
 
 
 def test_case_space_and_unicode_form_do_not_count() -> None:
@@ -95,39 +91,6 @@ def test_blank_texts_have_no_key() -> None:
     assert keys("", " ", "\n\t\u3000") == [None, None, None]
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.lists(
-        st.integers(0, 3) | st.integers(120, 140) | st.integers(250, 260) | st.integers(0, 3000),
-        max_size=30,
-    )
-)
-def test_hashes_of_spans_are_those_of_hashlib(sizes: list[int]) -> None:
-    # Lanes that end at different blocks, whole blocks among the last ones, and spans that are
-    # passed over.
-    ends = np.cumsum(sizes, dtype=np.int64)
-    data = np.random.default_rng(len(sizes)).integers(
-        0, 256, int(ends[-1]) if sizes else 0, np.uint8
-    )
-    spans = np.stack([ends - sizes, ends], 1) if sizes else np.zeros((0, 2), np.int64)
-    spans[1::5] = -1
-    hashes = np.zeros((len(sizes), HASH_WORDS), np.uint64)
-    hash_all(data, spans, np.empty(ROOM, np.uint64), np.empty(LANES_ROOM, np.int64), hashes)
-    expected = [
-        hashlib.blake2b(data[a:b].tobytes(), digest_size=16).digest() if a >= 0 else bytes(16)
-        for a, b in spans.tolist()
-    ]
-    assert [row.tobytes() for row in hashes] == expected
-
-
-@njit
-def hash_all(data, spans, room, lanes, hashes):  # type: ignore[no-untyped-def]
-    hash_spans(
-        pointers(data),
-        pointers(spans),
-        0,
-        len(spans),
-        pointers(room),
-        pointers(lanes),
-        pointers(hashes),
-    )
+def test_hashes_have_the_verification_value_of_smhasher() -> None:
+    hashes = b"".join(hash_of(bytes(range(size)), 256 - size) for size in range(256))
+    assert hash_of(hashes)[:4] == (0x6384BA69).to_bytes(4, "little")

@@ -95,24 +95,18 @@ def scripts(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
 
 
 def exact(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
-    from tasks.kernels.dedup.blake2 import HASH_WORDS, LANES_ROOM, ROOM
     from tasks.kernels.dedup.exact import _key_rows, _room_for, exact_forms
 
     count = len(begins) - 1
-    sizes = [_room_for(size) for size in np.diff(begins).tolist()]
-    # All texts at once, and as many at a time as there is room for the longest.
-    for room in (sum(sizes), max(sizes, default=0)):
-        scratch, places = np.empty(room, np.uint8), np.empty((count, 2), np.int64)
-        work = (
-            scratch,
-            places,
-            np.empty(ROOM, np.uint64),
-            np.empty(LANES_ROOM, np.int64),
-            np.empty((count, HASH_WORDS), np.uint64),
-        )
-        _key_rows(
-            buf, begins, np.arange(count), exact_forms(), *(fenced(array, behind) for array in work)
-        )
+    longest = int(np.diff(begins).max(initial=0))
+    work = (
+        np.empty(_room_for(longest), np.uint8),
+        np.empty(count, bool),
+        np.empty((count, 2), np.uint64),
+    )
+    _key_rows(
+        buf, begins, np.arange(count), exact_forms(), *(fenced(array, behind) for array in work)
+    )
 
 
 def units(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
@@ -151,20 +145,20 @@ def classes(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
 
 
 def personal_data(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
+    from tasks.pii.config import PiiConfig
     from tasks.pii.spans import find_all_spans
-    from tasks.pii.stage import PiiConfig
 
     return find_all_spans(buf, begins, PiiConfig())
 
 
 KERNELS: dict[Kernel, list[str]] = {
-    quality: ["kernels.features", "kernels.stopwords", "kernels.interning"],
-    scripts: ["kernels.scripts"],
+    quality: ["kernels.quality.features", "kernels.quality.stopwords", "kernels.text.interning"],
+    scripts: ["kernels.text.scripts"],
     exact: [],
     units: [],
-    languages: ["kernels.softmax_tree", "kernels.fasttext_rows", "fasttext_tree"],
+    languages: ["kernels.models.softmax_tree", "kernels.models.fasttext_rows", "fasttext.tree"],
     classes: [],
-    personal_data: ["pii_spans"],
+    personal_data: ["pii.spans"],
 }
 """Where the Python around each makes room for it."""
 

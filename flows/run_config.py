@@ -1,0 +1,161 @@
+"""Defines the configuration of a run: the config of each stage, and the controls.
+
+The rules between groups are checked here; those within a group beside its dataclass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.tracking.runs import TrackingConfig
+from llm_core.config import ConfigError, nearest, to_plain
+from llm_core.fingerprint import num_processors
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.config import TrainConfig
+from tasks.analysis.config import AnalysisConfig
+from tasks.contamination.config import ContaminationConfig
+from tasks.corpus.named_labels import check_labels
+from tasks.dedup.stage import DedupConfig
+from tasks.definitions.features import FEATURES
+from tasks.documents.config import DocumentsConfig
+from tasks.evaluation.config import BenchConfig, EvaluateConfig
+from tasks.ingest.sources import SourceConfig
+from tasks.language.config import LanguageConfig
+from tasks.pii.config import PiiConfig
+from tasks.quality.config import QualityConfig
+from tasks.quality.score_limits import check_scores
+from tasks.report.config import ReportConfig
+from tasks.runtime.graph import STAGES
+from tasks.runtime.stage import StageConfigs
+from tasks.scores.config import ScoresConfig
+from tasks.shards.config import ShardsConfig
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.training.config import TrainStageConfig
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a run is told: the config of each stage, and the controls, which are in no key."""
+
+    # Before the groups, whose paths may lie below them: a mistake is named where it was made.
+    store: Path
+    """Folder of artifacts."""
+    state: Path
+    """Folder in which services keep their databases, logs and process ids."""
+    source: SourceConfig
+    language: LanguageConfig
+    scores: ScoresConfig
+    quality: QualityConfig
+    dedup: DedupConfig
+    pii: PiiConfig
+    contamination: ContaminationConfig
+    documents: DocumentsConfig
+    analysis: AnalysisConfig
+    tokenizer: TokenizerConfig
+    shards: ShardsConfig
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig
+    memory: MemoryConfig
+    evaluate: EvaluateConfig
+    bench: BenchConfig
+    report: ReportConfig
+    tracking: TrackingConfig
+    start: str | None = None
+    """First stage that may run; what comes before must be in the store."""
+    only: str | None = None
+    """The one stage that may run; its inputs must be in the store."""
+    force: tuple[str, ...] = ()
+    """Stages to rebuild although they are in the store."""
+    orchestrator: Literal["prefect", "none"] = "prefect"
+    """prefect records the run on a Prefect server; none runs in this process alone."""
+    runner: Literal["auto", "thread", "process", "ray", "dask"] = "auto"
+    """What works on the parts of a stage. auto: processes where the work is worth their start."""
+    runner_address: str | None = None
+    """Ray or Dask scheduler to join, such as ray://head:10001 or tcp://head:8786. Null starts a
+    cluster on this machine."""
+    num_workers: int | None = None
+    """Parts worked on at once. Null: one per core that this process may use."""
+
+    def __post_init__(self) -> None:
+        for control, names in (
+            ("start", (self.start,)),
+            ("only", (self.only,)),
+            ("force", self.force),
+        ):
+            for name in names:
+                if name is not None and name not in STAGES:
+                    raise ConfigError(
+                        f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}"
+                    )
+        if self.start and self.only:
+            raise ConfigError(
+                f"start ({self.start}) and only ({self.only}) exclude each other; give one of them"
+            )
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ConfigError(
+                f"num_workers ({self.num_workers}) must be at least 1; leave it out to use every"
+                " core"
+            )
+        on_cluster = self.runner in ("ray", "dask")
+        if on_cluster and self.orchestrator == "none":
+            raise ConfigError(
+                f"runner ({self.runner}) is one of Prefect's; use orchestrator=prefect, or"
+                " runner=process"
+            )
+        if self.runner_address and not on_cluster:
+            raise ConfigError(
+                f"runner_address ({self.runner_address}) is for clusters; add runner=ray or"
+                " runner=dask"
+            )
+        _ = self.train_stage  # its rules hold between groups
+        check_scores(self.quality, self.scores.names)
+        check_labels(self, self.language.labels, self.source.names)
+        column, columns = (
+            self.dedup.quality_column,
+            [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()],
+        )
+        if column is not None and column not in columns:
+            raise ConfigError(
+                f"dedup.quality_column ({column}) is not a column of quality;"
+                f" {nearest(column, columns)}"
+            )
+
+    @property
+    def train_stage(self) -> TrainStageConfig:
+        return TrainStageConfig(self.model, self.optim, self.train, self.parallel, self.memory)
+
+    @property
+    def stages(self) -> StageConfigs:
+        """The config of each stage, by stage name."""
+        return {
+            "ingest": self.source,
+            "language": self.language,
+            "scores": self.scores,
+            "quality": self.quality,
+            "dedup": self.dedup.in_store(self.store),
+            "pii": self.pii,
+            "contamination": self.contamination,
+            "documents": self.documents,
+            "analysis": self.analysis,
+            "tokenizer": self.tokenizer,
+            "shards": self.shards,
+            "train": self.train_stage,
+            "evaluate": self.evaluate,
+            "bench": self.bench,
+            "report": self.report,
+        }
+
+    @property
+    def workers(self) -> int:
+        return self.num_workers or num_processors()
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain values of everything, for records and trackers."""
+        return to_plain(self)  # type: ignore[no-any-return]

@@ -1,0 +1,30 @@
+"""Rounds tensors to 8 bits by torch's operations, with a scale for each tensor.
+
+`llm_core.kernels.float8_triton` does the same in one pass, for the products of
+`llm_core.model.float8`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
+"""4 bits of exponent and 3 of fraction; 5 and 2, for the wider range of gradients."""
+SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+Quantize = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor]]
+"""x [I, J] → its numbers in 8 bits, those as [J, I], and what they are to be multiplied by."""
+
+
+def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What x is divided by, so that its largest magnitude becomes the largest of the dtype."""
+    return (x.abs().amax().float() / torch.finfo(dtype).max).clamp(min=SMALLEST_SCALE)
+
+
+def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """(x8, its transpose, scale), x ≈ x8 * scale. What is no number stays none."""
+    most, scale = torch.finfo(dtype).max, scale_of(x, dtype)
+    x8 = (x.float() / scale).clamp(-most, most).to(dtype)
+    return x8, x8.t().contiguous(), scale

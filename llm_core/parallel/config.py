@@ -1,0 +1,134 @@
+"""How the processes of a run share its work. Standard library only, so flows import it for
+nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_core.config import ConfigError
+from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, TensorOverlap
+
+Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
+SPLIT_BACKWARD: tuple[Schedule, ...] = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How the work is laid out over processes; the same answer from every layout, within
+    rounding."""
+
+    kind: Kind = "none"
+    """What data-parallel processes share. none: one process. ddp: nothing, each holds all weights.
+    zero1: optimizer state is sharded. zero2: gradients too, and weights except during a micro
+    batch. fsdp: weights always, gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of
+    dp_shard, replicated over the groups."""
+    num_processes: int = 1
+    """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
+    the others leave. The train stage starts all of them on its machine; the guide to training says
+    how several machines share a run."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where training runs. auto: on GPUs where there are any."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Library for collectives. auto: nccl on GPUs, gloo on CPUs."""
+    max_restarts: int = 0
+    """How often torchrun restarts all processes from the last checkpoint after one is lost or
+    fails."""
+    num_threads: int = 0
+    """CPU threads of one process. 0: the machine's cores divided by its processes. Results are the
+    same bits only for equal threads."""
+    dp_shard: int = 0
+    """Processes that share one set of weights under hsdp. 0 for every other kind, where all that
+    hold the same layers share one."""
+    pp: int = 1
+    """Pipeline ranks, each with a run of layers; `kind` applies to the processes that hold the same
+    layers."""
+    pp_schedule: Schedule = "1f1b"
+    """Order of a step's micro batches through the pipeline. naive: one after another."""
+    pp_stages_per_rank: int = 0
+    """Runs of layers of one pipeline rank. 0: one, or two in schedules that need more. interleaved
+    and zero_bubble accept three and more: less idle time, more messages."""
+    cp: int = 1
+    """Context ranks, each with a slice of every sequence."""
+    cp_kind: ContextKind = "all_gather"
+    """How context ranks attend to each other's tokens. all_gather: keys and values go to every
+    rank. ulysses: heads are exchanged for tokens. ring: keys and values pass from rank to rank, so
+    none ever holds those of a whole sequence; with train.attention=auto, sdpa or reference."""
+    cp_balanced: bool = False
+    """Give each context rank an early and a late slice, which balances causal attention; for
+    all_gather and ring."""
+
+    tp: int = 1
+    """Tensor ranks, which divide the heads, channels and ids of every layer."""
+    sequence_parallel: bool = True
+    """Split the residual stream along tokens between layers of tensor ranks: the same traffic, less
+    memory."""
+    tp_overlap: TensorOverlap = "none"
+    """How exchanges of tensor ranks overlap with the products of blocks; needs sequence_parallel.
+    none: not at all. ring: piece by piece, on any device. symmetric: piece by piece, where GPUs of
+    one machine read each other's memory, as over NVLink."""
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ConfigError(
+                f"max_restarts ({self.max_restarts}) must not be negative; 0 starts nothing again"
+            )
+        if self.num_processes < 1 or self.num_threads < 0:
+            raise ConfigError(
+                f"num_processes ({self.num_processes}) must be at least 1 and num_threads"
+                f" ({self.num_threads}) at least 0"
+            )
+        if self.kind == "none" and self.num_processes > 1:
+            raise ConfigError(
+                f"num_processes ({self.num_processes}) needs a layout over processes; set"
+                " parallel=ddp, zero1, zero2 or fsdp"
+            )
+        if min(self.pp, self.cp, self.tp) < 1:
+            raise ConfigError(
+                f"pp, cp and tp ({self.pp}, {self.cp} and {self.tp}) must each be at least 1, which"
+                " is one process"
+            )
+        if self.tp_overlap != "none" and (self.tp == 1 or not self.sequence_parallel):
+            raise ConfigError(
+                f"tp_overlap ({self.tp_overlap}) needs tensor ranks with the residual stream cut,"
+                f" tp is {self.tp} and sequence_parallel {str(self.sequence_parallel).lower()}; set"
+                " tp_overlap=none, or tp=2 or more and sequence_parallel=true"
+            )
+        if self.tp_overlap == "symmetric" and self.device == "cpu":
+            raise ConfigError(
+                "tp_overlap (symmetric) reads the memory of other GPUs, device is cpu; set"
+                " tp_overlap=ring"
+            )
+        if self.backend == "nccl" and self.device == "cpu":
+            raise ConfigError(
+                "backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto"
+            )
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether FSDP holds the weights, and so casts them itself."""
+        return self.kind in ("zero2", "fsdp", "hsdp")
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the schedule takes gradients of inputs and of weights apart, in two passes."""
+        return self.pp > 1 and self.pp_schedule in SPLIT_BACKWARD
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree: processes that read different sequences."""
+        return self.num_processes // (self.pp * self.cp * self.tp)
+
+    @property
+    def product(self) -> str:
+        """How the processes are shared out, as messages have it."""
+        shards = f" (dp_shard {self.dp_shard})" if self.dp_shard else ""
+        return f"pp {self.pp} x dp {self.dp}{shards} x cp {self.cp} x tp {self.tp}"
+
+    def plan(self, num_layers: int) -> StagePlan | None:
+        """Which pipeline rank has which layers; None without a pipeline. Raises ConfigError."""
+        return (
+            StagePlan(self.pp_schedule, self.pp, num_layers, self.pp_stages_per_rank)
+            if self.pp > 1
+            else None
+        )

@@ -1,0 +1,183 @@
+"""Refuses settings of a run that do not go together: kernels, number formats and savings of memory
+against model, layout and each other. Standard library only."""
+
+from __future__ import annotations
+
+from llm_core.config import ConfigError
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimizerKind
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.config import TrainConfig
+
+
+def check_settings(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig,
+    optimizer: OptimizerKind,
+) -> None:
+    """Whether what is asked for beside the degrees goes with them. Raises ConfigError."""
+    if train.compile and parallel.splits_backward:
+        raise ConfigError(
+            "train.compile (true) makes one pass of a block's backward,"
+            f" pp_schedule={parallel.pp_schedule} takes it apart; use the schedule 1f1b or"
+            " interleaved, or train.compile=false"
+        )
+    if train.kernels != "torch" and parallel.splits_backward:
+        # torch 2.11 adds up the gradients of both results of a sum and its norm there, and hands
+        # them on as that of the sum.
+        raise ConfigError(
+            f"train.kernels ({train.kernels}) take a sum and its norm backward at once,"
+            f" pp_schedule={parallel.pp_schedule} takes them apart; use the schedule 1f1b or"
+            " interleaved, or train.kernels=torch"
+        )
+    check_attention(train, parallel)
+    if train.kernels != "torch" and model.ffn != "swiglu":
+        raise ConfigError(
+            f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set"
+            " train.kernels=torch"
+        )
+    check_quack(model, train, parallel, memory)
+    check_memory(memory, model, parallel, optimizer)
+    check_float8(model, train, parallel, memory)
+
+
+def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Whether the kernel that is asked for takes this run's numbers and masks. Raises
+    ConfigError."""
+    kernel, causal_only = train.attention, ("cudnn", "flash", "fa3", "fa4")
+    if kernel in (*causal_only, "varlen") and train.dtype == "fp32":
+        raise ConfigError(
+            f"train.attention ({kernel}) takes 16-bit numbers, train.dtype is fp32; set"
+            " train.dtype=bf16"
+        )
+    if kernel in causal_only and train.data.mask_documents:
+        raise ConfigError(
+            f"train.attention ({kernel}) cannot keep documents apart (mask_documents is true); use"
+            " varlen or flex"
+        )
+    if kernel in (*causal_only, "varlen") and parallel.cp > 1 and parallel.cp_kind == "all_gather":
+        raise ConfigError(
+            f"train.attention ({kernel}) attends whole rows only; with cp={parallel.cp} use flex,"
+            " or cp_kind=ulysses"
+        )
+    if (
+        kernel not in ("auto", "sdpa", "reference")
+        and parallel.cp > 1
+        and parallel.cp_kind == "ring"
+    ):
+        others = "all_gather or cp_kind=ulysses" if kernel == "flex" else "ulysses"
+        raise ConfigError(
+            f"train.attention ({kernel}) does not give the parts that a ring adds up; use auto,"
+            f" sdpa or reference, or cp_kind={others}"
+        )
+
+
+def check_quack(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
+) -> None:
+    """Whether the package multiplies what this run has, where it is asked for. Raises
+    ConfigError."""
+    if train.kernels != "quack":
+        return
+    if train.dtype == "fp32":
+        raise ConfigError(
+            "train.kernels (quack) multiply 16-bit numbers, train.dtype is fp32; set"
+            " train.dtype=bf16"
+        )
+    values = (
+        ("parallel.tp", parallel.tp, 1),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+        ("model.ffn_bias", model.ffn_bias, False),
+        ("train.float8", train.float8, False),
+    )
+    for name, value, stands in values:
+        if value != stands:
+            raise ConfigError(
+                "train.kernels (quack) multiply whole feed-forwards in 16 bits, without biases;"
+                f" {name} is {str(value).lower()}; set train.kernels=triton"
+            )
+    for name, width in (("model.dim", model.dim), ("model.ffn_dim", model.ffn_dim)):
+        if width % 8:
+            raise ConfigError(
+                f"train.kernels (quack) need multiples of 8, {name} is {width}; set"
+                " train.kernels=triton"
+            )
+
+
+def check_memory(
+    memory: MemoryConfig,
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    optimizer: OptimizerKind = "adamw",
+) -> None:
+    """Rules that hold between groups. Raises ConfigError."""
+    most = model.ffn_blocks // parallel.tp
+    if memory.ffn_tiles > max(1, most):
+        raise ConfigError(
+            f"memory.ffn_tiles ({memory.ffn_tiles}) must be at most {max(1, most)}: ffn_dim"
+            f" ({model.ffn_dim}) has {model.ffn_blocks} blocks of channels, shared by {parallel.tp}"
+            " tensor ranks; lower it"
+        )
+    if memory.weights_in == "host" and (parallel.kind not in ("fsdp", "hsdp") or parallel.pp > 1):
+        layout = f"kind is {parallel.kind}, pp {parallel.pp}"
+        raise ConfigError(
+            "memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline,"
+            f" {layout}; set parallel=fsdp, with parallel.num_processes=1 on one GPU, or use"
+            " optim.state_in=host"
+        )
+    if memory.weights_in == "host" and optimizer in ("adafactor", "muon"):
+        raise ConfigError(
+            f"memory.weights_in (host) serves adamw and lion: optim.kind={optimizer} exchanges"
+            " parts of weights among processes, which meet through GPUs; use optim=adamw or lion"
+        )
+    if parallel.splits_backward and memory.recompute == "selective":
+        raise ConfigError(
+            "memory.recompute (selective) keeps results for one backward pass, and"
+            f" pp_schedule={parallel.pp_schedule} takes two through each block; use"
+            " memory.recompute=full or every, or the schedule interleaved"
+        )
+
+
+def check_float8(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
+) -> None:
+    """Whether products can be taken in 8 bits, where they are asked for. Raises ConfigError."""
+    if not train.float8:
+        return
+    if train.dtype != "bf16":
+        raise ConfigError(
+            f"train.float8 (true) gives activations in bfloat16, train.dtype is {train.dtype}; set"
+            " train.dtype=bf16"
+        )
+    for name, value, stands in (
+        ("parallel.tp", parallel.tp, 1),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+    ):
+        if value != stands:
+            raise ConfigError(
+                f"train.float8 (true) multiplies whole layers, {name} is {value}; set"
+                f" {name}={stands}"
+            )
+    if parallel.splits_backward:
+        raise ConfigError(
+            f"train.float8 (true) takes both gradients at once, pp_schedule={parallel.pp_schedule}"
+            " takes them apart; use the schedule 1f1b or interleaved"
+        )
+    tokens = train.micro_batch_sequences * train.seq_len // parallel.cp
+    widths = {
+        "model.dim": model.dim,
+        "the width of all heads": model.attention_dim,
+        "model.ffn_dim": model.ffn_dim,
+    }
+    widths["the width of queries, keys and values"] = (
+        model.num_heads + 2 * model.num_kv_heads
+    ) * model.head_dim
+    for name, width in (widths | {"tokens of a micro batch on a process": tokens}).items():
+        if width % 16:
+            raise ConfigError(
+                f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set"
+                " train.float8=false"
+            )

@@ -1,0 +1,238 @@
+"""Finds n-grams of suites in one file of documents, and judges which items they amount to.
+
+`find_part` proves every occurrence; `judge_part` runs once it is known in how many documents each
+n-gram is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llm_core.printing import printable
+from tasks.contamination.config import ContaminationConfig
+from tasks.contamination.suites import SuiteIndex
+from tasks.corpus.documentset import ID, SIDECAR_FILE, read_table, text_buffers, write_table
+from tasks.corpus.tally import tally_documents
+from tasks.pii.scrub import scrub_excerpt
+from tasks.runtime.parts import Part
+
+CONTAMINATED = "CONTAMINATED"
+
+SCHEMA = pa.schema(
+    [("id", ID), ("kept", pa.bool_()), ("reason", pa.string()), ("num_hits", pa.int32())]
+)
+
+HITS_FILE, HIT_ITEMS_FILE = "hits.jsonl", "hit_items.parquet"
+
+FOUND_FILE, ITEMS_FILE = "found.parquet", "items.parquet"
+
+MAX_EXAMPLES = 5
+
+EXCERPT_BYTES = 120
+
+
+def clean_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
+    """The sidecar of documents that nothing was looked for in."""
+    ids = read_table(part.payload["documents"], ["id"])["id"]
+    _write_sidecar(ids, np.zeros(len(ids), np.int32), config, directory)
+    return {"read": len(ids), "kept": len(ids), "dropped": {}, "quarantined": 0}
+
+
+def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
+    """Every proved occurrence of a suite's n-gram in one file: `row, ngram, start, stop` (bytes of
+    the document)."""
+    from tasks.kernels.dedup.suite_ngrams import find_ngrams, prove_ngrams
+    from tasks.kernels.text.chars import char_classes, fold_table
+
+    del config
+    index = SuiteIndex.load(Path(part.payload["index"]))
+    tables = (char_classes(), fold_table())
+    buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
+    arrays = {
+        name: np.array(getattr(index, name))
+        for name in ("text", "hashes", "lengths", "text_starts", "text_stops", "starts")
+    }
+    found = np.zeros((0, 3), np.int64)
+    if len(arrays["hashes"]):
+        lengths = np.unique(arrays["lengths"])
+        found = find_ngrams(
+            buf, begins, lengths, arrays["hashes"], arrays["starts"], index.shift, *tables
+        ).reshape(-1, 3)
+    spans = np.full((len(found), 2), -1, np.int64)
+    borders = np.flatnonzero(np.diff(found[:, 0], prepend=-1, append=-1))
+    texts = (arrays["text"], arrays["text_starts"], arrays["text_stops"], arrays["lengths"])
+    for first, last in itertools.pairwise(borders):
+        row, firsts, places = (
+            found[first, 0],
+            found[first:last, 1].copy(),
+            found[first:last, 2].copy(),
+        )
+        here = np.empty(2 * (last - first), np.int64)
+        prove_ngrams(buf, begins[row], begins[row + 1], firsts, places, *texts, *tables, here)
+        spans[first:last] = here.reshape(-1, 2)
+    proved = spans[:, 0] >= 0
+    columns = {"row": found[:, 0], "ngram": found[:, 2], "start": spans[:, 0], "stop": spans[:, 1]}
+    write_table(
+        pa.table({name: values[proved] for name, values in columns.items()}), directory / FOUND_FILE
+    )
+    return {"found": int(proved.sum()), "unproved": int((~proved).sum())}
+
+
+def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
+    """The sidecar of one file, its lines of `hits.jsonl`, and for metrics which items were found
+    and excerpts of a few."""
+    folder = Path(part.payload["index"])
+    index, frequent = SuiteIndex.load(folder), np.load(folder / "frequent.npy")
+    names = json.loads((folder / "items.json").read_text("utf-8"))
+    documents = read_table(part.payload["documents"], ["id", "text", "source"])
+    found = read_table(part.payload["found"])
+    rows, ngrams, starts, stops = (
+        found[name].to_numpy() for name in ("row", "ngram", "start", "stop")
+    )
+
+    # One entry per occurrence and item that has the n-gram.
+    owners = np.diff(index.item_begins)[ngrams]
+    occurrence = np.repeat(np.arange(len(rows)), owners)
+    place = (
+        np.arange(len(occurrence))
+        - np.repeat(np.cumsum(owners) - owners, owners)
+        + index.item_begins[ngrams][occurrence]
+    )
+    item, answered = np.asarray(index.items)[place], np.asarray(index.reaches_answer)[place]
+    sizes = item_sizes(index, len(names), config.ngram_units)
+    order = np.lexsort((starts[occurrence], item, rows[occurrence]))
+    pair = np.stack([rows[occurrence], item], axis=1)[order]
+    borders = np.flatnonzero(
+        np.append(np.any(np.diff(pair, axis=0, prepend=-1) != 0, axis=1), True)
+    )
+    num_hits = np.zeros(documents.num_rows, np.int32)
+    ids = documents["id"].to_pylist()
+    hits, hit_items, hit_rows = [], [], []
+    for first, last in itertools.pairwise(borders):
+        which = order[first:last]
+        row, number = int(pair[first, 0]), int(pair[first, 1])
+        here = ngrams[occurrence[which]]
+        share = item_share(here, answered[which], sizes[number])
+        whole = share >= 1 and sizes[number].has_full_ngram
+        if share < config.min_item_frac or not (whole or (~frequent[here]).any()):
+            continue
+        num_hits[row] += 1
+        spans = merged_spans(starts[occurrence[which]], stops[occurrence[which]])
+        suite, name, place = names[number]
+        hit_items.append(number)
+        hit_rows.append(row)
+        hits.append(
+            {
+                "suite": suite,
+                "item": name,
+                "number": place,
+                "document": ids[row].hex(),
+                "spans": spans,
+                "item_frac": round(share, 4),
+                "with_answer": bool(answered[which].any()),
+            }
+        )
+    (directory / HITS_FILE).write_text(
+        "".join(printable(json.dumps(hit, ensure_ascii=False)) + "\n" for hit in hits), "utf-8"
+    )
+    write_table(
+        pa.table({"item": pa.array(hit_items, pa.int64()), "row": pa.array(hit_rows, pa.int64())}),
+        directory / ITEMS_FILE,
+    )
+    _write_sidecar(documents["id"], num_hits, config, directory)
+    contaminated = num_hits > 0
+    dropped = int(contaminated.sum()) if config.action == "drop" else 0
+    hit_documents = documents.filter(pa.array(contaminated))
+    lengths = pc.binary_length(hit_documents["text"].cast(pa.large_binary())).to_pylist()
+    examples = _examples(documents, hits, hit_rows)
+    (directory / "examples.json").write_text(json.dumps(examples, ensure_ascii=False), "utf-8")
+    return {
+        "read": len(ids),
+        "kept": len(ids) - dropped,
+        "dropped": {CONTAMINATED: dropped} if dropped else {},
+        "quarantined": 0,
+        "contaminated": int(contaminated.sum()),
+        "by_source": tally_documents(hit_documents["source"].to_pylist(), lengths),
+    }
+
+
+@dataclass(frozen=True)
+class ItemSize:
+    """How many n-grams an item has, in its question and reaching into its answer."""
+
+    question: int
+    answered: int
+    has_full_ngram: bool
+
+
+def item_sizes(index: SuiteIndex, num_items: int, ngram_units: int) -> list[ItemSize]:
+    """The size of each item. Full: of `ngram_units` units, not the whole of a shorter text."""
+    answered = np.asarray(index.reaches_answer)
+    full = np.repeat(np.asarray(index.lengths) == ngram_units, np.diff(index.item_begins))
+    of = [
+        np.bincount(np.asarray(index.items)[which], minlength=num_items)
+        for which in (~answered, answered, full)
+    ]
+    return [ItemSize(int(q), int(a), bool(f)) for q, a, f in zip(*of, strict=True)]
+
+
+def item_share(ngrams: np.ndarray, answered: np.ndarray, size: ItemSize) -> float:
+    """Share of an item's n-grams among those found: of its question, or of its answered form where
+    the question has none."""
+    counted = np.unique(ngrams[~answered] if size.question else ngrams[answered])
+    return len(counted) / (size.question or size.answered)
+
+
+def merged_spans(starts: np.ndarray, stops: np.ndarray) -> list[list[int]]:
+    """Overlapping and touching byte spans as one each; `starts` ascend."""
+    spans: list[list[int]] = []
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], stop)
+        else:
+            spans.append([start, stop])
+    return spans
+
+
+def scrubbed_excerpt(text: bytes, start: int, stop: int) -> str:
+    """What stands around a span, personal data replaced."""
+    high = min(stop, start + 2 * EXCERPT_BYTES) + EXCERPT_BYTES
+    return scrub_excerpt(text, max(0, start - EXCERPT_BYTES), min(len(text), high))
+
+
+def _write_sidecar(
+    ids: pa.ChunkedArray, num_hits: np.ndarray, config: ContaminationConfig, directory: Path
+) -> None:
+    drops = (num_hits > 0) & (config.action == "drop")
+    reasons = pa.array([CONTAMINATED if drop else None for drop in drops], pa.string())
+    table = pa.table(
+        [ids, pa.array(~drops), reasons, pa.array(num_hits, pa.int32())], schema=SCHEMA
+    )
+    write_table(table, directory / SIDECAR_FILE)
+
+
+def _examples(
+    documents: pa.Table, hits: Sequence[Mapping[str, Any]], rows: Sequence[int]
+) -> list[dict[str, str]]:
+    """Scrubbed excerpts of the first hit of a few documents."""
+    found: dict[int, dict[str, str]] = {}
+    for hit, row in zip(hits, rows, strict=True):
+        if row not in found and len(found) < MAX_EXAMPLES:
+            start, stop = hit["spans"][0]
+            excerpt = scrubbed_excerpt(documents["text"][row].as_py().encode("utf-8"), start, stop)
+            found[row] = {
+                "suite": hit["suite"],
+                "item": hit["item"],
+                "document": hit["document"],
+                "excerpt": excerpt,
+            }
+    return list(found.values())

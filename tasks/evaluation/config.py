@@ -1,0 +1,129 @@
+"""Sets what is scored and sampled: the settings of `tasks.evaluation.stage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from llm_core.config import NOT_IN_KEY, ConfigError
+
+if TYPE_CHECKING:
+    from llm_core.infer.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """What is scored and generated, and how."""
+
+    max_documents: int | None = 200
+    """Validation documents that are scored: those with the smallest ids, which are hashes, so a
+    random sample. Null: all."""
+    max_document_tokens: int | None = None
+    """Score only the first so many tokens of a document, and count their bytes. Null: whole
+    documents."""
+    window_tokens: int | None = None
+    """Longest input of one forward pass. Null: the length the model was trained on."""
+    context_tokens: int | None = None
+    """Tokens already scored that the next window of a long document begins with. Null: half a
+    window."""
+    batch_tokens: int = 8192
+    """Tokens in one forward pass, padding included."""
+    bootstrap_samples: int = 1000
+    """Resamples of the documents for confidence intervals."""
+    small_group_documents: int = 20
+    """Groups with fewer documents are marked `small`, since their intervals are too narrow."""
+    seed: int = 0
+    """Seed of the bootstrap and of the generated texts."""
+    sample_prompts: tuple[str, ...] = ("The ",)
+    """Prompts that the model continues."""
+    num_document_prompts: int = 2
+    """Validation documents whose first tokens serve as further prompts."""
+    document_prompt_tokens: int = 16
+    """Length of those prompts."""
+    max_new_tokens: int = 64
+    """Most tokens generated after a prompt."""
+    temperature: float = 0.8
+    """Temperature of sampling. 0 always takes the most probable token."""
+    top_k: int = 0
+    """Sample only among so many most probable tokens. 0: among all."""
+    top_p: float = 1.0
+    """Sample only among the most probable tokens that together have this probability."""
+    device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
+    """Where the model runs. auto: on a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        least = {
+            "max_documents": 1,
+            "max_document_tokens": 1,
+            "window_tokens": 2,
+            "context_tokens": 0,
+            "batch_tokens": 1,
+            "bootstrap_samples": 100,
+            "small_group_documents": 0,
+            "seed": 0,
+            "num_document_prompts": 0,
+            "document_prompt_tokens": 1,
+            "max_new_tokens": 0,
+            "temperature": 0,
+            "top_k": 0,
+        }
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise ConfigError(f"{name} ({value}) must be at least {smallest}")
+        if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
+            raise ConfigError(
+                f"context_tokens ({self.context_tokens}) must be less than window_tokens"
+                f" ({self.window_tokens}); try {self.window_tokens // 2}"
+            )
+        if not 0 <= self.top_p <= 1:
+            raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
+
+    def sampling(self) -> SamplingParams:
+        from llm_core.infer.sampling import SamplingParams
+
+        return SamplingParams(
+            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
+        )
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """The grid of measurements of generation, and what is checked beside it."""
+
+    batches: tuple[int, ...] = (1, 4)
+    """Batch sizes: requests that run together."""
+    prompt_tokens: tuple[int, ...] = (32, 128)
+    """Prompt lengths."""
+    new_tokens: tuple[int, ...] = (16,)
+    """Tokens generated per request; generation does not stop early, and the first token counts as
+    prefill."""
+    repeats: int = 5
+    """Timed repeats of each measurement."""
+    check_tokens: int = 24
+    """Length of the sequence that is split into prefill and decode at several places. Other checks
+    are as long as the grid."""
+    seed: int = 0
+    """Seed of the random prompts."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and cache. auto: bfloat16 on a GPU, float32 elsewhere."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs. auto: on a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):
+            values = getattr(self, name)
+            if not values or min(values) < least:
+                raise ConfigError(f"{name} ({list(values)}) must hold numbers of at least {least}")
+        if 1 not in self.batches:
+            raise ConfigError(
+                f"batches ({list(self.batches)}) must hold 1, the cell of the headline; add it"
+            )
+        if self.repeats < 3:
+            raise ConfigError(
+                f"repeats ({self.repeats}) must be at least 3, or there is no spread to tell"
+            )
+        if self.check_tokens < 4:
+            raise ConfigError(f"check_tokens ({self.check_tokens}) must be at least 4")
+        if self.seed < 0:
+            raise ConfigError(f"seed ({self.seed}) must not be negative")

@@ -1,0 +1,136 @@
+"""Shows how fast the model writes, with and without the key-value cache; no speed is shown unless
+both give the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from tasks.report.charts import Bar, Chart, bars
+from tasks.report.markup import foreign
+from tasks.report.page import Section
+from tasks.report.quantities import (
+    NOT_MEASURED,
+    Facts,
+    compact,
+    count,
+    percent,
+    plural,
+    significant,
+)
+from tasks.report.run import Run
+
+
+def speed_section(run: Run) -> Section:
+    bench = run.metrics("bench")
+    cells = bench.rows("cells")
+    headline = f"{compact(bench.number('decode_tok_s'))} tokens per second"
+    gains = _gains(cells)
+    finding = f"{headline} with the key-value cache"
+    finding += f", {_times(min(gains), max(gains))} as fast as without it." if gains else "."
+    if run.speed_withheld:
+        finding = f"Speed is withheld: {run.speed_withheld}. A fast wrong answer is not a result."
+    passed = bench.value("correctness", "passed")
+    verdict = NOT_MEASURED if not isinstance(passed, bool) else "passed" if passed else "failed"
+    environment = Facts(bench.group("environment"))
+    threads = environment.number("threads")
+    arithmetic = [
+        environment.text("dtype"),
+        plural(threads, "thread") if threads is not None else None,
+    ]
+    values = {
+        "withheld": bool(run.speed_withheld),
+        "bench": bench,
+        "verdict": verdict,
+        "headline_cell": headline_cell(bench),
+        "arithmetic": " · ".join(a for a in arithmetic if a) or NOT_MEASURED,
+        "device": environment.text("device")
+        or run.record("bench").text("identity", "device")
+        or NOT_MEASURED,
+        "chart": _chart(cells),
+        "spread": _spread_name(cells),
+        "cells": [_row(cell) for cell in cells],
+        "num_skipped": len(bench.sequence("skipped")),
+        "definitions": [
+            (name, foreign(text), "") for name, text in sorted(bench.group("definitions").items())
+        ],
+    }
+    return Section("speed", "Decode speed", finding, values)
+
+
+def headline_cell(bench: Facts) -> str:
+    """Where the headline speed was measured, as far as the stage says so."""
+    batch, prompt = bench.number("headline", "batch"), bench.number("headline", "prompt_tokens")
+    known = batch is not None and prompt is not None
+    return f"; batch {count(batch)}, {count(prompt)} prompt tokens" if known else ""
+
+
+def _cell_name(cell: Facts) -> str:
+    batch, prompt, new = (
+        count(cell.number(name)) for name in ("batch", "prompt_tokens", "new_tokens")
+    )
+    return f"batch {batch}, {prompt} + {new}"
+
+
+def _gains(cells: Sequence[Facts]) -> list[float]:
+    """Cached over uncached decode tokens/s of the cells measured both ways."""
+    medians: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        if median := cell.number("decode_tok_s", "median"):
+            medians.setdefault(_cell_name(cell), {})[cell.text("mode") or ""] = median
+    both = [m for m in medians.values() if "cached" in m and "uncached" in m]
+    return [m["cached"] / m["uncached"] for m in both]
+
+
+def _times(low: float, high: float) -> str:
+    low_text, high_text = significant(low, 2), significant(high, 2)
+    return f"{low_text} times" if low_text == high_text else f"{low_text} to {high_text} times"
+
+
+def _chart(cells: Sequence[Facts]) -> Chart | None:
+    marks = []
+    for cell in cells:
+        median, (low, high) = cell.number("decode_tok_s", "median"), _ends(cell)
+        if median is None:
+            continue
+        mode, name, shown = cell.text("mode") or "?", _cell_name(cell), significant(median)
+        title = f"{mode}, {name} tokens: {shown} tokens/s, {_spread_name([cell])} {_spread(cell)}"
+        tone, label = "a" if mode == "cached" else "b", f"{name} · {mode}"
+        marks.append(Bar(label, median, shown, title, low=low, high=high, tone=tone))
+    return partial(bars, marks) if marks else None
+
+
+def _row(cell: Facts) -> tuple[Any, ...]:
+    prefill_s = cell.number("prefill_s", "median")
+    return (
+        cell.text("mode") or "–",
+        count(cell.number("batch")),
+        count(cell.number("prompt_tokens")),
+        count(cell.number("new_tokens")),
+        significant(cell.number("decode_tok_s", "median")),
+        _spread(cell),
+        NOT_MEASURED if prefill_s is None else f"{significant(1000 * prefill_s)} ms",
+        percent(cell.number("mbu")),
+        percent(cell.number("mfu")),
+        count(cell.number("decode_tok_s", "repeats")),
+    )
+
+
+def _spread(cell: Facts) -> str:
+    low, high = _ends(cell)
+    known = low is not None and high is not None
+    return f"{significant(low)}–{significant(high)}" if known else NOT_MEASURED
+
+
+def _ends(cell: Facts) -> tuple[float | None, float | None]:
+    """What a whisker spans: percentiles where there are enough repeats for them, else the
+    extremes."""
+    speed = Facts(cell.group("decode_tok_s"))
+    names = ("p05", "p95") if speed.number("p05") is not None else ("min", "max")
+    return speed.number(names[0]), speed.number(names[1])
+
+
+def _spread_name(cells: Sequence[Facts]) -> str:
+    are_percentiles = [cell.number("decode_tok_s", "p05") is not None for cell in cells]
+    return "5th to 95th percentile" if all(are_percentiles) else "smallest to largest"

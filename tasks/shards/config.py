@@ -1,0 +1,48 @@
+"""Sets the size, order and form of shards: the settings of `tasks.shards.stage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.shards.exchange import foreign_files
+
+
+@dataclass(frozen=True)
+class ShardsConfig:
+    """How tokens are written, and where they come from."""
+
+    max_shard_tokens: int = 1 << 26
+    """Most tokens in one file."""
+    seed: int = 0
+    """Another seed writes the documents in another order."""
+    form: Literal["documents", "megatron", "datasets"] = "documents"
+    """documents encodes the documents of this run. megatron and datasets read the tokens that
+    another engine has written in the folder `path`."""
+    path: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Folder with train.bin and train.idx, or with train/state.json, and the same for validation;
+    its content is in the key."""
+
+    def __post_init__(self) -> None:
+        if self.form == "documents" and self.path is not None:
+            raise ConfigError(
+                f"path ({self.path}) goes with form=megatron or datasets; write shards=import"
+                " shards.path=DIR"
+            )
+        if self.max_shard_tokens < 16:
+            raise ConfigError(
+                f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}"
+            )
+
+    def input_files(self) -> dict[str, Path]:
+        """{name: file} of another engine's shards, whose contents enter the key. Raises ConfigError
+        where there are none."""
+        if self.form == "documents":
+            return {}
+        if self.path is None:
+            raise ConfigError(
+                f"shards.path (null) must name a folder of {self.form} data; write shards.path=DIR"
+            )
+        return foreign_files(self.form, self.path)

@@ -1,0 +1,121 @@
+"""Chooses a kind of tokenizer and its vocabulary: the settings of `tasks.tokenizer.stage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.tokenizer import bpe, sentencepieces
+from tasks.tokenizer.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
+from tasks.tokenizer.importing import imported_files
+from tasks.tokenizer.pretokenizers import PreTokenizerName
+
+MAX_VOCAB_SIZE = 1 << 20
+
+SMALLEST = {
+    "bpe": bpe.MIN_VOCAB_SIZE,
+    "wordpiece": bpe.MIN_WORDPIECE_VOCAB_SIZE,
+    "unigram": sentencepieces.MIN_VOCAB_SIZE,
+    "sentencepiece_bpe": sentencepieces.MIN_VOCAB_SIZE,
+}
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """Which tokenizer is trained or imported."""
+
+    kind: Literal["bpe", "unigram", "wordpiece", "sentencepiece_bpe", "import"] = "bpe"
+    """bpe and wordpiece are byte-level; unigram and sentencepiece_bpe are sentencepiece's, with
+    byte fallback; import takes the file at `path`."""
+    vocab_size: int = 4096
+    """Number of tokens, special tokens included; an import keeps its own. BPE gives fewer when the
+    text has no more pairs to merge."""
+    sample_bytes: int = 100_000_000
+    """Largest amount of training text, in UTF-8; the sample comes close to it."""
+    seed: int = 0
+    """Chooses the documents of the sample."""
+    sample_exponent: float = 1.0
+    """How the sample mixes sources and languages. 1: as in the corpus; towards 0: all alike."""
+    pre_tokenizer: PreTokenizerName = "bounded"
+    """How byte-level BPE cuts text first. WordPiece needs `bounded`; sentencepiece always cuts
+    before spaces."""
+    pad_vocab_to: int = 1
+    """The vocabulary is padded with reserved special tokens to a multiple of this, which suits
+    matrix units."""
+    special_tokens: tuple[str, ...] = ()
+    """Further special tokens, such as those of a chat template."""
+    chat_template: str | None = None
+    """Jinja text for `apply_chat_template`. Null: an import's own, or none."""
+    path: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """What kind=import reads: tokenizer.json, a sentencepiece .model, or a folder. Its content is
+    in the key."""
+    eos_token: str | None = None
+    """End-of-text token of an import. Null: the one that its files name."""
+    pad_token: str | None = None
+    """Padding token of an import. Null: the one that its files name, or its end-of-text token."""
+
+    def __post_init__(self) -> None:
+        if self.kind != "import" and self.path is not None:
+            raise ConfigError(
+                f"path ({self.path}) belongs to kind=import; write tokenizer=import"
+                " tokenizer.path=FILE"
+            )
+        if (
+            self.kind != "import"
+            and not SMALLEST[self.kind]
+            <= self.vocab_size - len(self.special_tokens)
+            <= MAX_VOCAB_SIZE
+        ):
+            raise ConfigError(
+                f"vocab_size ({self.vocab_size}) of {self.kind} must be from"
+                f" {SMALLEST[self.kind] + len(self.special_tokens)}, what bytes and special tokens"
+                f" take, to {MAX_VOCAB_SIZE}; try 4096"
+            )
+        if self.kind != "import" and (self.eos_token or self.pad_token):
+            raise ConfigError(
+                f"eos_token and pad_token are for kind=import; {self.kind} has {END_OF_TEXT} and"
+                f" {PAD}"
+            )
+        if self.sample_bytes < 1:
+            raise ConfigError(
+                f"sample_bytes ({self.sample_bytes}) must be at least 1; try 100000000"
+            )
+        if not 0 <= self.sample_exponent <= 1:
+            raise ConfigError(
+                f"sample_exponent ({self.sample_exponent}) must lie between 0 and 1; 1 keeps the"
+                " corpus' mixture"
+            )
+        if self.pre_tokenizer != "bounded" and self.kind != "bpe":
+            raise ConfigError(
+                f"pre_tokenizer ({self.pre_tokenizer}) is for kind=bpe; leave it at bounded for"
+                f" {self.kind}"
+            )
+        if not 1 <= self.pad_vocab_to <= 4096:
+            raise ConfigError(
+                f"pad_vocab_to ({self.pad_vocab_to}) must lie between 1 and 4096; try 64 or 128"
+            )
+        own = [*SPECIAL_TOKENS, UNKNOWN]
+        taken = [
+            t
+            for k, t in enumerate(self.special_tokens)
+            if not t.strip() or t in own or t in self.special_tokens[:k]
+        ]
+        if taken:
+            raise ConfigError(
+                f"special_tokens ({taken[0]!r}) must be names of their own; {', '.join(own)} are"
+                " there already"
+            )
+
+    def input_files(self) -> dict[str, Path]:
+        """{name: file}, whose contents enter the key. Raises ConfigError where an import has
+        none."""
+        if self.kind != "import":
+            return {}
+        if self.path is None:
+            raise ConfigError(
+                "tokenizer.path (null) must name what tokenizer=import reads; write"
+                " tokenizer.path=FILE"
+            )
+        return imported_files(self.path)

@@ -1,0 +1,39 @@
+"""Collects all settings of a training run: the settings of `tasks.training.stage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_core.config import NOT_IN_KEY
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.config import TrainConfig
+from llm_core.training.run_config import check_run
+from tasks.training.initial_model import initial_model_files
+
+
+@dataclass(frozen=True)
+class TrainStageConfig:
+    """Model, optimizer and length of training; the layout over processes and what saves memory
+    change how, never what."""
+
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
+    memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
+
+    def __post_init__(self) -> None:
+        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
+
+    def input_files(self) -> dict[str, Path]:
+        """{name: file} of the model that training starts from. Raises ConfigError where it does
+        not fit `model`."""
+        return (
+            {}
+            if self.train.init_from is None
+            else initial_model_files(self.train.init_from, self.model)
+        )

@@ -1,0 +1,89 @@
+"""What a stage runs is what its key says it can run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tasks.runtime.code import ROOT, reached_definitions
+from tasks.runtime.graph import STAGES
+from tests.support.whole_runs import command, environment
+
+TRACED = """
+import json, sys, threading
+from pathlib import Path
+from flows import cli
+from tasks.runtime import execute
+from tasks.runtime.code import ROOT
+
+ran = {}
+run_stage = execute.run_stage
+
+def traced(stage, *arguments):
+    codes = set()
+    def note(frame, event, _):
+        if event == "call":
+            codes.add(frame.f_code)
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        return run_stage(stage, *arguments)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        places = {(code.co_filename, code.co_qualname.split(".")[0]) for code in codes}
+        own = [
+            (Path(file).relative_to(ROOT), name)
+            for file, name in places
+            if file.startswith(str(ROOT)) and not name.startswith("<")
+        ]
+        python = [(file, name) for file, name in own if file.suffix == ".py"]
+        functions = sorted((".".join(file.with_suffix("").parts), name) for file, name in python)
+        templates = sorted({file.as_posix() for file, _ in own if file.suffix != ".py"})
+        ran[stage.name] = functions, templates
+
+execute.run_stage = traced
+code = cli.main(sys.argv[2:])
+Path(sys.argv[1]).write_text(json.dumps(ran))
+sys.exit(code)
+"""
+RUNNERS = ("tasks.runtime.", "flows.")
+"""What hands a stage its parts; how is no part of a key."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_every_function_that_a_stage_runs_is_in_the_code_of_its_key(
+    small_corpus: Path, tmp_path: Path
+) -> None:
+    arguments = command("run", small_corpus, tmp_path, "num_workers=1")[3:]
+    program = [sys.executable, "-c", TRACED, str(tmp_path / "ran.json"), *arguments]
+    done = subprocess.run(program, env=environment(), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ran = json.loads((tmp_path / "ran.json").read_text())
+    assert set(ran) == set(STAGES)
+    for name, (functions, templates) in ran.items():
+        stage = STAGES[name]
+        assert all(file.startswith(stage.data_files) for file in templates), name
+        reached = set(reached_definitions((stage.module, *stage.entry_points)))
+        own = [tuple(each) for each in functions if not each[0].startswith(RUNNERS)]
+        assert not [each for each in own if each not in reached], name
+        assert own, name
+
+
+def test_every_data_file_of_a_stage_is_in_the_wheel() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    packaged = {
+        file
+        for package, patterns in settings["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for file in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    places = [ROOT / name for stage in STAGES.values() for name in stage.data_files]
+    read = {file for place in places for file in [place, *place.rglob("*")] if file.is_file()}
+    assert read and read <= packaged

@@ -1,0 +1,82 @@
+"""Checks that code, messages and pages use the words of the field.
+
+Each phrase below was used somewhere and has a plain equivalent. Line breaks and comment marks
+between words do not hide a phrase.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tasks.runtime.code import ROOT
+
+INSTEAD = {
+    r"\bmend(?:s|ed|ing|able)?\b": "fix; user errors",
+    r"\b(?:go|goes|going|went) on (?:where|from)\b": "resumes, continues",
+    r"\b(?:made|make|makes|making) (?:it |them |this )?(?:anew|again)\b": "rebuilt, rebuild",
+    r"\bis no document\b": "not found in",
+    r"\bit is no (?!longer\b)": "it is not a",
+    r"\bfor want of\b": "unsupported, out of",
+    r"\b(?:take|takes|taken|took|taking) (?:it |them )?away\b": "remove",
+    r"\b(?:stand|stands|stood) in (?:a |the )?(?:documents?|texts?)\b": "occur in",
+    r"\bparts (?:each|every|the) \w+ into\b": "splits into",
+    r"\bgives? the text of its main content\b": "the main content is extracted",
+    r"\bnames say nothing\b": "without a known extension",
+    r"\band (?:its|their) (?:kin|like)\b": "and similar",
+    r"\bwhat comes of\b": "results for",
+    r"\bwent away while\b": "disappeared during",
+    r"\bto be had\b": "unavailable",
+    r"\bbeside (?:other tools|the same model)\b": "against",
+    r"\bhow nearly\b": "quantifies the difference",
+    r"\branks of a context\b": "context-parallel ranks",
+    r"\bstretch(?:es)? of steps\b": "logging intervals",
+    r"\bdamaged file counts as many\b": "say what is estimated, how and why",
+}
+"""Pattern → what to write."""
+FILES = ("*.py", "*.md", "*.yaml", "*.yml", "*.ipynb", "*.toml", "Makefile")
+QUOTED = ("data/", "tests/test_english.py")
+"""The corpus, whose words are those of its authors, and this list."""
+
+
+def joined(text: str) -> str:
+    """A text in one line, without the marks of comments and strings at line breaks."""
+    return re.sub(r"[\"']?\s*\n\s*(?:#|f?[\"'])?\s*", " ", text)
+
+
+def found(text: str) -> list[str]:
+    line = joined(text)
+    return [
+        f"{match[0]!r}: write {plain!r}"
+        for pattern, plain in INSTEAD.items()
+        for match in re.finditer(pattern, line, re.IGNORECASE)
+    ]
+
+
+def test_no_file_uses_a_phrase_that_has_a_plain_equivalent() -> None:
+    listing = subprocess.check_output(
+        ["git", "ls-files", "-co", "--exclude-standard", *FILES], cwd=ROOT, text=True
+    )
+    files = [f for f in listing.split() if not f.startswith(QUOTED) and (ROOT / f).exists()]
+    assert len(files) > 500
+    hits = {f: hit for f in files if (hit := found((ROOT / f).read_text("utf-8")))}
+    assert hits == {}, "\n".join(f"{file}: {hit}" for file, hit in hits.items())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A user can mend this.",
+        "# the same command goes on\n# where it stopped",
+        '"it is"\n    f" no fastText model"',
+        "files whose names say\nnothing",
+    ],
+)
+def test_a_phrase_is_found_over_line_breaks(text: str) -> None:
+    assert found(text)
+
+
+def test_plain_sentences_pass() -> None:
+    assert found("The run resumes. It is no longer needed. Parts are made once.") == []
