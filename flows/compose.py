@@ -27,11 +27,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from flows.conf_files import CONF_DIR, groups
 from flows.run_config import RunConfig
 from llm_core.config import ConfigError, build, nearest, plain_defaults
+from llm_core.printing import one_line
 from tasks.runtime.code import ROOT
-
-CONF_DIR = ROOT / "conf"
 
 # Hydra keeps its state in a process-wide singleton.
 _COMPOSE_LOCK = threading.Lock()
@@ -46,61 +46,16 @@ def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConf
         raise ConfigError(one_line(error)) from error
 
 
-def sweep_points(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[list[str]]:
-    """Every combination of `a=1,2 b=x,y`, the last one changing fastest. Raises ConfigError for
-    what cannot be listed."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra._internal.utils import create_config_search_path
-
-    parsed = [_parse(override) for override in overrides]
-    for override in parsed:
-        override.config_loader = ConfigLoaderImpl(
-            create_config_search_path(str(conf_dir))
-        )  # lists choices for glob
-        name, text = override.key_or_group, override.input_line
-        if override.is_interval_sweep():
-            raise ConfigError(
-                f"{text} needs a sweeper that searches, which is not supported; give values:"
-                f" {name}=1e-3,3e-3"
-            )
-        if override.is_sweep_override():
-            with in_one_line([str(text)]):
-                if not list(override.sweep_string_iterator()):
-                    raise ConfigError(
-                        f"{text} gives no value; write values or choices of {name}, e.g. {name}=a,b"
-                    )
-    return [
-        list(point)
-        for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None)
-        for point in batch
-    ]
-
-
-def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Overrides of the run, and those of Hydra itself, which hold for a whole sweep. Raises
-    ConfigError for other sweepers."""
-    ours: list[str] = []
-    of_hydra: list[str] = []
-    for text in overrides:
-        override = _parse(text)
-        (of_hydra if override.is_hydra_override() else ours).append(text)
-        name = override.key_or_group
-        if name == "hydra/sweeper" and override.value() != "basic":
-            raise ConfigError(
-                f"{text} is not supported: points of a sweep are given, not searched; write"
-                " optim.lr=1e-3,3e-3"
-            )
-        if name.startswith("hydra.sweeper") and name != "hydra.sweeper.max_batch_size":
-            raise ConfigError(
-                f"{text} is not supported; give the points of a sweep as overrides:"
-                " optim.lr=1e-3,3e-3"
-            )
-        if override.is_hydra_override() and override.is_sweep_override():
-            raise ConfigError(
-                f"{text} gives several values, but it holds for the whole sweep; give one"
-            )
-    return ours, of_hydra
+@contextmanager
+def hydra_over(conf_dir: Path = CONF_DIR) -> Iterator[Any]:
+    """Hydra's application over a folder of configuration, alone in this process within the
+    block."""
+    # The embedded corpus lies beside the code, wherever a run is started.
+    OmegaConf.register_new_resolver("tree", lambda path: str(ROOT / path), replace=True)
+    with _COMPOSE_LOCK:
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(conf_dir), job_name="textmill", version_base="1.3"):
+            yield GlobalHydra.instance().hydra
 
 
 @contextmanager
@@ -109,7 +64,9 @@ def in_one_line(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> Iterator
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise _explain(error, [_parse(override) for override in overrides], conf_dir) from error
+        raise _explain(
+            error, [parse_override(override) for override in overrides], conf_dir
+        ) from error
 
 
 def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
@@ -118,7 +75,7 @@ def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
     known = set(groups(conf_dir))
     result = []
     for text in overrides:
-        override = _parse(text)
+        override = parse_override(text)
         name = override.key_or_group
         plain = (
             override.type is OverrideType.CHANGE
@@ -155,36 +112,19 @@ def store_full_config(conf_dir: Path = CONF_DIR) -> str:
     return "full_config"
 
 
-def one_line(error: object) -> str:
-    return re.sub(r"\s+", " ", str(error)).strip()
-
-
 def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
     if not (conf_dir / "config.yaml").exists():
         raise ConfigError(f"{conf_dir / 'config.yaml'} is missing; install textmill again")
-    # The embedded corpus lies beside the code, wherever a run is started.
-    OmegaConf.register_new_resolver("tree", lambda path: str(ROOT / path), replace=True)
-    parsed = [_parse(override) for override in overrides]
+    parsed = [parse_override(override) for override in overrides]
     for override in parsed:
         if override.is_sweep_override():
             raise ConfigError(
                 f"{override.input_line} gives several values; add -m to run each, or quote a list:"
                 " key='[a,b]'"
             )
-    with _COMPOSE_LOCK:
-        outer = (
-            GlobalHydra.instance().hydra
-        )  # inside a multirun job Hydra's own application is alive
-        GlobalHydra.instance().clear()
-        try:
-            with in_one_line(overrides, conf_dir):
-                with initialize_config_dir(str(conf_dir), version_base="1.3"):
-                    config = hydra_compose("config", overrides=settable(overrides, conf_dir))
-                return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
-        finally:
-            GlobalHydra.instance().clear()
-            if outer is not None:
-                GlobalHydra.instance().initialize(outer)
+    with hydra_over(conf_dir), in_one_line(overrides, conf_dir):
+        config = hydra_compose("config", overrides=settable(overrides, conf_dir))
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
 
 
 def _literal(value: Any) -> Any:
@@ -198,7 +138,7 @@ def _literal(value: Any) -> Any:
     return value
 
 
-def _parse(override: str) -> Override:
+def parse_override(override: str) -> Override:
     try:
         return OverridesParser.create().parse_override(override)
     except (HydraException, OmegaConfBaseException) as error:
@@ -241,16 +181,6 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
         )
     given = ", ".join(o.input_line or "" for o in overrides)
     return ConfigError(message.split(" See ")[0] + (f" (given: {given})" if given else ""))
-
-
-def groups(conf_dir: Path = CONF_DIR) -> list[str]:
-    """Config groups: the folders of `conf/`."""
-    return sorted(path.name for path in conf_dir.iterdir() if path.is_dir())
-
-
-def choices(group: str, conf_dir: Path = CONF_DIR) -> list[str]:
-    """The choices of a group: its files."""
-    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
 
 
 @functools.cache

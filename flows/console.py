@@ -4,17 +4,26 @@ on stdout."""
 from __future__ import annotations
 
 import contextvars
+import io
 import logging
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from llm_core.printing import escape_defects, escape_record, get_logger, printable_line
+from llm_core.printing import escape_defects, escape_record, get_logger, is_live, printable_line
 from tasks.runtime.artifact import Artifact
 
+if TYPE_CHECKING:
+    from llm_core.live import LiveBar
+
 logger = get_logger("flows")
+
+_RULED = "    \n    \n ── \n    \n    \n    \n    \n    \n"
+"""How rich's `Box` writes a line under the header and nothing else."""
+_UNFOLDED_COLUMNS = 100_000
 
 
 def say(message: str) -> None:
@@ -52,7 +61,7 @@ def set_up_console() -> None:
 
 
 class Progress:
-    """How far a stage is: a bar on a terminal, else a line now and then.
+    """How far a stage is: a live line on a terminal, else a line now and then.
 
     Parts finished of parts in all where the stage has parts, else the time it has taken so far:
     silence for minutes looks like a hang.
@@ -63,7 +72,8 @@ class Progress:
 
     def __init__(self, stage: str, with_clock: bool = True) -> None:
         self.stage = stage
-        self._bar: Any = None
+        self._bar: LiveBar | None = None
+        self._lock = threading.Lock()
         self._started_at = self._said_at = time.monotonic()
         self._closed = threading.Event()
         self._clock: threading.Thread | None = None
@@ -74,14 +84,11 @@ class Progress:
             self._clock.start()
 
     def __call__(self, finished: int, total: int) -> None:
-        if sys.stderr.isatty() and total > 1:
-            if self._bar is None or self._bar.total is None:
-                self._close_bar()
-                self._bar = self._open_bar(total=total, unit="part")
-            self._bar.update(finished - self._bar.n)
-        elif (
-            finished < total > 1 and time.monotonic() - self._said_at > self.LINE_EVERY_S
-        ):  # of one part there is nothing to tell
+        if total <= 1:  # of one part there is nothing to tell
+            return
+        if is_live():
+            self._live().update(finished, total)
+        elif finished < total and time.monotonic() - self._said_at > self.LINE_EVERY_S:
             self._said_at = time.monotonic()
             say(f"{self.stage}: {finished} of {total} parts")
 
@@ -89,46 +96,48 @@ class Progress:
         self._closed.set()
         if self._clock is not None:
             self._clock.join()
-        self._close_bar()
+        if self._bar is not None:
+            self._bar.close()
 
     def _tick(self) -> None:
         while not self._closed.wait(1.0):
             now = time.monotonic()
-            if sys.stderr.isatty():
-                if self._bar is None:
-                    self._bar = self._open_bar(total=None, bar_format="{desc}: {elapsed}")
-                self._bar.refresh()
+            if is_live():
+                self._live()
             elif now - self._said_at > self.CLOCK_EVERY_S:
                 self._said_at = now
                 say(f"{self.stage}: {now - self._started_at:.0f} s so far")
 
-    def _open_bar(self, **settings: Any) -> Any:
-        from tqdm import tqdm
+    def _live(self) -> LiveBar:
+        from llm_core.live import LiveBar  # and with it rich, which the help does without
 
-        return tqdm(desc=self.stage, leave=False, **settings)
-
-    def _close_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        with self._lock:
+            if self._bar is None:
+                self._bar = LiveBar(self.stage, "part")
+            return self._bar
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned by spaces; numbers to the right."""
-    lines = [[printable_line(cell) for cell in line] for line in (header, *rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    numeric = [
-        all(row[i][:1].isdigit() or not row[i] for row in rows) and bool(rows)
-        for i in range(len(header))
-    ]
-    shown = []
-    for line in lines:
-        cells = [
-            cell.rjust(w) if right else cell.ljust(w)
-            for cell, w, right in zip(line, widths, numeric, strict=True)
-        ]
-        shown.append("  ".join(cells).rstrip())
-    return "\n".join([shown[0], "  ".join("─" * w for w in widths), *shown[1:]])
+    """Columns of cells, numbers to the right. On a terminal long cells are folded to its width."""
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=Box(_RULED), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, name in enumerate(header):
+        numeric = bool(rows) and all(row[i][:1].isdigit() or not row[i] for row in rows)
+        shown.add_column(
+            Text(printable_line(name)), justify="right" if numeric else "left", overflow="fold"
+        )
+    for row in rows:
+        shown.add_row(*(Text(printable_line(cell)) for cell in row))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNFOLDED_COLUMNS
+    # Colours would reach logs and pipes as escape sequences.
+    console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None)
+    with console.capture() as captured:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def in_and_out(artifact: Artifact) -> tuple[str, str]:

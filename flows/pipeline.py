@@ -10,14 +10,9 @@ from __future__ import annotations
 from prefect import flow
 from prefect.states import State
 
+from flows.commands.table import FLOWS
 from flows.run import Run
 from flows.under_prefect import run_flow
-
-
-@flow(name="pipeline")
-def pipeline(overrides: list[str] = []) -> State:  # noqa: B006 - Prefect shows the default in its forms
-    """From raw text to a trained, evaluated, measured model and its report."""
-    return run_flow("pipeline", "report", overrides, stages)
 
 
 def stages(run: Run) -> None:
@@ -40,3 +35,47 @@ def stages(run: Run) -> None:
     speed = run.stage("bench", model)
     judges = (raw, labelled, scored, judged, unique, private, clean)
     run.stage("report", *judges, documents, analysis, tokenizer, shards, model, quality, speed)
+
+
+def _run(command: str, overrides: list[str]) -> State:
+    entry = FLOWS[command]
+    return run_flow(entry.flow, entry.target, overrides, stages)
+
+
+# Prefect shows the default of `overrides` in its forms, so it is a list.
+
+
+@flow(name="pipeline")
+def pipeline(overrides: list[str] = []) -> State:  # noqa: B006
+    """From raw text to a trained, evaluated, measured model and its report."""
+    return _run("run", overrides)
+
+
+@flow(name="refresh")
+def refresh(overrides: list[str] = []) -> State:  # noqa: B006
+    """Token shards from the newest input: the data half of the pipeline."""
+    return _run("refresh", overrides)
+
+
+@flow(name="train")
+def train(overrides: list[str] = []) -> State:  # noqa: B006
+    """A trained model, with whatever data stages it still needs."""
+    return _run("train", overrides)
+
+
+@flow(name="tokenizer")
+def tokenizer(overrides: list[str] = []) -> State:  # noqa: B006
+    """A tokenizer, trained and measured."""
+    return _run("tokenizer", overrides)
+
+
+@flow(name="evaluate")
+def evaluate(overrides: list[str] = []) -> State:  # noqa: B006
+    """Bits per byte, baselines and samples of a trained model."""
+    return _run("evaluate", overrides)
+
+
+@flow(name="bench")
+def bench(overrides: list[str] = []) -> State:  # noqa: B006
+    """Speed of a trained model on this machine."""
+    return _run("bench", overrides)

@@ -7,15 +7,12 @@ task.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from flows.chains import alone_in_chain, follow_chain
@@ -23,6 +20,7 @@ from flows.compose import RunConfig
 from flows.console import Progress, headline, in_and_out, say
 from flows.console import table as show_table
 from flows.records import RunRecord, new_record, write_record
+from flows.stops import STOPS
 from flows.tracking.runs import Tracker, make_tracker
 from llm_core.config import ConfigError
 from llm_core.fingerprint import device_fingerprint
@@ -33,13 +31,7 @@ from tasks.runtime.inputs import InputDigests
 from tasks.runtime.parts import PartRunner
 from tasks.runtime.plan import Plan, Step, make_nodes, make_plan
 from tasks.runtime.runners import make_runner
-from tasks.runtime.stage import StageInterrupted
 from tasks.runtime.store import Store, now
-
-
-class Terminated(BaseException):
-    """SIGTERM, as an exception in the main thread, so that everything open is closed on the way
-    out."""
 
 
 class MakeArtifact(Protocol):
@@ -208,7 +200,7 @@ def open_run(
             yield run
         outcome = "completed"
     except BaseException as error:
-        outcome = "interrupted" if is_interruption(error) else "failed"
+        outcome = "interrupted" if isinstance(error, STOPS) else "failed"
         record.error = f"{type(error).__name__}: {error}"
         raise
     finally:
@@ -218,33 +210,6 @@ def open_run(
         if tracker.run_id != record.mlflow_run_id:
             record.mlflow_run_id = tracker.run_id
             write_record(store, record)
-
-
-def is_interruption(error: BaseException) -> bool:
-    """Whether somebody asked the run to stop, rather than something broke."""
-    # By name: Prefect's own exception for SIGTERM, met only where Prefect is imported already.
-    return (
-        isinstance(error, (KeyboardInterrupt, Terminated, StageInterrupted))
-        or type(error).__name__ == "TerminationSignal"
-    )
-
-
-@contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM unwind the main thread like Ctrl-C does. Elsewhere signals cannot be set, and
-    nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise Terminated(f"stopped by signal {number}")
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def summarize(run: Run) -> dict[str, Any]:

@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.compose import RunConfig, one_line
+from flows.compose import RunConfig
 from flows.console import say, set_up_console, warn
+from flows.exit_codes import exit_code
 from flows.launch import job_number, launch
-from flows.run import Terminated, is_interruption, sigterm_raises
+from flows.stops import STOPS, Terminated, sigterm_raises
 from flows.tracking.mlflow_log import SWEEP_TAG
 from flows.tracking.runs import SWEEP_VARIABLE, MlflowTracker, TrackingConfig
 from llm_core.config import ConfigError
-from llm_core.printing import print_defect
+from llm_core.printing import one_line, print_defect
 from tasks.runtime.artifact import write_json
 from tasks.runtime.store import now
 
@@ -44,9 +45,7 @@ class SweepJob:
     sweep_id: str
 
     def __call__(self, _: Any) -> int:
-        # Not at the top, for two reasons: it imports this module, and in another process it is not
-        # the main one.
-        from flows.cli import exit_code, run_point
+        from flows.commands.runs import run_point  # which imports this module
 
         set_up_console()
         # A launcher's own way to start processes (joblib's is called loky) is unknown to the
@@ -116,7 +115,7 @@ def run_sweep(
             launch(points, hydra_overrides, SweepJob(flow, points, folder, sweep.id))
         except BaseException as error:
             result = _read_result(folder, len(points))
-            if is_interruption(error):
+            if isinstance(error, STOPS):
                 sweep.status = "KILLED"
                 if not result.stopped:
                     raise  # it was the sweep that was stopped, not one of its jobs

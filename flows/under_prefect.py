@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from prefect import get_run_logger
+import httpx
+from prefect import Flow, get_run_logger
 from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.compose import compose
-from flows.parameters import reveal
+from flows.parameters import reveal, withhold
 from flows.run import Run, describe, open_run, summarize
+from flows.services.registry import ServiceError
+from flows.stops import STOPS, Terminated
 from llm_core.config import ConfigError
 from llm_core.printing import get_logger, publishable
 from tasks.runtime.prefect_tasks import ClusterExecutor, make_artifact_in_task
-from tasks.runtime.stage import StageFailure, StageInterrupted
+from tasks.runtime.stage import StageFailure
 
 
 def run_flow(
@@ -37,10 +43,11 @@ def run_flow(
             cluster = ClusterExecutor(config.runner, config.runner_address, config.workers)
         with open_run(name, target, config, overrides, make_artifact_in_task, cluster) as run:
             run.record.process |= {"prefect_flow_run_id": str(_flow_run_id())}
-            stages(run)
+            with _our_termination():
+                stages(run)
     except (ConfigError, StageFailure) as error:
         return Failed(message=publishable(error), data=error)
-    except (StageInterrupted, TerminationSignal, KeyboardInterrupt) as error:
+    except (*STOPS, TerminationSignal) as error:
         return Cancelled(
             message=publishable(error) or "interrupted; the next run resumes here", data=error
         )
@@ -49,6 +56,41 @@ def run_flow(
     get_run_logger().info(description)
     message = "completed with quarantine" if run.quarantined else "completed"
     return Completed(message=message, data={"summary": summarize(run), "description": description})
+
+
+def run_in_foreground(
+    flow: Flow[..., Any], overrides: Sequence[str], url: str
+) -> tuple[dict[str, Any], str]:
+    """Summary and description of a flow run in this process. Raises what the run raised.
+
+    url: of the Prefect server in use.
+    """
+    with _our_termination():
+        try:
+            # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in
+            # the foreground.
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                state = flow(overrides=withhold(overrides), return_state=True)
+        except httpx.TransportError as error:
+            raise ServiceError(
+                f"the Prefect server at {url} is unavailable ({error}); finished work is kept, run"
+                " again"
+            ) from error
+        result = state.result(raise_on_failure=False)
+        if isinstance(result, BaseException):
+            raise result
+    if state.is_cancelled():
+        raise Terminated(state.message or "cancelled")
+    return result["summary"], result["description"]
+
+
+@contextmanager
+def _our_termination() -> Iterator[None]:
+    """Prefect's exception for SIGTERM becomes ours, which modules without Prefect know."""
+    try:
+        yield
+    except TerminationSignal as error:
+        raise Terminated(str(error)) from error
 
 
 def _flow_run_id() -> object:

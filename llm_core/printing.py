@@ -10,6 +10,7 @@ this program writes to stdout, stderr or a log.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import traceback
@@ -36,6 +37,11 @@ def printable_line(value: object) -> str:
     return _ACTING_IN_A_LINE.sub(_escape, str(value))
 
 
+def one_line(value: object) -> str:
+    """`value` with its line breaks and runs of blanks as one blank each."""
+    return " ".join(str(value).split())
+
+
 def publishable(value: object) -> str:
     """Printable text without secrets, as others may read it: in a log, an error, Prefect or
     MLflow."""
@@ -50,6 +56,12 @@ def show(text: str = "", end: str = "\n", flush: bool = False) -> None:
 def note(message: object, stream: TextIO | None = None) -> None:
     """Write one line to stderr, or to another stream."""
     print(printable_line(mask_secrets(str(message))), file=stream or sys.stderr, flush=True)
+
+
+def is_live(stream: TextIO | None = None) -> bool:
+    """Whether somebody looks at the stream (stderr) on a terminal that can move its cursor."""
+    terminal = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    return terminal and (stream or sys.stderr).isatty()
 
 
 def print_defect(error: BaseException) -> None:

@@ -119,6 +119,12 @@ def test_nothing_is_unpickled() -> None:
     assert not found
 
 
+def test_only_the_public_interface_of_hydra_is_used() -> None:
+    sources = [p for package in PACKAGES for p in (ROOT / package).rglob("*.py")]
+    found = [str(p.relative_to(ROOT)) for p in sources if "hydra._internal" in p.read_text("utf-8")]
+    assert not found
+
+
 def pins_of(name: str) -> dict[str, set[str]]:
     """Digests of every `package==version ; marker` of a lock."""
     entries = re.findall(

@@ -9,11 +9,15 @@ import re
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from flows import cli
-from flows.compose import compose, sweep_points
+from flows.commands.table import COMMANDS as NAMED
+from flows.commands.table import FLOWS
+from flows.compose import compose
+from flows.launch import sweep_points
 from flows.run import decide
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
@@ -40,19 +44,21 @@ COMMANDS = sorted({*fenced_commands(PAGES), *inline_commands(PAGES), *inline_com
 
 def check_textmill(name: str, arguments: list[str]) -> None:
     """Raises ConfigError for a flow, command, switch or override that is not there."""
-    assert name in {*cli.FLOWS, *cli.COMMANDS}, name
+    assert name in {*FLOWS, *NAMED}, name
     if name == "plan" and arguments and "=" not in arguments[0]:
-        assert arguments.pop(0) in cli.FLOWS
+        assert arguments.pop(0) in FLOWS
     if name == "generate" and arguments:
         assert " " in arguments.pop(0), "a prompt"
     arguments = arguments[
         {"explain": 1, "export-shards": 2, "exchange-signatures": 2}.get(name, 0) :
     ]
-    if name in ("gc", "verify"):
-        own = ("--yes", "--repair")
-        arguments = [a for a in arguments if a not in own and not a.startswith("keep=")]
-    switches, overrides = cli._split(arguments)
-    for point in sweep_points(overrides) if "-m" in switches else [overrides]:
+    command = cli.textmill.get_command(click.Context(cli.textmill), name)
+    assert command is not None
+    given = command.make_context(name, arguments).params
+    overrides = [word for word in given["words"] if name != "gc" or not word.startswith("keep=")]
+    if name in ("help", "completion"):
+        return
+    for point in sweep_points(overrides) if given.get("multirun") else [overrides]:
         compose(point)
 
 
@@ -127,7 +133,7 @@ def test_stage_table_is_the_graph() -> None:
 def test_command_line_page_lists_every_flow_and_command() -> None:
     page = (ROOT / "docs/reference/command-line.md").read_text("utf-8")
     listed = re.findall(r"^\| `([a-z-]+)", page.partition("## Overrides")[0], re.MULTILINE)
-    assert sorted(listed) == sorted([*cli.FLOWS, *cli.COMMANDS])
+    assert sorted(listed) == sorted([*FLOWS, *NAMED])
 
 
 def test_file_map_names_what_is_there() -> None:

@@ -1,1 +1,1 @@
-"""Commands of `textmill` that are not flows. `entries.py` lists them."""
+"""What `textmill` can do. `table.py` lists it; read that, then `command.py` and `runs.py`."""

@@ -12,26 +12,28 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from textwrap import indent
 from typing import Any
 
-from flows.compose import RunConfig, choices, compose
-from flows.console import table
+import click
+
+from flows.commands.answers import (
+    describe_document,
+    describe_hit,
+    describe_record,
+    describe_replay,
+    page,
+)
+from flows.commands.command import command
+from flows.compose import RunConfig, compose
+from flows.conf_files import choices
 from flows.records import RunRecord, read_records
 from llm_core.config import ConfigError
-from llm_core.printing import printable, printable_line, show
+from llm_core.printing import show
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Store
 
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.")
 RUN_ID = re.compile(r"run=(\d{8}-\d{6}-\w+)")
-MOST_ROWS = 12
-EXCERPT_CHARS = 300
-COPIES = {
-    "SAME_URL": ", which has the same URL or survives the one that has",
-    "EXACT_DUPLICATE": ", which has an equal text or survives the one that has",
-}
-"""What a removed document has in common with its survivor where no pair of similar documents speaks
-for it."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,12 @@ class Question:
     as_json: bool
 
 
-def explain(arguments: list[str]) -> int:
+@command("ID [OVERRIDES]...", options=[JSON])
+def explain(words: Sequence[str], as_json: bool) -> int:
     """What every stage found in one document, and where it is now."""
     from tasks.explain.explain import NEEDED, explain_document, find_documents, find_records
 
-    question = _parse(arguments, ids=True)
+    question = _parse(words, as_json, ids=True)
     if len(question.words) != 1:
         raise ConfigError(
             "explain needs one id, of textmill or of its source, or a URL; write textmill explain"
@@ -85,11 +88,12 @@ def explain(arguments: list[str]) -> int:
     return 0
 
 
-def hits(arguments: list[str]) -> int:
+@command("[OVERRIDES]...", options=[JSON])
+def hits(words: Sequence[str], as_json: bool) -> int:
     """Every evaluation item that occurs in a document, with the text of both."""
     from tasks.contamination.hits import list_hits
 
-    question = _parse(arguments)
+    question = _parse(words, as_json)
     if question.words:
         raise ConfigError(
             f"hits takes no {question.words[0]}; write textmill hits [run=RUN] [store=DIR] [--json]"
@@ -101,18 +105,19 @@ def hits(arguments: list[str]) -> int:
         show(
             json.dumps(hit, ensure_ascii=False)
             if question.as_json
-            else _page(_describe_hit(hit, None)) + "\n"
+            else page(describe_hit(hit, None)) + "\n"
         )
     if not question.as_json:
         show(f"{num_hits:,} hit(s) of evaluation items in documents of run {run.record.run_id}")
     return 0
 
 
-def replay(arguments: list[str]) -> int:
+@command("[OVERRIDES]...", options=[JSON])
+def replay(words: Sequence[str], as_json: bool) -> int:
     """What other quality rules would have kept of a run's documents."""
     from tasks.explain.replay import replay_quality
 
-    question = _parse(arguments)
+    question = _parse(words, as_json)
     if question.words or not any(o.lstrip("+~").startswith("quality") for o in question.overrides):
         raise ConfigError(
             "replay needs settings of quality to try; write textmill replay"
@@ -134,7 +139,7 @@ def replay(arguments: list[str]) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
+def _parse(arguments: Sequence[str], as_json: bool, ids: bool = False) -> Question:
     """ids: one of the words is an id, which may have any sign in it: `https://x.org/?page=2`."""
     run_id = None
     words: list[str] = []
@@ -151,17 +156,11 @@ def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
                 f"{argument} names no run; a run is like run=20261128-160000-abcdef, see .runs in"
                 " the store"
             )
-        elif (
-            ids
-            and argument[:1] != "-"
-            and re.split("[.=]", argument.lstrip("+~"))[0] not in settings
-        ):
+        elif ids and re.split("[.=]", argument.lstrip("+~"))[0] not in settings:
             words.append(argument)
-        elif argument.startswith("-") and argument != "--json":
-            raise ConfigError(f"{argument} is not an option; --json is")
-        elif argument != "--json":
+        else:
             (overrides if "=" in argument or argument.startswith("~") else words).append(argument)
-    return Question(words, overrides, run_id, "--json" in arguments)
+    return Question(words, overrides, run_id, as_json)
 
 
 def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = ()) -> PastRun:
@@ -201,247 +200,3 @@ def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = (
         f"of {', '.join(needed)}, not all that run {newest.run_id} made is in {store.root}; run it"
         " again, or name another run"
     )
-
-
-def describe_document(found: Mapping[str, Any]) -> str:
-    """One page of text."""
-    document, quality, dedup, now = (
-        found["document"],
-        found["quality"],
-        found["dedup"],
-        found["now"],
-    )
-    if now["kept"]:
-        verdict = (
-            f"kept, in {now['split']}, read {now['repeats']} time(s) per epoch, {now['bytes']:,}"
-            " bytes after edits"
-        )
-    else:
-        verdict = f"dropped by {now['dropped_by']}: {now['reason']}"
-    lines = [
-        f"document {document['id']}   run {found['run']}",
-        f"  {verdict}",
-        "",
-        _line(
-            "source",
-            document["source"],
-            f"source_id {document['source_id'] or '–'}",
-            document["url"] or "",
-        ),
-        _line(
-            "ingest",
-            f"{document['bytes']:,} bytes",
-            f"{document['file']} row {document['row']}",
-            document["added_at"] or "",
-        ),
-        _line(
-            "language",
-            found["language"]["language"],
-            f"score {_number(found['language']['score'])}",
-        ),
-        _line(
-            "quality",
-            "kept" if quality["kept"] else f"dropped: {quality['reason']}",
-            f"{len(quality['broken'])} rule(s) broken",
-            f"by rules of the run{''.join(f' + {name}' for name in quality['overlays'])}",
-        ),
-    ]
-    for rule in quality["broken"][:MOST_ROWS]:
-        measured = f"{rule['feature']} {_number(rule['value'])}, wanted {_wanted(rule)}"
-        lines.append(
-            f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}"
-        )
-    lines += [
-        f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]
-    ]
-    lines += [
-        f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}"
-        for cut in quality["cuts"][:MOST_ROWS]
-    ]
-    if found.get("scores"):
-        bucket = f"bucket {quality['bucket']}" if quality["bucket"] else ""
-        lines.append(
-            _line(
-                "scores",
-                *(f"{name} {_number(value)}" for name, value in found["scores"].items()),
-                bucket,
-            )
-        )
-    lines += describe_dedup(dedup, document["id"])
-    if "contamination" in found:
-        contamination = found["contamination"]
-        words = (
-            "kept" if contamination.get("kept", True) else f"dropped: {contamination.get('reason')}"
-        )
-        lines.append(_line("contamination", words, f"{contamination.get('num_hits', 0)} hit(s)"))
-        for hit in contamination.get("hits", [])[:MOST_ROWS]:
-            lines += [f"    {line}" for line in _describe_hit(hit, EXCERPT_CHARS)]
-    spans = found["pii"]["spans"]
-    lines.append(_line("pii", f"{len(spans)} span(s)", "" if found["pii"]["kept"] else "dropped"))
-    lines += [
-        f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]
-    ]
-    lines += _other_matches(found)
-    lines += ["", "  text begins"]
-    return f"{_page(lines)}\n{indent(printable(found['excerpt']), ' ' * 4)}"
-
-
-def describe_record(found: Mapping[str, Any]) -> str:
-    """What is known of a record that became no document."""
-    record = found["record"]
-    lines = [
-        f"record {record['id'] or '–'}   run {found['run']}",
-        f"  {record['outcome']} by ingest: {record['reason']}",
-        "",
-        _line("source", record["source"], f"source_id {record['source_id'] or '–'}"),
-        _line(
-            "place",
-            record["file"],
-            f"line {_number(record['line'])}",
-            f"byte {_number(record['byte_offset'])}",
-        ),
-        *_other_matches(found),
-    ]
-    return _page(lines)
-
-
-def _page(lines: Sequence[str]) -> str:
-    """A page whose lines are these, whatever the data in them holds."""
-    return "\n".join(printable_line(line.rstrip()) for line in lines)
-
-
-def _other_matches(found: Mapping[str, Any]) -> list[str]:
-    others = found["other_matches"]
-    return (
-        [
-            "",
-            f"  {others} more document(s) or record(s) have this source_id; name one by its own id",
-        ]
-        if others
-        else []
-    )
-
-
-def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
-    """Who the document went to, and what speaks for it."""
-    if dedup["cluster_size"] is None:
-        return [_line("dedup", "took no part")]
-    role = "kept" if dedup["kept"] else f"dropped: {dedup['reason']}"
-    lines = [
-        _line("dedup", role, f"cluster of {dedup['cluster_size']}", f"family {dedup['family']}")
-    ]
-    if dedup["survivor"] != document_id:
-        lines.append(f"    survivor {dedup['survivor']}{COPIES.get(dedup['reason'], '')}")
-    for pair in dedup["evidence"][:MOST_ROWS]:
-        other = pair["other"] if pair["preferred"] == document_id else pair["preferred"]
-        what = (
-            "removed for it"
-            if pair["removed"] and pair["other"] == document_id
-            else "removed for this"
-            if pair["removed"]
-            else "alike"
-        )
-        lines.append(
-            f"    {other}   Jaccard {pair['jaccard']:.3f}  "
-            f" {what}{', of an earlier run' if pair['earlier'] else ''}"
-        )
-    lines += [
-        f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}"
-        for cut in dedup["cuts"][:MOST_ROWS]
-    ]
-    return lines
-
-
-def _describe_hit(hit: Mapping[str, Any], max_chars: int | None) -> list[str]:
-    """An item and what the document has of it; of which document, where texts are whole."""
-    share = f"{hit['item_frac']:.0%} of its n-grams" + (
-        ", with the answer" if hit["with_answer"] else ""
-    )
-    lines = [
-        f"{_on_a_line(hit['suite'])}, item {_on_a_line(hit['item'])} (number {hit['number']}):"
-        f" {share}"
-    ]
-    if max_chars is None:
-        lines.append(
-            f"  document  {hit['document']}"
-            + (f"   source_id {hit['source_id']}" if hit["source_id"] else "")
-        )
-    lines.append(f"  asks      {_on_a_line(hit['question'], max_chars)}")
-    lines += [f"  answer    {_on_a_line(answer, max_chars)}" for answer in hit["answers"]]
-    for (start, stop), text in zip(hit["spans"], hit["texts"], strict=True):
-        lines.append(f"  has       {_on_a_line(text, max_chars)}   (bytes {start}–{stop})")
-    return lines
-
-
-def _on_a_line(text: str, max_chars: int | None = None) -> str:
-    """Text of the data as a terminal may show it."""
-    line = printable_line(" ".join(text.split()))
-    return line if max_chars is None or len(line) <= max_chars else line[:max_chars] + " …"
-
-
-def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
-    """Tables of what changes."""
-    total = found["total"]
-    pieces = [
-        f"replay of run {run_id}, from stored features",
-        f"{total['newly_dropped']:,} documents would go, {total['newly_kept']:,} would come back",
-        table(
-            ("", "now", "then", "change"),
-            [_change("documents kept", total, "kept"), _change("bytes kept", total, "bytes")],
-        ),
-    ]
-    reasons = [
-        [name, f"{b:,}", f"{a:,}", f"{a - b:+,}"]
-        for name, (b, a) in found["reasons"].items()
-        if a or b
-    ]
-    if reasons:
-        pieces.append(table(("first rule broken", "now", "then", "change"), reasons))
-    for axis in ("source", "language"):
-        counts = sorted(
-            found[f"by_{axis}"].items(),
-            key=lambda item: (-item[1]["newly_dropped"] - item[1]["newly_kept"], item[0]),
-        )
-        rows = [
-            [*_change(label, c, "kept"), _change(label, c, "bytes")[-1]]
-            for label, c in counts[:MOST_ROWS]
-            if c["newly_dropped"] or c["newly_kept"]
-        ]
-        if rows:
-            pieces.append(table((axis, "now", "then", "change", "bytes"), rows))
-    for name, words in (("newly_dropped", "would go"), ("newly_kept", "would come back")):
-        if found[name]:
-            columns = (words, "source_id", "source", "language", "rule", "measured")
-            pieces.append(table(columns, [_sample(row) for row in found[name]]))
-    return "\n\n".join(pieces)
-
-
-def _sample(row: Mapping[str, Any]) -> list[str]:
-    measured = f"{row['feature']} {_number(row['value'])}, wanted {_wanted(row)}"
-    return [
-        row["id"],
-        row["source_id"] or "–",
-        row["source"],
-        row["language"],
-        row["rule"],
-        measured,
-    ]
-
-
-def _wanted(rule: Mapping[str, Any]) -> str:
-    return f"{'≥' if rule['side'] == 'min' else '≤'} {_number(rule['threshold'])}"
-
-
-def _change(what: str, total: Mapping[str, int], name: str) -> list[str]:
-    before, after = total[f"{name}_before"], total[f"{name}_after"]
-    return [what, f"{before:,}", f"{after:,}", f"{after - before:+,}"]
-
-
-def _line(stage: str, *facts: str) -> str:
-    return f"  {stage:<14}" + "   ".join(str(fact) for fact in facts if fact)
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

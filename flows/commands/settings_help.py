@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from flows.compose import CONF_DIR, choice_values, choices, default_choices, groups
+from flows.compose import choice_values, default_choices
+from flows.conf_files import CONF_DIR, choices, groups
 from flows.settings import REQUIRED, Setting, inner_dataclass, settings, type_text
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import show

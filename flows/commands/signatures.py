@@ -8,24 +8,27 @@ duplicates that the index has of each of its documents, one JSON object a line.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
+from flows.commands.command import command
 from flows.compose import compose
 from flows.run import decide
 from llm_core.config import ConfigError, local_path
 from llm_core.printing import show
 
 
-def exchange_signatures(arguments: list[str]) -> int:
+@command("export|match FILE [OVERRIDES]...")
+def exchange_signatures(words: Sequence[str]) -> int:
     """Signatures of a run to datasketch, and of datasketch to a run."""
     from tasks.dedup.datasketch_exchange import export_signatures, match_signatures
 
-    if len(arguments) < 2 or arguments[0] not in ("export", "match") or "=" in arguments[1]:
+    if len(words) < 2 or words[0] not in ("export", "match") or "=" in words[1]:
         raise ConfigError(
             "exchange-signatures needs a direction and a file; write textmill exchange-signatures"
             " export FILE, or match FILE"
         )
-    direction, file = arguments[0], local_path(arguments[1], "FILE")
-    config = compose(arguments[2:])
+    direction, file = words[0], local_path(words[1], "FILE")
+    config = compose(words[2:])
     store, plan = decide(config, "dedup")
     dedup = store.find("dedup", plan["dedup"].node.key)
     if dedup is None:

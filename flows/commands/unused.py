@@ -22,9 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
+from flows.commands.command import command
+from flows.compose import compose
+from flows.console import say, table
 from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked
+from llm_core.config import ConfigError
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.locks import open_lock
+from llm_core.printing import show
 from tasks.runtime.artifact import ARTIFACT_FILE, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
@@ -58,6 +65,36 @@ class Unused:
     path: Path
     size_bytes: int
     lock_file: Path | None
+
+
+YES = click.Option(["--yes"], is_flag=True, help="Remove what is listed.")
+
+
+@command("[keep=N] [OVERRIDES]...", options=[YES])
+def gc(words: Sequence[str], yes: bool) -> int:
+    """Show, and with --yes remove, what no recent run refers to, nor the last that completed a
+    stage."""
+    keep, overrides = 10, []
+    for word in words:
+        if not word.startswith("keep="):
+            overrides.append(word)
+        elif word[5:].isdecimal():
+            keep = int(word[5:])
+        else:
+            raise ConfigError(f"keep ({word[5:]}) must be a whole number of runs, e.g. keep=10")
+    items = unused(Store(compose(overrides).store), keep, say)
+    total = sum(item.size_bytes for item in items) / 1e6
+    if items:
+        rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
+        show(table(("kind", "size", "path"), rows) + "\n")
+    if yes:
+        show(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
+    else:
+        show(
+            f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
+            + ("; --yes removes them" * bool(items))
+        )
+    return 0
 
 
 def unused(

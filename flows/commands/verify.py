@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import click
+
+from flows.commands.command import command
 from flows.compose import RunConfig, compose
 from flows.console import say, table
 from flows.records import KEY, require_marked
@@ -73,14 +76,14 @@ class Seen:
         self.bytes += sum(file["size"] for file in files)
 
 
-def verify(arguments: list[str]) -> int:
+REPAIR = click.Option(["--repair"], is_flag=True, help="Rebuild what the overrides name.")
+
+
+@command(options=[REPAIR])
+def verify(words: Sequence[str], repair: bool) -> int:
     """Check the whole store; with --repair rebuild what the configuration names, and set the rest
     aside."""
-    repair = "--repair" in arguments
-    overrides = [argument for argument in arguments if argument != "--repair"]
-    if switches := [word for word in overrides if word.startswith("-")]:
-        raise ConfigError(f"{switches[0]} is not an option; --repair is")
-    config, started, seen = compose(overrides), time.perf_counter(), Seen()
+    config, started, seen = compose(words), time.perf_counter(), Seen()
     store = Store(config.store)
     if not store.root.is_dir():
         raise ConfigError(f"store ({store.root}) does not exist; name one with store=DIR")
@@ -96,7 +99,7 @@ def verify(arguments: list[str]) -> int:
             )
             + "\n"
         )
-    left = _repair(store, config, overrides, damaged) if repair else damaged
+    left = _repair(store, config, words, damaged) if repair else damaged
     way_out = "; runs that use them rebuild them, --repair does now" if left else ""
     show(
         f"{seen.artifacts:,} artifacts and {seen.parts:,} parts, {seen.bytes / 1e6:,.1f} MB:"

@@ -11,17 +11,12 @@ which get SIGTERM first so that they can save their state.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from flows.services.access import (
     answers,
@@ -34,30 +29,21 @@ from flows.services.access import (
 from flows.services.processes import (
     descendants,
     free_port,
-    is_running,
     open_private,
-    start_detached,
-    start_time,
     stop,
 )
+from flows.services.registry import Registry, ServiceError
 from flows.tracking import mlflow_log
 from flows.tracking import runs as tracking
-from llm_core.locks import open_lock
 from llm_core.training.config import GRACE_S
-from tasks.runtime.artifact import write_json
 from tasks.runtime.code import ROOT
 from tasks.runtime.environment import without_secrets
 
 POOL = "textmill"
 
-START_LIMIT_S = 300.0
 FLOW_GRACE_S = GRACE_S + 30.0
 """Time a flow run has to save its state before `down` kills it: what a training has by default, and
 some for the flow itself."""
-
-
-class ServiceError(RuntimeError):
-    """A service that does not start; the message names its log."""
 
 
 def environment(state: Path) -> dict[str, str]:
@@ -135,7 +121,7 @@ def up(state: Path, say: Callable[[str], None]) -> str:
     """Start server, pool, deployments and worker where they are not there yet; the address of the
     API."""
     make_private(state)
-    with _Registry.open(state) as services:
+    with Registry.open(state) as services:
         url = _server(services, say)
         env = {**os.environ, **client_environment(state, url)}
         made = answers(f"{url}/deployments/name/pipeline/local", auth_string(state))
@@ -164,7 +150,7 @@ def down(state: Path) -> list[str]:
     running."""
     if not (state / "services.json").exists():
         return []
-    with _Registry.open(state) as services:
+    with Registry.open(state) as services:
         running = [name for name in ("worker", "server", "mlflow") if services.alive(name)]
         roots = {name: int(services.get(name)["pid"]) for name in running}
         if "worker" in roots:
@@ -181,7 +167,7 @@ def server_url(state: Path) -> str | None:
     """The API of the local server, where it is running."""
     if not (state / "services.json").exists():
         return None
-    with _Registry.open(state) as services:
+    with Registry.open(state) as services:
         return (
             f"http://127.0.0.1:{services.get('server')['port']}/api"
             if services.alive("server")
@@ -195,7 +181,7 @@ def mlflow_ui(state: Path) -> str:
     if configured.startswith("http"):
         return configured
     make_private(state)
-    with _Registry.open(state) as services:
+    with Registry.open(state) as services:
         if not services.alive("mlflow"):
             port = free_port(services.port("mlflow"))
             (state.resolve() / "mlflow").mkdir(exist_ok=True)
@@ -209,74 +195,7 @@ def mlflow_ui(state: Path) -> str:
         return f"http://127.0.0.1:{services.get('mlflow')['port']}"
 
 
-class _Registry:
-    """`services.json`: what was started, by name, with its process and port. One command at a time
-    changes it."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state.resolve()
-        self._file = self.state / "services.json"
-        self._known: dict[str, Any] = {}
-        try:
-            self._known |= json.loads(self._file.read_text("utf-8"))
-        except FileNotFoundError:
-            return
-        except (ValueError, TypeError) as error:
-            raise ServiceError(
-                f"{self._file} is not readable ({error}); stop its services by hand and remove it"
-            ) from error
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(cls, state: Path) -> Iterator[_Registry]:
-        with open_lock(state / "services.lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield cls(state)
-
-    def get(self, name: str) -> Any:
-        return self._known.get(name)
-
-    def set(self, name: str, value: Any) -> None:
-        self._known[name] = value
-        write_json(self._file, self._known)
-        self._file.chmod(0o600)
-
-    def drop(self, name: str) -> None:
-        """Forget the process; its port is used again if it is free."""
-        if name in self._known:
-            self.set(name, {"port": self.port(name)})
-
-    def port(self, name: str) -> int | None:
-        return (self._known.get(name) or {}).get("port")
-
-    def alive(self, name: str) -> bool:
-        entry = self._known.get(name) or {}
-        return "pid" in entry and is_running(entry["pid"], entry["started"])
-
-    def log(self, name: str) -> Path:
-        return self.state / "logs" / f"{name}.log"
-
-    def start(
-        self, name: str, command: list[str], env: dict[str, str], port: int | None = None
-    ) -> None:
-        # Flow runs of the worker write into the store, which others may be meant to read.
-        umask = -1 if name == "worker" else 0o077
-        process = start_detached(command, env, ROOT, self.log(name), umask)
-        self.set(name, {"pid": process.pid, "started": start_time(process.pid), "port": port})
-
-    def wait(self, name: str, url: str) -> None:
-        until = time.monotonic() + START_LIMIT_S
-        while not answers(url):
-            if not self.alive(name) or time.monotonic() > until:
-                state = "did not answer in time" if self.alive(name) else "ended at once"
-                tail = self.log(name).read_text("utf-8", errors="replace").strip().splitlines()[-1:]
-                raise ServiceError(
-                    f"{name} {state}: {' '.join(tail)[:200]}; its log is {self.log(name)}"
-                )
-            time.sleep(0.25)
-
-
-def _server(services: _Registry, say: Callable[[str], None]) -> str:
+def _server(services: Registry, say: Callable[[str], None]) -> str:
     port = services.port("server")
     url = f"http://127.0.0.1:{port}/api"
     made = make_auth_string(services.state)
@@ -304,7 +223,7 @@ def _server(services: _Registry, say: Callable[[str], None]) -> str:
     return url
 
 
-def _server_environment(services: _Registry, port: int) -> dict[str, str]:
+def _server_environment(services: Registry, port: int) -> dict[str, str]:
     """What a server needs: settings of Prefect, and no secret of anything else."""
     settings = {**os.environ, **client_environment(services.state, f"http://127.0.0.1:{port}/api")}
     return {
@@ -317,7 +236,7 @@ def _server_environment(services: _Registry, port: int) -> dict[str, str]:
     }
 
 
-def _stop_without_password(services: _Registry, say: Callable[[str], None]) -> None:
+def _stop_without_password(services: Registry, say: Callable[[str], None]) -> None:
     """Stop a server that asks for no password, as earlier versions started it, and a worker that
     does not know it."""
     running = [name for name in ("worker", "server") if services.alive(name)]

@@ -17,6 +17,9 @@ from typing import Any
 
 from llm_core.config import key_config as key_config
 
+BUILDING = "building"
+"""The reason to make what was never made, or is gone: nothing of it has changed."""
+
 
 def canonical_json(value: Any) -> str:
     """One text for one value, whatever the key order. Raises TypeError on types whose text could
@@ -61,7 +64,7 @@ def explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     )
     if parents and not reasons:
         reasons = [f"after {', '.join(parents)}"]
-    return "; ".join(reasons) or "missing"
+    return "; ".join(reasons) or BUILDING
 
 
 def _difference(name: str, before: str, after: str) -> str:

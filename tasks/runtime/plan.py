@@ -17,7 +17,7 @@ from llm_core.config import ConfigError, nearest
 from tasks.runtime.code import code_digest
 from tasks.runtime.graph import STAGES, ancestors, descendants
 from tasks.runtime.inputs import InputDigests
-from tasks.runtime.keys import digest, explain_change, key_config, library_versions
+from tasks.runtime.keys import BUILDING, digest, explain_change, key_config, library_versions
 from tasks.runtime.stage import StageConfigs
 from tasks.runtime.store import Node, Store, readable_identity
 
@@ -38,6 +38,11 @@ class Step:
     @property
     def is_damaged(self) -> bool:
         return self.why.startswith("damaged")
+
+    @property
+    def because(self) -> str:
+        """Why its artifact is not there, in brackets where there is more to say than that."""
+        return "" if self.why == BUILDING else f" ({self.why})"
 
     @property
     def runs(self) -> bool:
@@ -131,7 +136,9 @@ def make_plan(
         if step.is_damaged and name in may_run:
             step = replace(step, needed=True)
         elif step.runs and name not in may_run:
-            state = f"{node.key} is {why}" if step.is_damaged else f"is not in the store ({why})"
+            state = (
+                f"{node.key} is {why}" if step.is_damaged else f"is not in the store{step.because}"
+            )
             raise ConfigError(
                 f"{name} {state}, and start/only leave it out; run without them first"
             )
@@ -156,7 +163,7 @@ def _why(store: Store, node: Node, to_be_read: bool) -> str:
     return (
         explain_change(earlier[0].record["identity"], readable_identity(node))
         if earlier
-        else "missing"
+        else BUILDING
     )
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from tqdm import tqdm
-
-from llm_core.printing import note
+from llm_core.printing import is_live, note
 from llm_core.training.metric_log import METRICS_FILE, is_of_run
+
+if TYPE_CHECKING:
+    from llm_core.live import LiveBar
 
 TAIL_BYTES = 4096
 
@@ -27,8 +27,8 @@ class TrainingProgress:
     `every_s` seconds."""
 
     def __init__(self, num_steps: int, stream: TextIO | None = None, every_s: float = 10.0) -> None:
-        self._num_steps, self._stream, self._every_s = num_steps, stream or sys.stderr, every_s
-        self._bar: tqdm[Any] | None = None
+        self._num_steps, self._stream, self._every_s = num_steps, stream, every_s
+        self._bar: LiveBar | None = None
         self._shown_step, self._shown_at = 0, time.monotonic()
         self._began_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._read: tuple[int, bytes] = (0, b"")
@@ -40,7 +40,7 @@ class TrainingProgress:
         row = last_train_row(workdir / METRICS_FILE)
         if row is None or row["step"] == self._shown_step:
             return
-        if self._stream.isatty():
+        if is_live(self._stream):
             self._advance_bar(row)
             self._shown_step = row["step"]
         elif time.monotonic() - self._shown_at >= self._every_s or row["step"] == self._num_steps:
@@ -71,18 +71,19 @@ class TrainingProgress:
                     note(f"train: {row['event']} (step {row['step']}): {row['what']}", self._stream)
 
     def _advance_bar(self, row: dict[str, Any]) -> None:
+        from llm_core.live import LiveBar  # and with it rich, which only terminals need
+
         if self._bar is None:
-            self._bar = tqdm(
-                total=self._num_steps,
-                initial=row["step"],
-                desc="train",
-                unit="step",
-                file=self._stream,
-            )
-        self._bar.update(row["step"] - self._bar.n)
-        self._bar.set_postfix_str(f"loss {row['train_loss']:.3f}")
+            self._bar = LiveBar("train", "step", row["step"], self._stream)
+        self._bar.update(row["step"], self._num_steps, f"loss {row['train_loss']:.3f}")
         if row["step"] == self._num_steps:
+            self.close()
+
+    def close(self) -> None:
+        """Take the bar away, also where the training ends before its last step."""
+        if self._bar is not None:
             self._bar.close()
+            self._bar = None
 
 
 def last_train_row(path: Path) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ def train_model(
     workdir = scratch_dir(out_dir) / f"run-{digest(identity)}"
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "config.json", to_plain(run))
-    run_trainer(run, workdir, TrainingProgress(run.train.num_steps).show)
+    with closing(TrainingProgress(run.train.num_steps)) as progress:
+        run_trainer(run, workdir, progress.show)
 
     shutil.copytree(workdir / MODEL_FOLDER, out_dir / MODEL_FOLDER, dirs_exist_ok=True)
     export_hugging_face(tokenizer.path, out_dir / MODEL_FOLDER)

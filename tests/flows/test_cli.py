@@ -1,5 +1,4 @@
-"""What the command line says to mistakes: one line that names value, rule and way out, and exit
-code 2."""
+"""The command line: what it says to trouble, its help, its completion, and what it composes."""
 
 from __future__ import annotations
 
@@ -16,185 +15,15 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from flows.cli import COMMANDS, FLOWS, main
-from flows.compose import CONF_DIR, choices, compose, groups, sweep_points
+from flows.cli import main
+from flows.commands.table import COMMANDS, FLOWS
+from flows.compose import compose
+from flows.conf_files import CONF_DIR, choices, groups
+from flows.launch import sweep_points
 from llm_core.config import ConfigError, to_plain
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Node
 from tests.flows.conftest import RunCli
-
-MISTAKES = {
-    "typo": (["run", "optm.lr=1"], ["optm", "did you mean optim?"]),
-    "typo in a group": (
-        ["run", "tokenizer.vocb_size=512"],
-        ["tokenizer.vocb_size", "did you mean vocab_size?"],
-    ),
-    "added typo": (["run", "+tokenizer.typo=1"], ["tokenizer.typo", "is not a known setting"]),
-    "forced typo": (["run", "++typo=1"], ["typo is not a known setting"]),
-    "wrong type": (
-        ["run", "tokenizer.vocab_size=many"],
-        ["tokenizer.vocab_size ('many')", "a whole number"],
-    ),
-    "broken rule": (["run", "dedup.num_bands=13"], ["num_bands (13)", "try"]),
-    "rule between groups": (
-        ["run", "train.seq_len=4096", "model=tiny"],
-        ["train.seq_len (4096)", "model.max_seq_len"],
-    ),
-    "no data": (
-        ["run", "source=files"],
-        ["source.paths is empty", "source.paths='[my/*.jsonl]'", "run=demo"],
-    ),
-    "missing file": (["run", "source.paths=[no/such.jsonl]"], ["no/such.jsonl"]),
-    "bad choice": (
-        ["run", "tokenizer=bpee"],
-        ["tokenizer (bpee) is not a choice", "did you mean bpe?"],
-    ),
-    "bad group": (["run", "tokeniser=bpe"], ["tokeniser", "did you mean tokenizer?"]),
-    "added choice": (["run", "+tokenizer=unigram"], ["tokenizer=choice"]),
-    "bad overlay": (["run", "run=dmeo"], ["run (dmeo)", "did you mean demo?"]),
-    "bad stage": (
-        ["run", "start=tokeniser"],
-        ["start (tokeniser) is not a stage", "did you mean tokenizer?"],
-    ),
-    "bad forced stage": (["run", "force=[trian]"], ["force (trian)", "did you mean train?"]),
-    "exclusive controls": (["run", "start=train", "only=bench"], ["exclude each other"]),
-    "bad syntax": (["run", "a=b=c"], ["'a=b=c' is not an override", "key=value"]),
-    "no equals sign": (["run", "tokenizer"], ["'tokenizer' is not an override"]),
-    "sweep without -m": (["run", "optim.lr=1e-3,3e-3"], ["add -m"]),
-    "bad point of a sweep": (["run", "-m", "tokenizer=bpe,nope"], ["tokenizer (nope)"]),
-    "removed group": (["run", "~tokenizer"], ["tokenizer has no value"]),
-    "unknown option": (["run", "--dry"], ["--dry is not an option"]),
-    "unknown flow": (["rnu"], ["rnu is not a flow or command", "did you mean run?"]),
-    "unknown flow of a plan": (["plan", "trian"], ["trian is not a flow", "did you mean train?"]),
-    "no workers": (["run", "num_workers=0"], ["num_workers (0)"]),
-    "bad orchestrator": (
-        ["run", "orchestrator=airflow"],
-        ["orchestrator (airflow) is not a choice"],
-    ),
-    "bad tracking uri": (["run", "tracking.uri=somewhere"], ["tracking", "somewhere", "sqlite:"]),
-    "prompt missing": (["generate"], ["needs a prompt"]),
-    "prompt forgotten": (
-        ["generate", "run=demo"],
-        ["needs a prompt", "'run=demo' looks like a setting", "such a prompt goes after --"],
-    ),
-    "prompt like a switch": (
-        ["generate", "-5 is"],
-        ["needs a prompt", "'-5 is' looks like a setting", "such a prompt goes after --"],
-    ),
-    "prompt after overrides": (["generate", "Once", "upon"], ["'upon' is not an override"]),
-    "export to nowhere": (["export-shards", "megatron"], ["needs a form and a folder"]),
-    "export of nothing": (
-        ["export-shards", "megatron", "out"],
-        ["no shards are made", "textmill refresh"],
-    ),
-    "exchange without a direction": (
-        ["exchange-signatures", "out.parquet"],
-        ["needs a direction and a file", "export FILE, or match FILE"],
-    ),
-    "exchange of nothing": (
-        ["exchange-signatures", "export", "out.parquet"],
-        ["no documents are deduplicated", "textmill refresh"],
-    ),
-    "import of nothing": (
-        ["refresh", "tokenizer=import"],
-        ["tokenizer.path (null)", "tokenizer.path=FILE"],
-    ),
-    "shards of nothing": (["refresh", "shards=import"], ["shards.path (null)", "shards.path=DIR"]),
-    "nothing trained": (["generate", "Once"], ["no model is trained", "textmill train"]),
-    "infinite number": (["run", "optim.lr=inf"], ["optim.lr (inf)", "a number, and finite"]),
-    "no number": (
-        ["run", "optim.weight_decay=nan"],
-        ["optim.weight_decay (nan)", "a number, and finite"],
-    ),
-    "no number in a mapping": (
-        ["run", "quality.thresholds={TOO_FEW_WORDS:nan}"],
-        ["thresholds.TOO_FEW_WORDS (nan)"],
-    ),
-    "number beyond 64 bits": (
-        ["run", "train.seed=99999999999999999999"],
-        ["train.seed", "at most 64 bits"],
-    ),
-    "float beyond 64 bits": (
-        ["run", "train.num_steps=1e30"],
-        ["train.num_steps", "at most 64 bits"],
-    ),
-    "unbalanced bracket": (["run", "source.paths=[a"], ["'source.paths=[a' is not an override"]),
-    "heads": (
-        ["run", "model.num_heads=4", "model.num_kv_heads=3"],
-        ["num_kv_heads (3)", "[1, 2, 4]"],
-    ),
-    "everything validation": (
-        ["run", "documents.validation_frac=1"],
-        ["validation_frac (1.0)", "0.05"],
-    ),
-    "unknown launcher": (["run", "hydra/launcher=joblib"], ["hydra/launcher (joblib)"]),
-    "bad keep": (["gc", "keep=all"], ["keep (all)"]),
-    "unknown measure": (
-        ["plan", "dedup.survivor=[quality,id]", "dedup.quality_column=num_wrds"],
-        ["dedup.quality_column (num_wrds)", "did you mean num_words"],
-    ),
-    "unknown source": (
-        [
-            "plan",
-            "source=files",
-            "source.sources.wiki.paths=[a]",
-            "documents.mixture.source_frac={wkii: 0.5}",
-        ],
-        ["source_frac names wkii, which is not a source", "did you mean wiki"],
-    ),
-    "unknown language": (
-        ["plan", "documents.mixture.language_frac={eng: 0.5}"],
-        ["language_frac names eng", "the label is en"],
-    ),
-    "suite that is not there": (
-        ["plan", "contamination.suites.x.path=no.jsonl"],
-        ["contamination.suites.x.path (no.jsonl)"],
-    ),
-    "suite that is a folder": (
-        ["plan", "contamination.suites.x.path=/tmp"],
-        ["contamination.suites.x.path (/tmp) is not a file"],
-    ),
-    "unknown column": (
-        ["plan", "scores.classifiers.x.positives='kind = 1'"],
-        ["scores.classifiers.x.positives", "kind"],
-    ),
-    "half a condition": (
-        ["plan", "scores.perplexities.x.reference='true or'"],
-        ["scores.perplexities.x.reference", "true or"],
-    ),
-    "public suffix": (
-        ["plan", "quality.urls.domains=[co.uk]"],
-        ["quality.urls.domains", "co.uk", "a public suffix"],
-    ),
-    "host for a page": (
-        ["plan", "quality.urls.allow_urls=[e.org]"],
-        ["quality.urls.allow_urls", "a whole host"],
-    ),
-    "two words for one": (
-        ["plan", "quality.urls.keywords=['a b']"],
-        ["quality.urls.keywords", "one word"],
-    ),
-    "list that is not there": (
-        ["plan", "quality.keywords.x.files=[no]"],
-        ["quality.keywords.x.files (no) is not a file"],
-    ),
-    "list for a mapping": (
-        ["run", "source.exclude=[a]"],
-        ["source.exclude=[a]", "give a mapping '{a: b}' for a mapping"],
-    ),
-    "number that is no digit": (["gc", "keep=²"], ["keep (²)"]),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_one_line_and_exit_code_two(mistake: str, run_cli: RunCli) -> None:
-    arguments, expected = MISTAKES[mistake]
-    result = run_cli(*arguments)
-    lines = result["err"].strip().splitlines()
-    assert result["code"] == 2 and len(lines) == 1, result["err"]
-    assert lines[0].startswith("textmill: ") and "Traceback" not in lines[0]
-    for words in expected:
-        assert words in lines[0]
 
 
 @pytest.mark.parametrize("place", ["store", "state"])
@@ -337,11 +166,32 @@ def test_argument_that_is_not_utf8_is_one_line(words: tuple[str, ...], run_cli: 
 def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"textmill {command}: {COMMANDS[command][1]}\n") and "store=DIR" in said
+    assert (
+        said.startswith(f"textmill {command}: {COMMANDS[command].summary}\n")
+        and "store=DIR" in said
+    )
+
+
+def test_help_of_a_command_does_nothing_else(
+    run_cli: RunCli, stand_in_stages: list[str], tmp_path: Path
+) -> None:
+    for words in (["gc", "--yes", "-h"], ["refresh", "--help"], ["generate", "Once", "--help"]):
+        assert run_cli(*words)["code"] == 0
+    assert stand_in_stages == [] and list(tmp_path.iterdir()) == []
+
+
+def test_help_loads_neither_hydra_nor_rich_nor_numbers() -> None:
+    code = (
+        "import sys; from flows.cli import main; assert main(['--help']) == 0; print([m for m in"
+        " ('hydra', 'omegaconf', 'rich', 'numpy', 'pyarrow', 'prefect', 'torch') if m in"
+        " sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_lists_every_flow(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == main(["--help"]) == 0
+    assert main([]) == main(["--help"]) == main(["-h"]) == main(["help"]) == 0
     shown = capsys.readouterr().out
     assert all(
         name in shown for name in [*FLOWS, "plan", "up", "down", "env", "ui", "gc", "generate"]
@@ -439,6 +289,7 @@ def test_completion_and_config_dump_leave_no_files(tmp_path: Path) -> None:
     assert textmill("-sc", "query=bash", COMP_LINE="textmill re").split() == ["refresh", "replay"]
     expected = [f"tokenizer={choice}" for choice in choices("tokenizer")]
     assert textmill("-sc", "query=bash", COMP_LINE="textmill run tokenizer=").split() == expected
+    assert textmill("completion", "bash") == textmill("run", "-sc", "install=bash")
     assert "vocab_size: 777" in textmill("run", "--cfg", "job", "tokenizer.vocab_size=777")
     assert list(tmp_path.iterdir()) == []
 

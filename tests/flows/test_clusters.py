@@ -43,7 +43,7 @@ def serial_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refresh(corpus: Path, place: Path, *overrides: str) -> Any:
-    from flows.refresh import refresh
+    from flows.pipeline import refresh
     from tests.support.whole_runs import SMALL
 
     places = [

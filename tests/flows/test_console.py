@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import time
 
 import pytest
 
 from flows import console
-from flows.console import Progress
+from flows.console import Progress, set_up_console, table
+from llm_core.live import LiveBar
+from llm_core.printing import note
 from tasks.runtime.graph import STAGES
 from tests.flows.conftest import RunCli
 
@@ -53,11 +56,12 @@ def test_a_stage_without_parts_says_that_it_still_works(monkeypatch: pytest.Monk
 def test_a_terminal_shows_the_time_until_parts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
     progress = Progress("quality")
-    assert shown(terminal, "quality: 00:")
+    assert shown(terminal, "quality") and shown(terminal, "0:00:0")
     progress(1, 3)
     progress(2, 3)
-    assert shown(terminal, "2/3")
+    assert shown(terminal, "2/3 parts") and shown(terminal, "parts/s") and shown(terminal, " left")
     progress.close()
 
 
@@ -76,3 +80,49 @@ def test_progress_of_one_part_is_not_told(monkeypatch: pytest.MonkeyPatch) -> No
         progress._said_at -= 60
         progress(0, total)
     assert said == ["dedup: 0 of 3 parts"]
+
+
+def test_a_live_line_shows_text_escaped_and_without_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    bar = LiveBar("[bold]a\x1b[2Jb\u202e", "part")
+    bar.update(1, 3, "HF_TOKEN=hf_0123456789")
+    note("\x1b]8;;http://x.org\x07 noted")
+    bar.close()
+    written = terminal.getvalue()
+    assert "[bold]a\\u001b[2Jb\\u202e" in written and "HF_TOKEN=***" in written
+    assert "\\u001b]8;;http://x.org\\u0007 noted\n" in written
+    # Colours, cursor up and erase line are rich's own.
+    assert set(re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", written)) == {"\x1b", "\r"}
+    assert set(re.findall("\x1b\\[[\\d;]*(.)", written)) <= {"m", "K", "A"}
+
+
+@pytest.mark.parametrize("terminal", ["pipe", "dumb"])
+def test_what_cannot_move_its_cursor_gets_lines(
+    terminal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Terminal() if terminal == "dumb" else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "dumb" if terminal == "dumb" else "xterm")
+    monkeypatch.setattr(console.logger, "handlers", [])
+    set_up_console()
+    progress = Progress("dedup")
+    progress._said_at -= 60
+    progress(1, 3)
+    progress.close()
+    assert stream.getvalue() == "dedup: 1 of 3 parts\n"
+
+
+def test_a_table_folds_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [["ingest", "12", "word " * 40], ["dedup", "3", "[red]" + "x" * 200]]
+    assert max(map(len, table(("stage", "n", "why"), rows).splitlines())) > 200
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    lines = table(("stage", "n", "why"), rows).splitlines()
+    assert max(map(len, lines)) <= 80 and lines[2].startswith("ingest  12  word word")
+    assert "\x1b" not in "".join(lines) and "[red]xxx" in "".join(lines)

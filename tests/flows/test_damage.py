@@ -198,6 +198,8 @@ def test_repair_without_a_source_sets_aside_what_is_damaged(
 
 def test_verify_refuses_what_it_does_not_know(run_cli: RunCli) -> None:
     result = run_cli("verify", "--fix")
-    assert result["code"] == 2 and "--fix is not an option; --repair is" in result["err"]
+    assert (
+        result["code"] == 2 and "--fix is not an option; known: --help, --repair" in result["err"]
+    )
     result = run_cli("verify")
     assert result["code"] == 2 and "does not exist; name one with store=DIR" in result["err"]

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pytest
 
 from flows import cli
-from flows.commands.entries import _quote
+from flows.commands.services import _quote
 from flows.console import say, set_up_console, table, warn
 from tasks.runtime.code import ROOT
 from tasks.runtime.stage import StageFailure

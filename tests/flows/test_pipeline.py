@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import flows.cli
+from flows.commands import runs
 from flows.compose import RunConfig
 from tasks.runtime.graph import STAGES, ancestors
 from tasks.runtime.plan import Plan
@@ -134,13 +134,13 @@ def test_a_sweep_of_tokenizers_ends_with_a_page_and_a_recommendation(
 def test_a_sweep_says_which_part_of_it_is_not_on_the_page(
     stand_in_stages: list[str], run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide = flows.cli.decide
+    decide = runs.decide
 
     def input_changes_for_the_second(config: RunConfig, until: str) -> tuple[Store, Plan]:
         store, plan = decide(config, until)
         return (Store(store.root / "other"), plan) if config.tokenizer.seed == 2 else (store, plan)
 
-    monkeypatch.setattr(flows.cli, "decide", input_changes_for_the_second)
+    monkeypatch.setattr(runs, "decide", input_changes_for_the_second)
     result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2")
     assert "1 of 2 are not on the page" in result["out"] + result["err"]
 

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from hydra.experimental.callback import Callback
 
-from flows.compose import choices, sweep_points
+from flows.conf_files import choices
+from flows.launch import sweep_points
 from flows.sweeps import SweepResult
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
@@ -231,6 +234,29 @@ def test_batches_of_a_sweep_are_counted_together(
         json.loads(p.read_text()) == {"code": 0}
         for p in (tmp_path / "state/sweeps").glob("*/*.json")
     )
+
+
+class Told(Callback):
+    """Remembers what it was told."""
+
+    events: ClassVar[list[str]] = []
+
+    def on_multirun_start(self, config: Any, **about: Any) -> None:
+        self.events.append("sweep begins")
+
+    def on_job_end(self, config: Any, job_return: Any, **about: Any) -> None:
+        self.events.append(f"job {config.hydra.job.num} ends")
+
+    def on_multirun_end(self, config: Any, **about: Any) -> None:
+        self.events.append("sweep ends")
+
+
+def test_callbacks_of_hydra_are_called(stand_in_stages: list[str], run_cli: RunCli) -> None:
+    Told.events.clear()
+    named = f"+hydra.callbacks.mine={{_target_: {__name__}.Told}}"
+    result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2", named)
+    assert result["code"] == 0, result["err"]
+    assert Told.events == ["sweep begins", "job 0 ends", "job 1 ends", "sweep ends"]
 
 
 def test_what_is_not_supported_is_refused_in_one_line(

@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from flows.cli import exit_code
+from flows.exit_codes import exit_code
 from tasks.runtime.artifact import Artifact
 
 ROOT = Path(__file__).resolve().parents[2]

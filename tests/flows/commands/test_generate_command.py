@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.entries import read_prompt
+from flows.commands.models import read_prompt
 from llm_core.config import ConfigError
 from llm_core.infer.sampling import SamplingParams
 from tests.flows.conftest import RunCli

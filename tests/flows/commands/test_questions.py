@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flows import cli
-from flows.commands.questions import describe_dedup
+from flows.commands.answers import describe_dedup
 from flows.records import RunRecord, write_record
 from tasks.contamination.config import ContaminationConfig
 from tasks.contamination.stage import find_contamination

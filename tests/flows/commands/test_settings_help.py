@@ -15,7 +15,7 @@ from flows.commands.settings_help import (
     reference,
     settings,
 )
-from flows.compose import CONF_DIR, choices, groups
+from flows.conf_files import CONF_DIR, choices, groups
 from flows.run_config import RunConfig
 from llm_core.config import ConfigError
 

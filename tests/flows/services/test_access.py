@@ -302,13 +302,14 @@ def test_the_password_stands_in_no_log_and_no_command_line(server: Server) -> No
 def test_the_server_gets_no_secret_of_other_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows.services.local import _Registry, _server_environment
+    from flows.services.local import _server_environment
+    from flows.services.registry import Registry
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     monkeypatch.setenv("PREFECT_SERVER_DATABASE_PASSWORD", "needed")
     make_private(tmp_path)
     make_auth_string(tmp_path)
-    environment = _server_environment(_Registry(tmp_path), 1)
+    environment = _server_environment(Registry(tmp_path), 1)
     assert (
         "planted" not in environment.values()
         and environment["PREFECT_SERVER_DATABASE_PASSWORD"] == "needed"

@@ -105,9 +105,9 @@ def test_nothing_that_runs_leave_or_print_has_a_planted_secret(
 
 def test_the_traceback_of_a_defect_has_no_secret(tmp_path: Path) -> None:
     code = (
-        "import sys; from flows import cli; from flows.commands.entries import COMMANDS\n"
-        f"def breaks(_): raise KeyError('HF_TOKEN={SECRETS[10]}')\n"
-        "COMMANDS['gc'] = (breaks, ''); sys.exit(cli.main(['gc']))"
+        "import sys; from flows import cli; from flows.commands.unused import gc\n"
+        f"def breaks(**_): raise KeyError('HF_TOKEN={SECRETS[10]}')\n"
+        "gc.callback = breaks; sys.exit(cli.main(['gc']))"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -4,7 +4,8 @@ import re
 from functools import reduce
 from itertools import zip_longest
 
-from flows.compose import choices, compose
+from flows.compose import compose
+from flows.conf_files import choices
 from llm_core.config import to_plain
 from tasks.runtime.code import ROOT
 

@@ -1,0 +1,150 @@
+"""Flows on the command line: one run, a sweep of runs, and what a run would do.
+
+A run is composed, checked and planned before anything slow is imported. Its last line on stdout is
+one JSON object. A sweep has the highest exit code of its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from flows.commands import settings
+from flows.commands.command import Command, command
+from flows.commands.table import FLOWS
+from flows.compose import RunConfig, compose
+from flows.console import say, table
+from flows.launch import split_hydra, sweep_points
+from flows.run import decide, describe, open_run, summarize
+from flows.services.local import ensure_server, use_environment
+from flows.stops import sigterm_raises
+from flows.sweeps import run_sweep
+from llm_core.config import ConfigError, nearest
+from llm_core.printing import show
+from tasks.runtime.graph import ancestors
+from tasks.runtime.keys import digest
+from tasks.runtime.plan import plan_rows
+
+
+def flow_command(name: str) -> Command:
+    """The command that runs a flow."""
+    options = [settings.MULTIRUN, *settings.PAGES]
+    return command(options=options, name=name)(partial(_flow, name))
+
+
+def _flow(name: str, words: Sequence[str], multirun: bool, **pages: Any) -> int:
+    if shown := [name for name, value in pages.items() if value]:
+        if multirun:
+            option = f"--{shown[0].replace('_', '-')}"
+            raise ConfigError(f"-m runs a sweep and {option} shows something; give one of them")
+        return settings.show_page(pages, words)
+    return _sweep(name, words) if multirun else run_point(name, words)
+
+
+def _sweep(name: str, words: Sequence[str]) -> int:
+    overrides, hydra_overrides = split_hydra(words)
+    points = sweep_points(overrides)
+    # Every point is checked before the first one runs.
+    configs = [compose([*point, *hydra_overrides]) for point in points]
+    result = run_sweep(name, points, hydra_overrides, configs[0])
+    if name == "tokenizer":
+        _compare_tokenizers(
+            [config for config, code in zip(configs, result.codes, strict=True) if code == 0]
+        )
+    return result.exit_code
+
+
+def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
+    """A page over the tokenizers of a sweep, and which of them suits the model."""
+    from tasks.report.tokenizer_sweep import candidates, recommend, write_sweep
+
+    made = []
+    for config in configs:
+        store, plan = decide(config, "tokenizer")
+        if (artifact := store.find("tokenizer", plan["tokenizer"].node.key)) is not None:
+            made.append(artifact)
+    if lost := len(configs) - len(made):
+        say(
+            f"tokenizers: {lost} of {len(configs)} are not on the page: code or input changed while"
+            " they were made; run it again"
+        )
+    if not made:
+        return
+    model, seq_len = configs[0].model, configs[0].train.seq_len
+    found = candidates(made, model, seq_len)
+    best = recommend(found)
+    file = configs[0].state / "sweeps" / f"tokenizers-{digest([c.key for c in found])}.html"
+    page = write_sweep(found, model, seq_len, file)
+    say(f"tokenizers: {best.name} takes the least compute per byte, or nearly; page {page}")
+    recommended = {"name": best.name, "key": best.key, "vocab_size": best.vocab_size}
+    show(json.dumps({"recommended": recommended, "page": str(page)}))
+
+
+def run_point(name: str, overrides: Sequence[str]) -> int:
+    """One run of a flow, under Prefect or in this process alone."""
+    config = compose(overrides)
+    decide(config, FLOWS[name].target)  # a plan that cannot be, before anything slow is done for it
+    use_environment(config.state)
+    how = _run_here if config.orchestrator == "none" else _run_under_prefect
+    summary, description = how(name, overrides, config)
+    show(description)
+    show(json.dumps(summary), flush=True)
+    return 0
+
+
+def _run_here(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[dict[str, Any], str]:
+    from flows.pipeline import stages
+    from tasks.runtime.execute import make_artifact
+
+    flow, target, _ = FLOWS[name]
+    with sigterm_raises(), open_run(flow, target, config, overrides, make_artifact) as run:
+        stages(run)
+    return summarize(run), describe(run)
+
+
+def _run_under_prefect(
+    name: str, overrides: Sequence[str], config: RunConfig
+) -> tuple[dict[str, Any], str]:
+    url = ensure_server(config.state, say)
+    # Prefect's own lines go to its UI; here they would bury ours. Before Prefect is imported.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    from flows import pipeline
+    from flows.under_prefect import run_in_foreground
+
+    return run_in_foreground(getattr(pipeline, FLOWS[name].flow), overrides, url)
+
+
+@command("[FLOW] [OVERRIDES]...")
+def plan(words: Sequence[str]) -> int:
+    """What would run, and why."""
+    name = "run"
+    if words and "=" not in words[0]:
+        name, *words = words
+    if name not in FLOWS:
+        raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
+    config = compose(words)
+    columns = ("stage", "key", "why")
+    if unfetched := config.source.unfetched():
+        # A key needs the contents of all inputs, so none is known before they are here.
+        known = [file.size_bytes for file in unfetched if file.size_bytes is not None]
+        size = f"{sum(known) / 1e6:,.1f} MB" if len(known) == len(unfetched) else "size not told"
+        rows = [
+            (stage, "?", "not read" if stage == "ingest" else "follows ingest")
+            for stage in ancestors(FLOWS[name].target)
+        ]
+        show(table(columns, rows))
+        show(
+            f"\nnot read: {len(unfetched):,} file(s), {size}, first {unfetched[0].address}; a run"
+            f" fetches them to {config.source.cache}"
+        )
+        return 0
+    store, decided = decide(config, FLOWS[name].target)
+    show(table(columns, plan_rows(decided)))
+    show(
+        f"\n{sum(step.runs for step in decided.steps)} of {len(decided.steps)} stages would run;"
+        f" store {store.root}/<stage>/<key>"
+    )
+    return 0

@@ -1,0 +1,53 @@
+"""Lists what `textmill` can do: flows run stages, commands show, start, write or remove something.
+
+Names and words only: `textmill --help` and tab completion read this and load nothing behind it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FlowEntry(NamedTuple):
+    """A flow of `flows.pipeline`, and the stage up to which it runs."""
+
+    flow: str
+    target: str
+    summary: str
+
+
+class Entry(NamedTuple):
+    """A command, which is the function of its name in a module of `flows.commands`."""
+
+    module: str
+    summary: str
+
+
+FLOWS = {
+    "run": FlowEntry("pipeline", "report", "everything, from raw text to the report"),
+    "refresh": FlowEntry("refresh", "shards", "the data half: new input to token shards"),
+    "train": FlowEntry("train", "train", "a trained model, with the data it still needs"),
+    "tokenizer": FlowEntry(
+        "tokenizer", "tokenizer", "a tokenizer, trained and measured; -m compares several"
+    ),
+    "evaluate": FlowEntry("evaluate", "evaluate", "quality of the trained model"),
+    "bench": FlowEntry("bench", "bench", "speed of the trained model on this machine"),
+}
+
+COMMANDS = {
+    "plan": Entry("runs", "what a flow would run, and why; fetches nothing"),
+    "explain": Entry("questions", "what happened to a document"),
+    "hits": Entry("questions", "evaluation items in documents, with the text of both"),
+    "replay": Entry("questions", "what other quality rules would keep"),
+    "generate": Entry("models", "text after a prompt"),
+    "export-shards": Entry("models", "token shards for other engines"),
+    "exchange-signatures": Entry("signatures", "min-hashes to datasketch, and matches of its own"),
+    "up": Entry("services", "start a local Prefect server and worker, and leave them running"),
+    "down": Entry("services", "stop what up and ui started"),
+    "env": Entry("services", 'for plain prefect and mlflow commands: eval "$(textmill env)"'),
+    "ui": Entry("services", "start the MLflow UI; show where both UIs are"),
+    "verify": Entry("verify", "read every artifact, name damaged files, and --repair them"),
+    "gc": Entry("unused", "list what no recent run refers to; --yes removes it, keep=10 runs"),
+    "help": Entry("settings", "what a setting or group means: textmill help quality.thresholds"),
+    "completion": Entry("settings", 'for tab completion: eval "$(textmill completion bash)"'),
+}
