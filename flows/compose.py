@@ -124,7 +124,19 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
             )
     with hydra_over(conf_dir), in_one_line(overrides, conf_dir):
         config = hydra_compose("config", overrides=settable(overrides, conf_dir))
-        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+        # The defaults too, so that `${group.field}` may name any field; but not those of a group
+        # that was removed.
+        fields = plain_defaults(RunConfig)
+        lost = {name for name in groups(conf_dir) if name not in config}
+        below = {name: value for name, value in fields.items() if name not in lost}
+        full = OmegaConf.create(_overlaid(below, OmegaConf.to_container(config)))
+        return OmegaConf.to_container(full, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+
+
+def _overlaid(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return below | {name: _overlaid(below.get(name), value) for name, value in above.items()}
 
 
 def _literal(value: Any) -> Any:
@@ -167,7 +179,10 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
     if isinstance(error, MissingMandatoryValue):
         return ConfigError(f"{error.full_key} has no value; set it, e.g. {error.full_key}=...")
     message = one_line(error)
-    if match := re.search(r"Could not (?:override|delete from config) ?\S* ?'([^']+)'", message):
+    if match := re.search(r"Could not delete from config ?\S* ?'([^']+)'", message):
+        key = match.group(1)
+        return ConfigError(f"~{key} removes nothing: no file sets {key}; leave ~{key} out")
+    if match := re.search(r"Could not override ?\S* ?'([^']+)'", message):
         key = match.group(1)
         return ConfigError(f"{key} is not a known setting; groups: {', '.join(groups(conf_dir))}")
     if match := re.match(r"Error merging override \+*(\S+)", message):

@@ -364,3 +364,9 @@ def test_sources_are_named_on_the_command_line() -> None:
     assert compose(["store=/elsewhere", web]).source.cache == Path("/elsewhere/.remote")
     with pytest.raises(ConfigError, match="exclude each other"):
         compose([web, "source.paths=[a]"])
+
+
+def test_a_reference_may_name_any_field() -> None:
+    config = compose(["documents.seed=${tokenizer.seed}", "tokenizer.seed=5"])
+    assert config.documents.seed == 5
+    assert compose(["train.seed=${optim.guard.max_skips}"]).train.seed == 5

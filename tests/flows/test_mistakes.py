@@ -46,6 +46,7 @@ MISTAKES = {
     "no equals sign": (["run", "tokenizer"], ["'tokenizer' is not an override"]),
     "sweep without -m": (["run", "optim.lr=1e-3,3e-3"], ["add -m"]),
     "bad point of a sweep": (["run", "-m", "tokenizer=bpe,nope"], ["tokenizer (nope)"]),
+    "removed default": (["run", "~tokenizer.kind"], ["~tokenizer.kind removes nothing"]),
     "removed group": (["run", "~tokenizer"], ["tokenizer has no value"]),
     "unknown option": (["run", "--dry"], ["--dry is not an option"]),
     "unknown option of a command": (

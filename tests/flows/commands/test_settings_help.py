@@ -133,3 +133,5 @@ def test_no_choice_of_a_group_repeats_a_default() -> None:
     for file in files:
         given = yaml.safe_load(file.read_text("utf-8"))
         assert repeated(given, defaults[file.parent.name], str(file)) == []
+    primary = yaml.safe_load((CONF_DIR / "config.yaml").read_text("utf-8"))
+    assert repeated(primary, defaults, "config.yaml") == []
