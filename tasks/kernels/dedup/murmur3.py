@@ -1,8 +1,8 @@
 """Hashes bytes to 128 bits: MurmurHash3_x64_128 (Appleby 2011, SMHasher).
 
 Texts that differ have the same hash with a chance of 2**-128 a pair: among 10**12 texts one pair in
-10**15 runs. It is no cryptographic hash: whoever wants to can make two texts with one hash. Cost:
-0.3 ns a byte.
+10**15 runs. It is not a cryptographic hash: whoever wants to can make two texts with one hash.
+Cost: 0.3 ns a byte.
 """
 
 from __future__ import annotations

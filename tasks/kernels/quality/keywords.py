@@ -155,18 +155,18 @@ def _next_piece(buf, pos, end, symbols):  # type: ignore[no-untyped-def]
         folded, kind = np.uint64(about >> 3), about & 7
         if not is_first and not _joined(before, kind):
             break
-        size = np.uint64(8)
+        num_bits = np.uint64(8)
         if folded >= 0x80:
             folded = (
                 np.uint64(0x80)
                 | folded >> np.uint64(16)
                 | (folded & np.uint64(0xFFFF)) << np.uint64(8)
             )
-            size = np.uint64(24)
-        if filled + size > 64:
+            num_bits = np.uint64(24)
+        if filled + num_bits > 64:
             value, packed, filled = mix64(value ^ packed), np.uint64(0), np.uint64(0)
         packed |= folded << filled
-        filled += size
+        filled += num_bits
         pos, before, is_first = after, kind, False
         # No mark begins with one of these bytes, up to U+9FFF.
         if kind == OUTSIDE or (kind == UNSEGMENTED and pos < end and 0xE4 <= buf[pos] <= 0xE9):
