@@ -55,7 +55,7 @@ class Command(click.Command):
         place = args.index("--") if "--" in args else len(args)
         # Not a name of the option: click would find it in any word like `-5 hours`.
         ours = ["--help" if word == "-h" else word for word in args[:place]]
-        # The parser takes away one `--`.
+        # The parser removes one `--`.
         rest = super().parse_args(ctx, [*ours, *(["--"] if args[place:] else []), *args[place:]])
         for word in () if self._free_words else takewhile(lambda w: w != "--", ctx.params["words"]):
             if word.startswith("-"):

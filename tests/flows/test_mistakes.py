@@ -57,6 +57,11 @@ MISTAKES = {
     "option without a value": (["run", "--cfg"], ["--cfg"]),
     "value for a switch": (["gc", "--yes=3"], ["'--yes' does not take a value"]),
     "unknown shell": (["completion", "tcsh"], ["completion is for one shell", "did you mean"]),
+    "sweep of a page": (
+        ["run", "-m", "--cfg", "job"],
+        ["-m runs a sweep and --cfg shows something", "give one of them"],
+    ),
+    "help with two names": (["help", "train", "optim"], ["help takes one setting or group"]),
     "unknown flow": (["rnu"], ["rnu is not a flow or command", "did you mean run?"]),
     "unknown flow of a plan": (["plan", "trian"], ["trian is not a flow", "did you mean train?"]),
     "no workers": (["run", "num_workers=0"], ["num_workers (0)"]),
