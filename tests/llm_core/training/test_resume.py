@@ -264,8 +264,12 @@ def test_status_says_how_far_the_run_is_while_it_runs(
     def look(self: MetricLog, row: dict[str, object]) -> None:
         write(self, row)
         if "train_loss" in row:
-            time.sleep(0.05)
-            seen.append((row["step"], read_status(tmp_path / "status.json")))
+            # The beat is a thread's, which a busy machine may keep waiting.
+            deadline = time.monotonic() + 10
+            while (status := read_status(tmp_path / "status.json"))["step"] != row["step"]:
+                assert time.monotonic() < deadline, f"no beat in ten seconds: {status}, {row}"
+                time.sleep(0.01)
+            seen.append((row["step"], status))
 
     monkeypatch.setattr("llm_core.training.status.BEAT_S", 0.005)
     monkeypatch.setattr(MetricLog, "write", look)
