@@ -14,7 +14,7 @@ from tasks.runtime.graph import STAGES
 from tests.support.whole_runs import command, environment
 
 TRACED = """
-import json, sys, threading
+import inspect, json, sys, threading
 from pathlib import Path
 from flows import cli
 from tasks.runtime import execute
@@ -23,10 +23,14 @@ from tasks.runtime.code import ROOT
 ran = {}
 run_stage = execute.run_stage
 
+def module_of(file):
+    return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+
 def traced(stage, *arguments):
     codes = set()
     def note(frame, event, _):
-        if event == "call":
+        # Functions only: an import runs the bodies of all classes of a module.
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             codes.add(frame.f_code)
     threading.setprofile(note)
     sys.setprofile(note)
@@ -39,10 +43,10 @@ def traced(stage, *arguments):
         own = [
             (Path(file).relative_to(ROOT), name)
             for file, name in places
-            if file.startswith(str(ROOT)) and not name.startswith("<")
+            if file.startswith((f"{ROOT}/tasks/", f"{ROOT}/llm_core/")) and name[0] != "<"
         ]
         python = [(file, name) for file, name in own if file.suffix == ".py"]
-        functions = sorted((".".join(file.with_suffix("").parts), name) for file, name in python)
+        functions = sorted((module_of(file), name) for file, name in python)
         templates = sorted({file.as_posix() for file, _ in own if file.suffix != ".py"})
         ran[stage.name] = functions, templates
 
@@ -51,8 +55,8 @@ code = cli.main(sys.argv[2:])
 Path(sys.argv[1]).write_text(json.dumps(ran))
 sys.exit(code)
 """
-RUNNERS = ("tasks.runtime.", "flows.")
-"""What hands a stage its parts; how is no part of a key."""
+RUNNERS = ("tasks.runtime.", "llm_core.printing", "llm_core.live")
+"""What hands a stage its parts and shows how far it is; how is no part of a key."""
 
 
 @pytest.mark.slow
