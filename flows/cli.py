@@ -102,7 +102,7 @@ textmill = Textmill(
 
 
 def _check_utf8(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are no UTF-8, which Python keeps as lone surrogates that nothing further on
+    """Refuse bytes that are not UTF-8, which Python keeps as lone surrogates that nothing later
     can write."""
     for text in arguments:
         if _holds_bytes(text):

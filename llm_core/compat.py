@@ -54,7 +54,7 @@ gradients of q, k and v."""
 
 
 def pin(tensor: Tensor) -> None:
-    """Let GPUs copy from and to memory of this process beside other work. Raises RuntimeError where
+    """Let GPUs copy from and to memory of this process during other work. Raises RuntimeError where
     the driver refuses."""
     error = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
     if error:

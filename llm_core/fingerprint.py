@@ -2,7 +2,7 @@
 asks for it.
 
 Processor model, usable processors, and GPU models with their count. Not in it: clock, load, memory,
-driver: they are recorded with a measurement and are no reason to measure again.
+driver: they are recorded with a measurement and do not require a new measurement.
 """
 
 from __future__ import annotations

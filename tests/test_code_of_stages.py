@@ -56,7 +56,7 @@ Path(sys.argv[1]).write_text(json.dumps(ran))
 sys.exit(code)
 """
 RUNNERS = ("tasks.runtime.", "llm_core.printing", "llm_core.live")
-"""What hands a stage its parts and shows how far it is; how is no part of a key."""
+"""What hands a stage its parts and shows how far it is; neither belongs in a key."""
 
 
 @pytest.mark.slow

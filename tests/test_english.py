@@ -18,8 +18,9 @@ INSTEAD = {
     r"\bmend(?:s|ed|ing|able)?\b": "fix; user errors",
     r"\b(?:go|goes|going|went) on (?:where|from)\b": "resumes, continues",
     r"\b(?:made|make|makes|making) (?:it |them |this )?(?:anew|again)\b": "rebuilt, rebuild",
-    r"\bis no document\b": "not found in",
-    r"\bit is no (?!longer\b)": "it is not a",
+    r"(?<!there )\b(?:is|are) no (?!longer\b|more\b|less\b|fewer\b|larger\b|slower\b|faster\b)": (
+        "is not a, are not; not found in"
+    ),
     r"\bfor want of\b": "unsupported, out of",
     r"\b(?:take|takes|taken|took|taking) (?:it |them )?away\b": "remove",
     r"\b(?:stand|stands|stood) in (?:a |the )?(?:documents?|texts?)\b": "occur in",

@@ -29,10 +29,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data.shares import records, share, wilson_interval
+from benchmarks.data.shares import finished_pair, records, share, wilson_interval
 from llm_core.printing import note, show
 from tasks.corpus.documentset import read_table
-from tasks.runtime.artifact import Artifact, ArtifactMismatch, load_artifact
+from tasks.runtime.artifact import Artifact, ArtifactMismatch
 
 CHARACTER_LANGUAGES = ("zh", "ja", "km")
 
@@ -112,11 +112,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 3:
         note("give three folders: an ingest artifact, a dedup artifact made of it, and the truth")
         return 2
-    ingest, dedup = (load_artifact(Path(argument)) for argument in arguments[:2])
-    if ingest is None or dedup is None:
-        note(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store")
+    if (pair := finished_pair(arguments[:2])) is None:
         return 2
-    show(json.dumps({"benchmark": "dedup_truth"} | check_dedup(ingest, dedup, Path(arguments[2]))))
+    show(json.dumps({"benchmark": "dedup_truth"} | check_dedup(*pair, Path(arguments[2]))))
     return 0
 
 

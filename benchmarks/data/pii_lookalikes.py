@@ -191,7 +191,7 @@ LOOKALIKES: Mapping[str, Make] = {
         r.choices(("sk", "hf", "task", "learn", "live", "proj", "npm", "key", "ant", "of"), k=8)
     ),
 }
-"""What is no personal data, by kind: a value with the words that it often has before it."""
+"""What is not personal data, by kind: a value with the words that it often has before it."""
 
 
 def count_touched(count: int, seed: int = SEED) -> dict[str, Counter[str]]:

@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.data.shares import records, share
+from benchmarks.data.shares import finished_pair, records, share
 from llm_core.printing import note, show
 from tasks.corpus.documentset import check_aligned, read_table
 from tasks.definitions.pii_kinds import TYPE_NAMES
 from tasks.pii.config import PiiConfig
 from tasks.pii.spans import find_spans
-from tasks.runtime.artifact import Artifact, ArtifactMismatch, load_artifact
+from tasks.runtime.artifact import Artifact, ArtifactMismatch
 
 TYPE_OF = {"email": "EMAIL", "ip": "IP", "phone": "PHONE", "name": "NAME"}
 _ON_EVERY_MACHINE = (b"127.", b"0.", b"::1")
@@ -154,11 +154,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 3:
         note("give an ingest artifact, a pii artifact made of it, and the known spans")
         return 2
-    ingest, pii = (load_artifact(Path(argument)) for argument in arguments[:2])
-    if ingest is None or pii is None:
-        note(f"{arguments[0]} or {arguments[1]} is no finished artifact; give folders of the store")
+    if (pair := finished_pair(arguments[:2])) is None:
         return 2
-    show(json.dumps({"benchmark": "pii_truth"} | pii_recall(pii, ingest, Path(arguments[2]))))
+    show(json.dumps({"benchmark": "pii_truth"} | pii_recall(pair[1], pair[0], Path(arguments[2]))))
     return 0
 
 

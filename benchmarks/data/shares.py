@@ -11,8 +11,9 @@ from typing import Any
 
 import zstandard
 
+from llm_core.printing import note
 from tasks.corpus.statistics import wilson_interval
-from tasks.runtime.artifact import ArtifactMismatch
+from tasks.runtime.artifact import Artifact, ArtifactMismatch, load_artifact
 
 
 def share(name: str, successes: int, trials: int, suffix: str = "_frac") -> dict[str, Any]:
@@ -39,3 +40,12 @@ def records(file: Path) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
     else:
         raise ArtifactMismatch(f"{file} is not there, nor with .zst; give the folder of the truth")
+
+
+def finished_pair(folders: list[str]) -> tuple[Artifact, Artifact] | None:
+    """The two artifacts in these folders; a note and None where one is not finished."""
+    first, second = (load_artifact(Path(folder)) for folder in folders)
+    if first is None or second is None:
+        note(f"{folders[0]} or {folders[1]} is not a finished artifact; give folders of the store")
+        return None
+    return first, second

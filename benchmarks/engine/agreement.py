@@ -55,7 +55,7 @@ def held_against(row: Row, reference: Row, config: RunConfig, speeds: Sequence[s
     first, expected = row["norms"][0], reference["norms"][0]
     norm = abs(first - expected) / expected
     most = NOISE["float8" if config.train.float8 else config.train.dtype]
-    agrees = loss <= most[0] and norm <= most[1]  # false for what is no number
+    agrees = loss <= most[0] and norm <= most[1]  # false for what is not a number
     found = {name: value for name, value in row.items() if name not in ("losses", "norms")}
     if not agrees:
         found |= dict.fromkeys(speeds)
@@ -68,6 +68,6 @@ def held_against(row: Row, reference: Row, config: RunConfig, speeds: Sequence[s
 
 
 def largest_difference(losses: Sequence[float], expected: Sequence[float]) -> float:
-    """Infinite where a loss is no number."""
+    """Infinite where a loss is not a number."""
     apart = (abs(one - other) for one, other in zip(losses, expected, strict=True))
     return max(difference if difference == difference else float("inf") for difference in apart)

@@ -1,8 +1,8 @@
 """Makes click commands whose words are Hydra overrides, and whose help is shown as all else is.
 
 An override may hold any sign, so words that click does not know are passed on as they are. What
-begins with `-` and is no option of the command is refused, unless the command takes free words. The
-word `--` stays among the words: what follows it is data, whatever it looks like.
+begins with `-` and is not an option of the command is refused, unless the command takes free
+words. The word `--` stays among the words: what follows it is data, whatever it looks like.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Event = Mapping[str, Any]
 
 
 def unsent_dir(state: Path, uri: str, experiment: str) -> Path:
-    """Where the journals for an experiment on a server are. The server's password is no part of the
+    """The folder of the journals for an experiment on a server. The server's password is not in the
     name."""
     place = hashlib.blake2b(f"{mask_secrets(uri)} {experiment}".encode(), digest_size=8).hexdigest()
     return state.resolve() / "mlflow" / "unsent" / place

@@ -191,7 +191,7 @@ class MlflowTracker(Tracker):
         )
 
     def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
-        # Ctrl-C and SIGTERM are no Exceptions, whoever turns them into Python.
+        # Ctrl-C and SIGTERM are not Exceptions, whoever turns them into Python.
         stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
         how = {
             "status": "KILLED" if stopped else "FAILED",

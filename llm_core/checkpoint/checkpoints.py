@@ -193,7 +193,7 @@ class Checkpoints:
         aside.
 
         newest: the last step that is asked for; None: any. Raises CheckpointError, on every rank,
-        where one cannot be read, or is not the same to all: that is no damage.
+        where one cannot be read, or is not the same to all: that is not damage.
         """
         self.finish()
         self._on_first(lambda: recover(self.root))

@@ -104,7 +104,7 @@ def read_progress(root: Path, step: int, patient: bool = False) -> Progress | st
     are not.
 
     patient: look again for what is missing. Raises OSError where the file system does not answer:
-    that is no damage.
+    that is not damage.
     """
     for pause_s in LOOK_AGAIN_S if patient else (0.0,):
         time.sleep(pause_s)

@@ -79,7 +79,7 @@ def read_index(folder: Path) -> Metadata:
     """The index of a checkpoint: its tensors, their pieces and where these are.
 
     Raises CheckpointError where it is damaged or holds foreign objects, and OSError where it cannot
-    be read, which is no damage.
+    be read, which is not damage.
     """
     data = (folder / ".metadata").read_bytes()
     try:

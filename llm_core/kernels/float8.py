@@ -24,7 +24,7 @@ def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """(x8, its transpose, scale), x ≈ x8 * scale. What is no number stays none."""
+    """(x8, its transpose, scale), x ≈ x8 * scale. What is not a number stays so."""
     most, scale = torch.finfo(dtype).max, scale_of(x, dtype)
     x8 = (x.float() / scale).clamp(-most, most).to(dtype)
     return x8, x8.t().contiguous(), scale

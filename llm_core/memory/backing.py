@@ -43,7 +43,7 @@ def padded(num_bytes: int) -> int:
 
 def allocate(num_bytes: int, pinned: bool = False) -> Tensor:
     """Bytes in main memory that begin where memory pages do; pinned, so that a GPU copies from and
-    to them beside other work."""
+    to them during other work."""
     if pinned:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
     memory = mmap.mmap(-1, max(ALIGNMENT, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

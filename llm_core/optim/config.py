@@ -34,7 +34,7 @@ class GroupRule:
             re.compile(self.match)
         except re.error as error:
             raise ConfigError(
-                f"match ({self.match}) is no regular expression: {error}; try '^embedding' or"
+                f"match ({self.match}) is not a regular expression: {error}; try '^embedding' or"
                 " 'norm'"
             ) from error
         if (self.weight_decay or 0) < 0 or self.lr_factor < 0:

@@ -1,5 +1,5 @@
-"""Judges which steps would do harm: those whose loss or gradient norm is no finite number, or far
-from what it has been.
+"""Judges which steps would do harm: those whose loss or gradient norm is not a finite number, or
+far from what it has been.
 
 A batch without a target is none of them: it has nothing to learn from, so it is skipped and counts
 for nothing.
@@ -29,7 +29,7 @@ REASONS = {
 
 
 class TrainingDiverged(ArithmeticError):
-    """Losses or gradients that are no numbers, or no use; going on would train nothing."""
+    """Losses or gradients that are not numbers, or useless; more steps would train nothing."""
 
 
 class Guard:
@@ -63,8 +63,8 @@ class Guard:
     ) -> Tensor:
         """Why to skip the step, as an integer scalar; UPDATED: do not.
 
-        may_overflow: whether the loss scale can still fall, so that a gradient out of bounds is no
-        fault of the run. num_targets: of the global batch; None: it has some.
+        may_overflow: whether the loss scale can still fall, so that a gradient out of bounds is
+        not a fault of the run. num_targets: of the global batch; None: it has some.
         """
         teaches = (
             torch.ones_like(loss, dtype=torch.bool) if num_targets is None else num_targets > 0

@@ -5,7 +5,7 @@
 | column | what |
 |---|---|
 | `exposed_ms` | time in which this kind is what the step waits for; they add up to the step |
-| `busy_ms` | time that its kernels or operators took, beside others or not |
+| `busy_ms` | time that its kernels or operators took, concurrent with others or not |
 | `calls` | how many there were |
 
 On a GPU the trace has kernels: a moment counts for computing where anything computes, for
@@ -94,12 +94,12 @@ class Table:
 
 
 def read_trace(path: Path) -> list[Event]:
-    """Events with a duration. Raises ValueError where the file is no trace."""
+    """Events with a duration. Raises ValueError where the file is not a trace."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as stream:
         trace = json.load(stream)
     if not isinstance(trace, dict) or "traceEvents" not in trace:
         raise ValueError(
-            f"{path} is no Chrome trace: it has no traceEvents; give a file of torch.profiler"
+            f"{path} is not a Chrome trace: it has no traceEvents; give a file of torch.profiler"
         )
     return [event for event in trace["traceEvents"] if event.get("ph") == "X" and "dur" in event]
 

@@ -52,7 +52,7 @@ class MetricLog:
         self._append(row)
 
     def tell(self, event: str, step: int, what: str) -> None:
-        """Something happened to the run that is no part of training."""
+        """Record something that happened to the run outside of training."""
         self._append(
             {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),

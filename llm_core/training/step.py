@@ -72,9 +72,9 @@ def agree(
     """(summed loss, norm, flat sums), alike to the bit on all ranks, so that they judge alike, in
     one exchange.
 
-    A norm that is no number on any rank is none. sums: float64 of what each token adds once; None:
+    A norm that is not a number on one rank is not a number on any. sums: float64 of what each token adds once; None:
     there are none.
-    """
+    """  # noqa: E501
     own = loss[None] if sums is None else torch.cat([loss[None], sums.flatten()])
     own = own if ranks.counts_losses else torch.zeros_like(own)
     of_first = norm.double() if ranks.is_first else torch.zeros_like(loss)

@@ -45,7 +45,7 @@ class Concentration:
 
 
 def concentration(amounts: Iterable[float]) -> Concentration:
-    """Of amounts by label; zeros are no labels."""
+    """Of amounts by label; zeros are not labels."""
     values = np.array([a for a in amounts if a > 0], np.float64)
     if not len(values):
         return Concentration(0.0, 0.0, 0.0, 0)

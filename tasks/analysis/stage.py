@@ -250,7 +250,8 @@ def _changed_by_language(features: pa.Table) -> dict[str, dict[str, float]]:
     """{language: {feature: share of its documents that would have to change their bin}} between the
     first and the last state.
 
-    The features that changed most, of languages with documents enough that a share is no chance.
+    The features that changed most, of languages with documents enough that a share is not due to
+    chance.
     """
     counts: dict[tuple[str, str], dict[str, dict[float, int]]] = {}
     for row in features.to_pylist():

@@ -168,7 +168,7 @@ def _write_items(
 
 
 def _utf8(text: str) -> str:
-    """The text as it was looked for: what is no Unicode is replaced."""
+    """The text as it was looked for: what is not a Unicode is replaced."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

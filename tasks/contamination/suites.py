@@ -117,7 +117,7 @@ def read_items(name: str, config: SuiteConfig) -> Iterator[Item]:
         if not isinstance(question, str):
             known = ", ".join(sorted(map(str, record.values)))
             raise ConfigError(
-                f"{where}.question ({config.question}) is no text in record {number} of"
+                f"{where}.question ({config.question}) is not text in record {number} of"
                 f" {config.path}; its columns are {known}"
             )
         label = record.values.get(config.id) if config.id else None

@@ -164,12 +164,12 @@ def _unfit_functions() -> dict[str, str]:
 def _refusal(part: Mapping[str, Any]) -> str | None:
     kind = part.get("class")
     if kind in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER"):
-        return f"holds a {kind.lower()}, which is no function of one document"
+        return f"holds a {kind.lower()}, which is not a function of one document"
     if kind == "FUNCTION" and (why := _unfit_functions().get(str(part["function_name"]).lower())):
         return f"calls {part['function_name']}, which {why}"
     if kind == "COLUMN_REF" and part["column_names"][0].lower() not in COLUMNS:
         return (
-            f"names {part['column_names'][0]}, which is no column;"
+            f"names {part['column_names'][0]}, which is not a column;"
             f" {nearest(part['column_names'][0], list(COLUMNS))}"
         )
     return None

@@ -71,7 +71,11 @@ def check_label(label: str, where: str, given: Collection[str] | None = None) ->
         else ", ".join(known[:: max(1, len(known) // 4)][:4])
     )
     hint = f"did you mean {' or '.join(close)}?" if close else f"labels are like {like}"
-    what = "is no language label" if given is None else "is no label of this run's language model"
+    what = (
+        "is not a language label"
+        if given is None
+        else "is not a label of this run's language model"
+    )
     raise ConfigError(f"{where} names {label}, which {what}; {hint}")
 
 

@@ -29,7 +29,7 @@ def read_entries(
 
 
 def check_list_files(where: str, paths: tuple[Path, ...]) -> None:
-    """Raise ConfigError where one of them is no file."""
+    """Raise ConfigError where one of them is not a file."""
     for path in paths:
         if not path.is_file():
             raise ConfigError(

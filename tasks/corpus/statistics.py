@@ -1,7 +1,7 @@
 """Gives intervals for numbers: bootstrap for ratios of sums over documents, and for areas under ROC
 curves.
 
-bits per byte is Σ bits / Σ bytes over documents, and tokens of one document are no independent
+bits per byte is Σ bits / Σ bytes over documents, and tokens of one document are not independent
 witnesses, so whole documents are drawn with replacement (Efron, 1979; ratio estimator, percentile
 interval). The standard error is the standard deviation of the replicates, not that divided by the
 root of their number. Cost: samples × documents numbers.

@@ -59,7 +59,7 @@ def tally_columns(labels: pa.ChunkedArray | pa.Array, sizes: pa.ChunkedArray | p
 
 
 def largest(tally: Mapping[str, Mapping[str, int]]) -> Tally:
-    """The largest entries by bytes; the rest, and labels that are no names (long, or with an
+    """The largest entries by bytes; the rest, and labels that are not names (long, or with an
     address), as `(other)`."""
     shown: Tally = {}
     other: list[Mapping[str, int]] = []

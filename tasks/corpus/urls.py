@@ -20,8 +20,8 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 def normalise_url(url: str, tracking_parameters: Sequence[str] = ()) -> str | None:
-    """The normal form, or None for what is no absolute URL. A tracking parameter may end in `*` for
-    any ending."""
+    """The normal form, or None for what is not an absolute URL. A tracking parameter may end in `*`
+    for any ending."""
     try:
         pieces = urlsplit(url.strip())
         port = pieces.port

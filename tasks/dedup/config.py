@@ -216,8 +216,8 @@ class DedupConfig:
         }
         if f"index/{INDEX_FILES[0]}" not in files:
             raise ConfigError(
-                f"dedup.index ({self.index}) is no dedup artifact with an index, nor the key of one"
-                " in the store; make one with dedup.keep_index=true"
+                f"dedup.index ({self.index}) is neither a dedup artifact with an index nor the"
+                " key of one in the store; make one with dedup.keep_index=true"
             )
         return files
 

@@ -3,7 +3,7 @@
 A finder goes through the documents in order of preference and through each from its start; what it
 meets for the first time stays, wherever it is, and every later occurrence is cut. Lines or
 paragraphs: `tasks.dedup.repeated_pieces`. Runs of units: `tasks.dedup.repeated_runs`. Only
-documents that are no copies take part, so nothing is cut in favour of a document that goes. Ranges
+documents that are not copies take part, so nothing is cut in favour of a document that goes. Ranges
 are UTF-8 byte offsets in the original text, ordered, and disjoint: of overlapping ones the pieces
 are whole and the runs give way. A document in which no unit is left is dropped as NOTHING_LEFT.
 """

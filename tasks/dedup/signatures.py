@@ -131,7 +131,7 @@ def _quality(verdicts: pa.Table, config: DedupConfig) -> pa.ChunkedArray | pa.Ar
     ]
     if name not in numbers:
         raise ArtifactMismatch(
-            f"dedup.quality_column ({name}) is no number in the quality sidecar;"
+            f"dedup.quality_column ({name}) is not a number in the quality sidecar;"
             f" {nearest(name, numbers)}"
         )
     return verdicts[name].cast(pa.float64())

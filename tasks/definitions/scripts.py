@@ -63,7 +63,7 @@ RANGES: tuple[tuple[int, int, str], ...] = (
     (0x20000, 0x323AF, "HAN"),
 )
 """(first, last, script); signs between the letters of a block count with them, and code points
-outside are no letters of any."""
+outside are letters of none."""
 
 _LANGUAGES = {
     "GREEK": "el",

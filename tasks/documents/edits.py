@@ -40,7 +40,7 @@ def collect_edits(
     masks: pa.ChunkedArray,
     line_cuts: pa.ChunkedArray | None = None,
 ) -> Edits:
-    """The edits of documents, from columns of list<struct<start, end, …>>; null is no edit.
+    """The edits of documents, from columns of list<struct<start, end, …>>; null means no edit.
 
     Cuts need no more fields, masks have `type`, spans have `type` and `replacement` (null: the type
     in angle brackets).

@@ -35,7 +35,7 @@ class Answer:
 class TextStream:
     """Text of ids as they come, continuing the ids before them.
 
-    Bytes that are no UTF-8 become U+FFFD; those that a further token may complete are held back.
+    Bytes that are not UTF-8 become U+FFFD; those that a further token may complete are held back.
     """
 
     def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:

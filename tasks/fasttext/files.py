@@ -26,7 +26,7 @@ HIERARCHICAL_SOFTMAX, SOFTMAX = 1, 3
 _MAGIC, _VERSION, _SUPERVISED = 793712314, 12, 3
 _CENTROIDS = 256
 _SIZES_AT, _WORDS_AT = 64, 92
-"""Bytes before the numbers of words, and before the first of them; a file of fewer is no model."""
+"""Bytes before the word counts, and before the first word; a shorter file is not a model."""
 _LONGEST_NGRAM = 1 << 10
 _MOST_PRUNED_BUCKETS = 1 << 27
 """A pruned model holds few of its buckets, and each takes five bytes while it is read; fastText's

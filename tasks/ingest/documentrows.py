@@ -202,7 +202,7 @@ def repair_text(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def metadata_json(values: Mapping[str, Any]) -> bytes:
-    """One JSON text for one mapping, whatever the order of its keys; what is no number in JSON
+    """One JSON text for one mapping, whatever the order of its keys; what is not a number in JSON
     becomes null. Raises NestedTooDeeply."""
     if not values:
         return b"{}"
@@ -210,7 +210,7 @@ def metadata_json(values: Mapping[str, Any]) -> bytes:
         return orjson.dumps(values, option=DUMP_OPTIONS, default=_plain)
     except (
         orjson.JSONEncodeError
-    ):  # integers beyond 64 bits, keys that are no texts, more than MAX_NESTING levels
+    ):  # integers beyond 64 bits, keys that are not texts, more than MAX_NESTING levels
         _require_shallow(values)
     try:
         return _dump(values)

@@ -6,7 +6,7 @@ that all *entries* have in common, never derived from the files found, so that a
 keeps its names. Formats without a reader are left out of folders and globs, by name; so is what is
 hidden below a folder, but one that is named itself may be hidden. Links to folders are followed,
 but for those back to a folder above. A file that is listed twice, or reached by two links, is read
-once, under its shortest name that is no link.
+once, under its shortest name that is not a link.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _below(top: Path) -> Iterator[Path]:
 def _split(path: str) -> tuple[Path, tuple[str, ...]]:
     """The folder before the first wildcard of a path, and the steps from there.
 
-    The current folder is as it is: signs in its name are no wildcards.
+    The current folder is as it is: signs in its name are not wildcards.
     """
     expanded = os.path.expanduser(path)
     place = os.path.abspath(expanded)

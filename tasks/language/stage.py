@@ -56,7 +56,7 @@ from tasks.runtime.parts import Part, RunParts, serial
 
 LEAST_LETTERS = 10
 """Letters of one script from which they can contradict a label; a name or a unit in another
-alphabet is no language."""
+alphabet is not a language."""
 LEAST_SHARE = 0.8
 """Share of all letters that they need for it: manuals in Chinese or Russian may have more letters
 of commands than of text."""
@@ -125,7 +125,7 @@ def label_texts(
 
     buf, begins = text_buffers(texts)
     counts, ends = count_scripts(buf, begins, config.prefix_chars)
-    letters = (counts * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is no script
+    letters = (counts * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is not a script
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
     scripts = np.where(
         (most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals), letters.argmax(axis=1) + 1, 0

@@ -111,7 +111,7 @@ def addresses_in_words(
         if host is None or not _WORD_TLD.search(re.split(rb"[^A-Za-z0-9-]", host[0])[-1]):
             continue
         if not bracketed and b"dot" not in host[0].lower():
-            continue  # "look at example.com" is no address
+            continue  # "look at example.com" is not an address
         local = _LOCAL.search(text, max(low, at.start() - MAX_PHRASE_BYTES), at.start())
         if local is not None:
             yield document, local.start(), host.end(), kinds.EMAIL, 0

@@ -32,7 +32,7 @@ def resolve_buckets(
     """`score`, which end of it is `best`, and the two `cuts` of each language with scored
     documents; empty where not asked for.
 
-    Raises ConfigError for what is no score of the run, and for given cuts in the wrong order.
+    Raises ConfigError for a name that is not a score of the run, and for cuts in the wrong order.
     """
     if config.score is None:
         return {}

@@ -143,7 +143,7 @@ def summarize(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _largest(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The labels with most documents; the rest, and labels that are no names, as `(other)`."""
+    """The labels with most documents; the rest, and labels that are not names, as `(other)`."""
     shown = largest(
         {label: {"documents": row["read"], "bytes": row["read"]} for label, row in table.items()}
     )

@@ -11,7 +11,7 @@ What does not carry over as it stands:
 * its words are those of a tokenizer for each language (spaCy, Stanza, jieba …), ours are units
   (tasks.kernels.text.chars): in Han, Kana and Thai a letter, so rules on word length do not apply
   there, and n-gram limits are over letters;
-* its lists of stop words hold the commonest tokens. Those that are no unit here are left out
+* its lists of stop words hold the commonest tokens. Those that are not a unit here are left out
   (punctuation, elisions like `l'`), and so are the whole lists of Korean, whose tokens are parts
   of words, and Thai, whose words are several units;
 * its least language scores are GlotLID's and say nothing of another model: not used;

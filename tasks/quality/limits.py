@@ -157,17 +157,17 @@ def check_names(
                     p for p in PRESETS if "/" not in p
                 ] + ["fineweb2/LANGUAGE"]
                 raise ConfigError(
-                    f"{setting} names {name}, which is no preset; {nearest(name, known)}"
+                    f"{setting} names {name}, which is not a preset; {nearest(name, known)}"
                 )
     for name in thresholds:
         if name not in RULE_NAMES:
             raise ConfigError(
-                f"thresholds names {name}, which is no rule; {nearest(name, list(RULE_NAMES))}"
+                f"thresholds names {name}, which is not a rule; {nearest(name, list(RULE_NAMES))}"
             )
     for name, limit in limits.items():
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
             raise ConfigError(
-                f"limits names {name}, which is no feature and no score;"
+                f"limits names {name}, which is neither a feature nor a score;"
                 f" {nearest(name, list(FEATURES))}"
             )
         if name in FEATURES and (limit.is_share or limit.pareto is not None):

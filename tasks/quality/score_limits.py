@@ -1,6 +1,6 @@
 """Turns limits on scores into numbers that hold for every part, and draws documents.
 
-A share (`keep_frac`), a quantile, or a draw is no number that a document can be held against by
+A share (`keep_frac`), a quantile, or a draw is not a number that a document can be held against by
 itself. Shares and quantiles are resolved once, over all documents with a score, whatever other
 rules say of them (`tasks.corpus.score_cuts`): DCLM (Li et al. 2024) keeps the best tenth, CCNet
 (Wenzek et al. 2020) cuts each language at its own percentiles, the default for perplexities. Draws

@@ -84,7 +84,8 @@ def domain_entry(entry: str, where: str) -> str:
     host = normal_host(entry.strip().removeprefix("*.").lstrip("."))
     if not host or any(char in host for char in "/:@ ") or ".." in host or not host.isprintable():
         raise ConfigError(
-            f"{where} holds {entry!r}, which is no domain; write it like example.com, and addresses"
+            f"{where} holds {entry!r}, which is not a domain; write it like example.com, and"
+            " addresses"
             " of pages under urls"
         )
     if not host.replace(".", "").isdigit() and public_suffixes().is_public(host):
@@ -99,7 +100,7 @@ def place_entry(entry: str, where: str) -> str:
     split = split_url(entry)
     if split is None or not entry.isprintable():
         raise ConfigError(
-            f"{where} holds {entry!r}, which is no URL; write it like example.com/path"
+            f"{where} holds {entry!r}, which is not a URL; write it like example.com/path"
         )
     host, rest = split
     if not rest.strip("/"):

@@ -7,7 +7,7 @@ never above the registrable domain of the public suffix list: `example.co.uk` hi
 `a.example.co.uk`, and an entry `co.uk` is an error. A listed URL stands for itself and everything
 under its path. Lists of allowed domains and URLs win over all. One's own entries are checked before
 a run begins; in folders, which others keep and which have odd lines among millions (`a b.com`,
-`com.ve`, `localhost`, bytes that are no UTF-8), those are passed over and counted.
+`com.ve`, `localhost`, bytes that are not UTF-8), those are passed over and counted.
 
 Entries and URLs are compared in one form (`tasks.quality.url_entries`). Keywords are pieces of
 letters and digits of the URL, escapes undone, in any case.
@@ -161,7 +161,7 @@ def odd_entries(rules: UrlRules, files_digest: str) -> dict[str, int]:
 
 
 def check_entries(rules: UrlRules) -> None:
-    """Raise ConfigError on an entry of the configuration itself that is no domain, no URL or no
+    """Raise ConfigError on an entry of the configuration itself that is not a domain, URL or
     word."""
     for setting in ("domains", "allow_domains"):
         for entry in getattr(rules, setting):
@@ -177,7 +177,7 @@ def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict
     """{feature: 0 or 1 by document} of the kinds of lists that are given.
 
     files_digest: of the contents of all files, so that lists are read again when they have changed.
-    Raises ConfigError on an entry that is no domain, or a public suffix.
+    Raises ConfigError on an entry that is not a domain, or a public suffix.
     """
     if not rules.finds:
         return {}

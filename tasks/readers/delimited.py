@@ -2,7 +2,7 @@
 
 In CSV (RFC 4180) quoted fields may hold separators and line ends. TSV (IANA
 text/tab-separated-values) has no quotes: a field that begins with one is text, not the beginning of
-a field that swallows rows. A source can say otherwise of both. Blank lines are no rows. A row with
+a field that swallows rows. A source can say otherwise of both. Blank lines are not rows. A row with
 another number of fields than the first is a fault. A quote that is never closed takes the rest of
 the file with it, as one fault. Memory is one block plus the longest row.
 """
@@ -80,7 +80,7 @@ def read_delimited(
 
 
 class _Lines:
-    """Lines as text, bytes that are no UTF-8 as surrogates; knows where the next one begins.
+    """Lines as text, bytes that are not UTF-8 as surrogates; knows where the next one begins.
 
     Of the lines of a row over the limit, all that is kept is whether a quotation is open after
     them.

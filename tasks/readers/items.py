@@ -53,7 +53,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that is no record at all."""
+    """Something that is not a record at all."""
 
     kind: str
 

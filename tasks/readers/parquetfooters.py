@@ -36,7 +36,7 @@ class OverLimit(ValueError):
 
 
 class Undecodable(ValueError):
-    """Bytes that are no struct in the compact protocol."""
+    """Bytes that are not a struct in the compact protocol."""
 
 
 def batch_rows(stream: BinaryIO, limits: Limits) -> int:

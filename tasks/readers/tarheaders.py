@@ -28,8 +28,8 @@ digits on."""
 
 
 def read_headers(stream: io.BufferedIOBase) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """(archive, header) of each member in order. Raises tarfile.TarError and others for what is no
-    header."""
+    """(archive, header) of each member in order. Raises tarfile.TarError and others for what is
+    not a header."""
     with _Archive.open(
         fileobj=cast(IO[bytes], _Forward(stream)), mode="r:", tarinfo=_Header
     ) as archive:

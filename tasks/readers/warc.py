@@ -26,7 +26,7 @@ PLAIN_TYPES = ("text/plain", "text/markdown")
 DOCUMENTS = ("response", "resource", "conversion")
 OTHERS = ("warcinfo", "request", "metadata", "revisit", "continuation")
 MAX_CODINGS = 4
-"""More layers than this are no page, but a trap."""
+"""More layers than this are a trap, not a page."""
 MAX_HTTP_HEADER_BYTES = 1 << 20
 
 

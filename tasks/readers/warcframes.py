@@ -3,8 +3,8 @@
 A record is `WARC/1.x`, header lines, an empty line, `Content-Length` bytes and two line ends (ISO
 28500). Its length is believed only where it leads to that end, to the header of another record or
 to the end of the file; then nothing in the content can split the record. Where it leads elsewhere,
-or is no length, the record is damaged and reading resumes at the next header in sight. A member of
-a compressed archive that begins with a header ends the record before it in any case, so a length
+or is not a length, the record is damaged and reading resumes at the next header in sight. A member
+of a compressed archive that begins with a header ends the record before it in any case, so a length
 that is too long is noticed there. After a damaged member reading resumes at the next sound one that
 begins with a header.
 
@@ -207,7 +207,9 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
     length = (headers.get("Content-Length") or "").strip()
     if not (length.isdecimal() and len(length) < 19):
         missing = (
-            "a record without Content-Length" if not length else "the Content-Length is no length"
+            "a record without Content-Length"
+            if not length
+            else "the Content-Length is not a length"
         )
         return _resume(window, begin, trouble or missing)
     if int(length) > limits.record_bytes:

@@ -59,7 +59,7 @@ class Run:
     @property
     def seen_tokens(self) -> float | None:
         """What training read over all its steps; less than the shards hold, or some of it several
-        times. Padding is no token."""
+        times. Padding is not a token."""
         places, padding_frac = (
             self.counters("train").number("tokens"),
             self.metrics("train").number("packing", "padding_frac"),

@@ -9,7 +9,7 @@ import, counts wherever anything of its module is reached.
 
 Over-inclusion is harmless and happens: a local variable with the name of a function reaches the
 function. What is only named in a string is not seen; stages declare such modules as entry points,
-and files that are no Python, such as templates, as data files.
+and files that are not Python, such as templates, as data files.
 Syntax trees are read once per content of a file and kept in the user's cache folder, as JSON.
 """
 

@@ -81,7 +81,7 @@ class RunParts(Protocol):
 
 
 def scratch_dir(out_dir: Path) -> Path:
-    """Where a stage keeps unfinished work that must survive a kill and is no part of its
+    """Where a stage keeps unfinished work that must survive a kill and does not belong to its
     artifact."""
     path = out_dir.with_name(out_dir.name + ".work")
     path.mkdir(parents=True, exist_ok=True)

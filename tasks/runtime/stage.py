@@ -40,7 +40,7 @@ class Stage:
     by itself. reads_records: it takes counters and metrics of its parents, and no file of theirs.
     accept: function of its module, (artifact, config) -> None, that raises StageFailure where an
     artifact, found or made, is not
-        good enough to go on with. What it judges by is no part of the key, so another judgement
+        good enough to go on with. What it judges by is not in the key, so another judgement
         costs no new work.
     """
 

@@ -81,14 +81,14 @@ class NgramModel:
 
     @classmethod
     def load(cls, file: Path) -> NgramModel:
-        """Raises ArtifactMismatch for a file that is no such model."""
+        """Raises ArtifactMismatch for a file that is not such a model."""
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(file, "numpy") as tensors:
                 about = parse_json((tensors.metadata() or {}).get("textmill", "{}"))
                 if about.get("kind") != "ngram-model":
-                    raise ArtifactMismatch(f"{file} is no n-gram model of this program")
+                    raise ArtifactMismatch(f"{file} is not an n-gram model of this program")
                 names = ("words", "keys", "log10_probs", "log10_weights")
                 return cls(int(about["order"]), *(tensors.get_tensor(name) for name in names))
         except (SafetensorError, UnreadableJson, AttributeError) as error:

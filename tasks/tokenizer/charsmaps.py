@@ -53,7 +53,7 @@ def _damage(content: bytes) -> str | None:
     try:
         replacements.decode()
     except UnicodeDecodeError as error:
-        return f"replacements that are no UTF-8 ({error.reason})"
+        return f"replacements that are not UTF-8 ({error.reason})"
     offsets = units >> 10 << ((units & 1 << 9) >> 6)
     labels = units & (1 << 31 | 0xFF)
     seen = np.zeros(len(units), bool)

@@ -163,7 +163,7 @@ class Tokenizer:
         return self._bytes[places].tobytes()
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """Text; bytes that are no UTF-8, as after half a character, become U+FFFD."""
+        """Text; bytes that are not UTF-8, as after half a character, become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
 

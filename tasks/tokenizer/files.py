@@ -55,7 +55,7 @@ def read_tokenizer(
         return model
     except BaseException as error:
         # The library's own errors are of the class Exception and no other; its panics, for some
-        # damaged parts, are no Exception.
+        # damaged parts, are not an Exception.
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise ConfigError(

@@ -94,7 +94,7 @@ def split_pattern(model: Tokenizer) -> str | None:
     """The one expression that cuts text before anything else; None where something looks across its
     cuts."""
     described = json.loads(model.to_str())
-    # So do normalisers, and added tokens that are no special tokens.
+    # So do normalisers, and added tokens that are not special.
     if described["normalizer"] is not None or not all(
         token["special"] for token in described["added_tokens"]
     ):

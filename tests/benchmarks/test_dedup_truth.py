@@ -97,4 +97,4 @@ def test_intervals_are_those_of_wilson() -> None:
 
 def test_wrong_arguments_have_a_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2 and main([str(tmp_path)] * 3) == 2
-    assert "no finished artifact" in capsys.readouterr().err
+    assert "is not a finished artifact" in capsys.readouterr().err

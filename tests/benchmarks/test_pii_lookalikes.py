@@ -1,4 +1,4 @@
-"""What only looks like personal data is made and counted, and rows of numbers are no addresses of
+"""What only looks like personal data is made and counted, and rows of numbers are not addresses of
 machines."""
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ MISTAKES = {
         ["run", "source.exclude=[a]"],
         ["source.exclude=[a]", "give a mapping '{a: b}' for a mapping"],
     ),
-    "number that is no digit": (["gc", "keep=²"], ["keep (²)"]),
+    "number that is not a digit": (["gc", "keep=²"], ["keep (²)"]),
 }
 
 

@@ -43,7 +43,8 @@ context._concrete_contexts["foreign"] = Foreign()
 multiprocessing.set_start_method("foreign", force=True)
 from hydra.core.utils import run_job, setup_globals
 setup_globals()
-context, job, config = cloudpickle.load(open(sys.argv[1], "rb"))
+with open(sys.argv[1], "rb") as handed:  # by the launcher below, as Hydra's own launchers do
+    context, job, config = cloudpickle.load(handed)
 run_job(job, config, "hydra.sweep.dir", "hydra.sweep.subdir", context)
 """
 

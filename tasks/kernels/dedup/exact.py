@@ -89,8 +89,8 @@ def exact_forms() -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _room_for(num_bytes):  # type: ignore[no-untyped-def]
-    """A byte that is no character is folded as one of three; one more byte is written before it is
-    given up."""
+    """A byte that is not a character is folded as one of three; one more byte is written before it
+    is given up."""
     return 3 * num_bytes + 4
 
 

@@ -6,7 +6,7 @@ matter. The hash of an n-gram is a polynomial in its unit hashes modulo 2^64, ta
 sums, mixed with its length: each length costs one multiplication and one look-up per unit. Hashes
 of all suites lie sorted in one array; `starts` says where those with given leading bits begin, with
 four times as many places as hashes, so most look-ups end at an empty place. What is found is
-compared with the item's own text, unit by unit: an equal hash alone is no hit.
+compared with the item's own text, unit by unit: an equal hash alone is not a hit.
 """
 
 from __future__ import annotations

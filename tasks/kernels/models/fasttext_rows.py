@@ -166,7 +166,7 @@ def _hash_letters(word, size, shortest, longest, which, count):  # type: ignore[
         value = FNV_SEED
         for n in range(1, longest + 1):
             value = fnv(value, word[i + n - 1])
-            # Where words end nobody can foresee: what is no n-gram is written, too, and not
+            # Where words end nobody can foresee: what is not an n-gram is written, too, and not
             # counted.
             which[count] = np.int64(value)
             count += (n >= shortest) & (i + n <= size) & ((n > 1) | ((i > 0) & (i + 1 < size)))

@@ -3,8 +3,9 @@
 A text of n features (every n-gram of up to `ngrams` units, repeats included) has the margin b + Σ
 w[feature] / √n, its probability is the logistic function of that. Training is AdaGrad (Duchi et al.
 2011) on the log loss, text by text in the given order: the problem is convex, each weight has a
-step size of its own, and there is no chance in it. Features are hashed into 2^bits places without a
-table of words (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning").
+step size of its own, and there is not due to chance in it. Features are hashed into 2^bits places
+without a table of words (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
+Learning").
 
 Cost: a few nanoseconds per feature and pass; eight bytes per place in training, four in use.
 """

@@ -72,7 +72,7 @@ def make_room(
     rows; its products with all nodes; the nodes to be looked at, and their scores.
     """
     ngram = max(1, int(lengths[1]))
-    longest_word = 3 * longest_text + 8  # a byte that is no character is read as one of three
+    longest_word = 3 * longest_text + 8  # a byte that is not a character is read as one of three
     return (
         np.empty(longest_word + ngram + _KEPT_BYTES, np.uint8),
         np.empty(longest_word + 1, np.int32),

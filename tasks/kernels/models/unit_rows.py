@@ -3,7 +3,7 @@ between them.
 
 Units are those of `tasks.kernels.text.chars`: folded words, and single letters in scripts written
 without spaces, so that every script has words. Everything else is left out. A text may be cut
-anywhere: half a character is no part of a unit.
+anywhere: half a character does not belong to a unit.
 """
 
 from __future__ import annotations

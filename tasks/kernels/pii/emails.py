@@ -176,7 +176,7 @@ def _letter_before(v: np.ndarray, i: int, lo: int) -> int:
 @inner
 def _letter_bytes(v: np.ndarray, i: int, hi: int) -> int:
     """Length of the non-ASCII letter at i, 3 for wide ones, or 0. Punctuation and symbols of common
-    blocks are no letters."""
+    blocks are not letters."""
     c = v[i]
     if 0xC3 <= c <= 0xDF and i + 2 <= hi:
         return 0 if c == 0xC3 and (v[i + 1] == 0x97 or v[i + 1] == 0xB7) else 2

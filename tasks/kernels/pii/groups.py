@@ -16,7 +16,7 @@ MAX_PHONE_BYTES = 40
 MAX_GROUPS = 8
 MAX_DIGITS = 19
 MAX_ONES = 3
-"""More groups of one digit are no number but a row of them."""
+"""More groups of one digit are a row of digits, not a number."""
 
 END, DIGITS, SHAPE, SIGNS, GROUP_NUMBERS = (MAX_GROUPS * column for column in range(5))
 """Where the columns of a row of groups begin, a number per group in each: where it ends; digits and

@@ -21,7 +21,7 @@ MAX_LOOK_BYTES = 512
 
 @inner
 def _key(start: int, end: int, kind: int) -> int:
-    """What decides about a candidate, as one number: where it is, and its kind."""
+    """Packs what a judge needs of a candidate into one number: its place and its kind."""
     return (start << 10 | end - start) << 6 | kind
 
 

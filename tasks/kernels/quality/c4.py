@@ -186,7 +186,8 @@ def find_faulty_lines(texts, begins, mine, reading, flags, tables, stripped, cut
 
 @inner
 def _walk_words(buf, start, stop, flags):  # type: ignore[no-untyped-def]
-    """(first byte, behind the last, words, characters of the longest) of what is no white space."""
+    """(first byte, behind the last, words, characters of the longest) of what is not white
+    space."""
     first, last, words, longest, chars = stop, stop, 0, 0, 0
     pos = start
     while pos < stop:

@@ -12,7 +12,7 @@ paragraph   a maximal run of lines with no blank line between.
 duplicate   a line or paragraph seen before: the second and later copies, what removing them would
             take (DataTrove's reading; dolma counts the first too). Character fractions are of the
             characters of all lines, surrounding white space left out.
-n-gram      of units, across lines. One that occurs once is no repetition (RedPajama, DCLM;
+n-gram      of units, across lines. One that occurs once is not a repetition (RedPajama, DCLM;
             DataTrove counts it). All copies count, the first too, and a character under two n-grams
             counts once, as the Gopher paper asks. Most frequent means the first seen among equals.
             Fractions are of the characters in units (dolma, DCLM, RedPajama; DataTrove divides by

@@ -89,7 +89,7 @@ def _sum_bits(maps, num_words, sums):  # type: ignore[no-untyped-def]
 
 @inner
 def _trim(maps, start, stop):  # type: ignore[no-untyped-def]
-    """(first, behind the last) of the bytes from `start` to `stop` that are no white space; both
+    """(first, behind the last) of the bytes from `start` to `stop` that are not white space; both
     are `stop` where all are."""
     pos = start
     while pos < stop:

@@ -12,7 +12,7 @@ take the address anew in each
           round of the loop that uses the array, or use the array again behind the last use of the
           address: Numba drops an array after its last use, and knows of no address. The address of
           an array that grows is taken after it has grown.
-layout    Arrays in one piece alone, of which other numbers than bytes are no text: anything else
+layout    Arrays in one piece alone, of which only bytes are text: anything else
           does not compile.
 
 Tests run the kernels with each array between pages that may not be touched.
@@ -32,7 +32,7 @@ def _pointer_type(kind: Any) -> Any:
     if isinstance(kind, types.BaseTuple):
         return types.Tuple([_pointer_type(member) for member in kind])
     if not isinstance(kind, types.Array) or kind.layout != "C":
-        raise errors.TypingError(f"{kind} is no array in one piece")
+        raise errors.TypingError(f"{kind} is not an array in one piece")
     return types.CPointer(kind.dtype)
 
 
@@ -57,7 +57,7 @@ def pointers(typing_context: Any, arrays: Any) -> Any:
 def _check_bytes(kind: Any) -> None:
     pointer = kind if isinstance(kind, types.CPointer) else _pointer_type(kind)
     if pointer != types.CPointer(types.uint8):
-        raise errors.TypingError(f"{kind} are no bytes")
+        raise errors.TypingError(f"{kind} are not bytes")
 
 
 def _bytes_at(context, builder, kind, buf, pos):  # type: ignore[no-untyped-def]

@@ -34,8 +34,8 @@ PADDING = 72
 LETTERS, SPACES, NEWLINES, STARTS, SENTENCE_ENDS, TAILS, ODD = range(7)
 NUM_MAPS = 7
 """Bitmaps of a document, one word of each after another: letters (first bytes), white space (all
-bytes), newlines, what is no white space after white space, white space after the end of a sentence,
-bytes that begin no character, and `[`, `{` or what may be one of
+bytes), newlines, what is not white space after white space, white space after the end of a
+sentence, bytes that begin no character, and `[`, `{` or what may be one of
 tasks.kernels.quality.c4.PHRASES."""
 
 RARE_LETTERS = ("kie", "icy", "psu", "jav", "f u")

@@ -264,8 +264,8 @@ def encode_documents(  # type: ignore[no-untyped-def]
 
     `out_ends` (int64 per document) gets the place behind each document's last id, or its negative
     where the document was left out for a pre-token that is too long. `node_tokens` (int32, -1 where
-    a node of the tree is no piece) is empty for BPE, else pairs are (node, byte) and their products
-    nodes.
+    a node of the tree is not a piece) is empty for BPE, else pairs are (node, byte) and their
+    products nodes.
     """
     merged = np.empty(MAX_MERGED_BYTES, np.int32)
     count = 0

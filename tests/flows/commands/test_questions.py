@@ -472,7 +472,7 @@ def test_an_id_may_have_any_sign_in_it(
         (["explain", "good", "copy"], "explain needs one id"),
         (["hits", "good"], "hits takes no good"),
         (["replay"], "replay needs settings of quality"),
-        (["replay", "quality.thresholds.TOO_FEW=3"], "TOO_FEW, which is no rule"),
+        (["replay", "quality.thresholds.TOO_FEW=3"], "TOO_FEW, which is not a rule"),
     ],
 )
 def test_questions_that_cannot_be_answered_end_in_one_line(

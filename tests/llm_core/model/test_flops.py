@@ -8,20 +8,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
+from tests.support.engine.small_runs import MODEL
 
-LLAMA = ModelConfig(
-    vocab_size=51,
-    dim=32,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    ffn_dim=48,
-    max_seq_len=64,
-    tied_embeddings=False,
-)
+LLAMA = dataclasses.replace(MODEL, tied_embeddings=False)
 GPT2 = {
     "norm": "layer",
     "ffn": "gelu",

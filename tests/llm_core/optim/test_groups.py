@@ -80,5 +80,5 @@ def test_a_rule_that_comes_too_late_is_refused() -> None:
 
 
 def test_a_broken_expression_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"match \(\(norm\) is no regular expression"):
+    with pytest.raises(ConfigError, match=r"match \(\(norm\) is not a regular expression"):
         GroupRule("(norm")

@@ -1,4 +1,4 @@
-"""The table adds up: every moment of a step belongs to one kind, and what runs beside others is
+"""The table adds up: every moment of a step belongs to one kind, and what runs concurrently is
 told apart."""
 
 import gzip
@@ -182,7 +182,7 @@ def test_a_file_that_is_no_trace_and_a_trace_without_steps_are_refused(tmp_path:
     file = tmp_path / "trace.json.gz"
     with gzip.open(file, "wt") as stream:
         json.dump([1], stream)
-    with pytest.raises(ValueError, match="is no Chrome trace"):
+    with pytest.raises(ValueError, match="is not a Chrome trace"):
         read_trace(file)
     with pytest.raises(ValueError, match="has no ProfilerStep"):
         tabulate([event("cpu_op", "aten::mm", 0, 1)])

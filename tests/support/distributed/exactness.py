@@ -180,7 +180,7 @@ def differences(expected: Found, found: Found) -> dict[str, float]:
         if kind == "gradient":
             errors["gradient_norm"] = float((other - value).norm() / value.norm())
         for kind, error in errors.items():
-            # A NaN is no small difference, and max() may drop it.
+            # A NaN is not a small difference, and max() may drop it.
             worst[kind] = max(worst.get(kind, 0.0), error if error == error else float("inf"))
     return worst
 

@@ -1,7 +1,7 @@
 """Four ranks in trouble: `python -m tests.support.distributed.troubles FOLDER` leaves what each
 found in `rank-N.json` of the folder.
 
-An overflow, a gradient that is no number on one rank alone, batches that the run goes back past,
+An overflow, a gradient that is not a number on one rank alone, batches that the run goes back past,
 weights that are imported, a context rank without a target: under layouts that divide the work along
 every axis. And no step waits for the device.
 """
@@ -54,7 +54,7 @@ OVERFLOWING = LossScaleConfig(initial=2.0**20, hysteresis=1)
 NUM_SCALED_STEPS = 6
 GOING_BACK = GuardConfig(rollback_skips=2, rollback_window_steps=4, rollback_every_steps=2)
 BROKEN_BATCHES = (2, 3)
-"""Of the run that goes back: the losses of these are no numbers."""
+"""Of the run that goes back: the losses of these are not numbers."""
 
 Found = dict[str, Any]
 

@@ -404,9 +404,9 @@ def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -
         ([], "has no item"),
         (
             [{"prompt": "x"}],
-            r"suites.rivers.question \(question\) is no text in record 1 .*its columns are prompt",
+            r"suites.rivers.question \(question\) is not text in record 1 .*its columns are prompt",
         ),
-        ([{"question": 5}], "is no text in record 1"),
+        ([{"question": 5}], "is not text in record 1"),
     ],
 )
 def test_a_file_that_is_no_suite_is_refused(

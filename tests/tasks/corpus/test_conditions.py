@@ -42,7 +42,7 @@ def test_a_condition_chooses_rows_and_null_does_not(condition: str, chosen: list
     [
         ("sorce = 'wiki'", "did you mean source"),
         ("random() < 0.5", "random, which may differ"),
-        ("current_date > added_at", "no column"),
+        ("current_date > added_at", "is not a column"),
         ("now()::text > added_at", "now, which may differ"),
         ("(select true)", "subquery"),
         ("row_number() over () < 3", "window"),

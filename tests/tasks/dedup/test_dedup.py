@@ -217,7 +217,7 @@ def test_quality_may_decide_who_survives(tmp_path: Path) -> None:
     config = DedupConfig(survivor=("quality", "length", "id"), quality_column="score")
     assert kept(run(tmp_path / "a", documents, config)[1]) == {"good"}
     with pytest.raises(
-        ArtifactMismatch, match=r"quality_column \(scores\) is no number .* did you mean score"
+        ArtifactMismatch, match=r"quality_column \(scores\) is not a number .* did you mean score"
     ):
         run(
             tmp_path / "b",

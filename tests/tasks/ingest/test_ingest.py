@@ -413,7 +413,7 @@ def test_corrupt_archive_and_trailing_garbage_keep_what_is_sound(tmp_path) -> No
         ("g.jsonl.gz", gzip.compress(data)),
         ("z.jsonl.zst", zstandard.compress(data)),
     ):
-        (tmp_path / name).write_bytes(stored + b"garbage that is no stream")
+        (tmp_path / name).write_bytes(stored + b"garbage that is not a stream")
         artifact = ingest_files(tmp_path, f"out-{name}", [tmp_path / name])
         assert texts(artifact) == [r["text"] for r in RECORDS]
         assert "corrupt" in quarantine(artifact)[0]["error"]

@@ -159,7 +159,7 @@ def test_nothing_further_than_the_look_around_decides(text, other, filler) -> No
     gap = (filler * MAX_LOOK_BYTES)[:MAX_LOOK_BYTES].encode()
     quiet = (
         b"\n" * 8
-    )  # stands between the text and the hostile filler, so that the filler is no neighbour
+    )  # stands between the text and the hostile filler, so that the filler is not a neighbour
     middle = gap + quiet + text.encode() + quiet + gap
     left, right = other.encode() + b"\n", b"\n" + other.encode()
 

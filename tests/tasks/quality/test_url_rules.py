@@ -1,5 +1,5 @@
 """URL rules: a domain stands for what is under it and no more, lists of allowed places win, and no
-URL is no hit."""
+URL is not a hit."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_folders_of_categories_and_files_are_read(tmp_path: Path) -> None:
         ({"domains": ["co.uk"]}, "quality.urls.domains holds 'co.uk', a public suffix"),
         ({"domains": ["com"]}, "a public suffix"),
         ({"allow_domains": ["co.jp"]}, "allow_domains holds 'co.jp', a public suffix"),
-        ({"domains": ["example.com/x"]}, "no domain"),
+        ({"domains": ["example.com/x"]}, "is not a domain"),
         ({"urls": ["example.com/"]}, "a whole host"),
         ({"keywords": ["two words"]}, "one word"),
         ({"categories": ["adult"]}, "choose among those of folders"),
@@ -213,7 +213,7 @@ def test_odd_lines_of_folders_are_passed_over_and_counted(tmp_path: Path) -> Non
         ("domain_files", "com.ve", "a public suffix"),
         ("url_files", "host.com", "a whole host"),
         ("keyword_files", "two words", "one word"),
-        ("allow_domain_files", "a b.com", "no domain"),
+        ("allow_domain_files", "a b.com", "is not a domain"),
     ],
 )
 def test_files_of_ones_own_are_checked_at_the_start(

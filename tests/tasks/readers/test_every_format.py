@@ -163,7 +163,7 @@ def test_garbage_after_a_compressed_stream_costs_nothing_but_a_fault(
     suffix: str, tmp_path: Path
 ) -> None:
     (tmp_path / f"r.jsonl{suffix}").write_bytes(
-        COMPRESS[suffix](FILES["r.jsonl"]) + b"garbage that is no stream"
+        COMPRESS[suffix](FILES["r.jsonl"]) + b"garbage that is not a stream"
     )
     items = read_items(tmp_path / f"r.jsonl{suffix}")
     assert found(items) == WANTED

@@ -143,13 +143,13 @@ def test_plain_text_resources_and_types_without_a_header_are_records(tmp_path: P
             "a line of the header ends without carriage return",
         ),
         (b"\r\n", b"\n", "a line of the header ends without carriage return"),
-        (b"Content-Length: ", b"Content-Length: -", "the Content-Length is no length"),
+        (b"Content-Length: ", b"Content-Length: -", "the Content-Length is not a length"),
         (
             b"Content-Length: ",
             b"Content-Length: 9999999999999999999",
-            "the Content-Length is no length",
+            "the Content-Length is not a length",
         ),
-        (b"Content-Length: ", b"Content-Length: x", "the Content-Length is no length"),
+        (b"Content-Length: ", b"Content-Length: x", "the Content-Length is not a length"),
         (b"WARC-Type: conversion\r\n", b"", "a record without WARC-Type"),
     ],
 )

@@ -234,7 +234,7 @@ def test_junk_between_members_costs_no_record_and_moves_no_offset(
     records = [page(i) for i in range(4)]
     for at, junk in (
         (0, b"junk"),
-        (2, b"junk that is no member"),
+        (2, b"junk that is not a member"),
         (2, bytes(range(1, 256)) * 9000),
         (4, b"junk"),
     ):
@@ -304,7 +304,7 @@ def test_zeros_over_members_of_a_lone_file_count_as_the_records_they_held(tmp_pa
     data = b"".join(members[:10]) + bytes(sum(map(len, members[10:20]))) + b"".join(members[20:])
     data = (
         data[: size - 40] + bytes(40) + data[size:]
-    )  # zeros alone are padding, which is no damage
+    )  # zeros alone are padding, which is not damage
     (tmp_path / "a.warc.gz").write_bytes(data)
     config = SourceConfig(name="s", paths=(str(tmp_path / "a.warc.gz"),))
     counters = ingest(empty_dir(tmp_path / "out"), config).counters

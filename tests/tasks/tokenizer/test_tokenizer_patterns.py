@@ -158,9 +158,11 @@ for pattern in json.loads(sys.stdin.read()):
     print(pattern, flush=True)
     try:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    except Exception:
+    except Exception as error:  # the library's own class for patterns that it refuses
+        if type(error) is not Exception:
+            raise
         continue
-    for text in ("a" * 60 + "!", "ab" * 30 + "!", "a b" * 30 + "!"):  # the library gives up in a panic, which is no Exception
+    for text in ("a" * 60 + "!", "ab" * 30 + "!", "a b" * 30 + "!"):  # the library gives up in a panic, which is not an Exception
         split.pre_tokenize_str(text)
 """  # noqa: E501
 

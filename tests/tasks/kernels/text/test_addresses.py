@@ -255,5 +255,5 @@ def test_pointers_reach_the_numbers_of_nested_arrays() -> None:
     "array", [np.zeros(16, np.uint8)[::2], np.zeros(8, np.int64)], ids=["in pieces", "no bytes"]
 )
 def test_what_are_no_bytes_in_one_piece_does_not_compile(array: np.ndarray) -> None:
-    with pytest.raises(errors.TypingError, match="no array in one piece|are no bytes"):
+    with pytest.raises(errors.TypingError, match="not an array in one piece|are not bytes"):
         _word_at(array, 0)
