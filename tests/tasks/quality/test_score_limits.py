@@ -20,8 +20,8 @@ from tasks.quality.config import QualityConfig
 from tasks.quality.stage import filter_quality
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import PartRunner
+from tests.support.data.language_texts import ENGLISH, documents_artifact
 from tests.support.data.make_artifacts import empty_dir
-from tests.tasks.language.test_language import ENGLISH, documents_artifact
 
 LANGUAGES = ["en", "de"]
 NUM = 40
