@@ -35,8 +35,8 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.training.metric_log import read_rows
 from llm_core.training.train import run
 from tasks.runtime.code import ROOT
-from tests.llm_core.optim.test_training import events, in_folder, make_config
 from tests.support.engine.live_bytes import LiveBytes
+from tests.support.engine.optimized_runs import events, in_folder, make_config
 from tests.support.engine.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
 from tests.support.engine.small_runs import MODEL, OPTIM, result_bytes, write_config
 
