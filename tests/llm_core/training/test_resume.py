@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,13 +15,14 @@ from llm_core.training.metric_log import MetricLog, read_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
 from llm_core.training.train import main, run, run_in
-from tasks.runtime.code import ROOT
 from tasks.training.stage import trainer_command, trainer_environment
-from tests.support.engine.changed_configs import change_config
 from tests.support.engine.small_runs import (
+    change_config,
+    kill_trainer,
     result_bytes,
     run_config,
     signal_when,
+    trainer_arguments,
     write_config,
     write_token_shards,
 )
@@ -77,12 +77,7 @@ def happened(workdir: Path) -> list[tuple[str, int]]:
 def test_a_process_asked_to_stop_ends_with_the_code_for_try_again(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [
-        "--config",
-        str(write_config(tmp_path / "config.json", config)),
-        "--workdir",
-        str(tmp_path / "work"),
-    ]
+    arguments = trainer_arguments(tmp_path, config)
     with monkeypatch.context() as patch:
         signal_when(5, signal.SIGUSR1, patch)
         with pytest.raises(SystemExit) as ended:
@@ -167,22 +162,8 @@ def test_status_says_how_far_the_run_is_while_it_runs(
 def test_killed_run_resumes_to_the_same_bytes(
     config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    file = write_config(tmp_path / "config.json", config)
     workdir = tmp_path / "work"
-    command = [
-        sys.executable,
-        "-m",
-        "llm_core.training.train",
-        "--config",
-        str(file),
-        "--workdir",
-        str(workdir),
-    ]
-    trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    while trainer.poll() is None and len(read_rows(workdir / "metrics.jsonl")) < 10:
-        time.sleep(0.002)
-    trainer.kill()
-    trainer.wait()
+    trainer = kill_trainer(tmp_path, config)
     status = read_status(workdir / "status.json")
     assert status["outcome"] == "died" and f"process {trainer.pid} on " in status["cause"]
     run(config, workdir)
@@ -225,12 +206,7 @@ def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = [
-        "--config",
-        str(write_config(tmp_path / "config.json", config)),
-        "--workdir",
-        str(tmp_path / "work"),
-    ]
+    arguments = trainer_arguments(tmp_path, config)
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="75"):
         signal_when(9, signal.SIGTERM, patch)
         main(arguments)

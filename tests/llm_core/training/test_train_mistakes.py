@@ -13,8 +13,12 @@ from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
 from llm_core.training.train import main, run
 from llm_core.training.trainer import TrainingDiverged
-from tests.support.engine.changed_configs import change_config
-from tests.support.engine.small_runs import run_config, write_config
+from tests.support.engine.small_runs import (
+    change_config,
+    run_config,
+    trainer_arguments,
+    write_config,
+)
 
 
 def damage_metrics(folder: Path) -> None:
@@ -85,12 +89,7 @@ def test_fewer_steps_than_there_are_is_refused_and_a_full_disk_is_named_though_i
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arguments = [
-        "--config",
-        str(write_config(tmp_path / "config.json", config)),
-        "--workdir",
-        str(tmp_path / "work"),
-    ]
+    arguments = trainer_arguments(tmp_path, config)
     change_config(tmp_path, train__num_steps=4, optim__schedule="constant")
     main(arguments)
     change_config(tmp_path, train__num_steps=3)
