@@ -106,6 +106,17 @@ def test_no_module_has_a_name_without_a_subject() -> None:
     assert not found
 
 
+def test_no_test_module_imports_another() -> None:
+    """What two of them need is in tests/support or in a conftest."""
+    imports = re.compile(r"(?:from|import) (tests\.[\w.]*\btest_\w+)")
+    found = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        others = set(imports.findall(path.read_text("utf-8"))) - {own}
+        found += [f"{own} imports {other}" for other in sorted(others)]
+    assert found == []
+
+
 def test_nothing_is_unpickled() -> None:
     forbidden = re.compile(
         r"pickle\.loads?\(|torch\.load\((?![^)]*weights_only=True)|joblib\.load|allow_pickle=True"

@@ -90,8 +90,9 @@ class OnDisk:
         size = max(ALIGNMENT, num_bytes)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Open as long as the process.
+            # Open as long as its bytes are used.
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            weakref.finalize(self, self._file.close)
             os.posix_fallocate(self._file.fileno(), 0, size)
         except OSError as error:
             raise ConfigError(

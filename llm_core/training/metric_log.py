@@ -29,6 +29,8 @@ PROFILE_FOLDER = "profile"
 class MetricLog:
     """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request.
 
+    A context: the file is closed at its end, also where the run is refused.
+
     rows: those of training; events of the run are in the file alone. resumed_step: later rows are
     cut off; None: none are yet.
     """
@@ -76,6 +78,12 @@ class MetricLog:
 
     def close(self) -> None:
         self._stream.close()
+
+    def __enter__(self) -> MetricLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def is_of_run(row: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -117,7 +117,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
     stop = StopFlag()
     status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
-    with open_ranks(config.parallel) as ranks:
+    with open_ranks(config.parallel) as ranks, ExitStack() as logs:
         shards = open_shards(config.shards, "train")
         if config.train.data.verify_shards and ranks.is_first:
             shards.verify()
@@ -134,7 +134,9 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             "peak_flops": peak_flops,
             "peak_is": peak_is,
         }
-        metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
+        metrics = timing = None
+        if ranks.is_first:
+            metrics = logs.enter_context(MetricLog(workdir / METRICS_FILE))
         if metrics and status.earlier.get("outcome") in ("running", "died"):
             died = status.earlier.get(
                 "cause", f"process {status.earlier.get('pid')} ended without a word"
@@ -157,6 +159,8 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 train.data.mask_documents,
             )
             layout, optimizer, start = resume(config, workdir, ranks, saved, metrics)
+            if ranks.is_first:
+                timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
             guard = config.optim.guard
             trainer = Trainer(
                 layout=layout,
@@ -167,7 +171,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 ranks=ranks,
                 checkpoints=saved,
                 metrics=metrics,
-                timing=MetricLog(workdir / TIMING_FILE, start) if ranks.is_first else None,
+                timing=timing,
                 clock=StepClock(config, ranks, peak_flops, metrics.tell if metrics else None),
                 should_stop=stop,
                 rollback=Rollback(guard, points) if guard.rollback_skips else None,

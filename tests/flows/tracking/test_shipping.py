@@ -92,11 +92,13 @@ def test_a_run_that_was_killed_is_ended_by_the_next(
     tracked: Tracked, overrides: list[str], run_cli: RunCli, places: list[str]
 ) -> None:
     code = (
-        "import os; from pathlib import Path; from flows.compose import compose; from"
-        " flows.tracking.runs import MlflowTracker;config ="
-        f" compose({[*overrides, *places]});tracker = MlflowTracker(config.tracking, config.state,"
-        " 'killed');tracker.begin('killed', {}, '2026-01-01T00:00:00+00:00', {}, {});"
-        " os.kill(os.getpid(), 9)"
+        "import os; from flows.compose import compose; from flows.tracking import runs, shipping\n"
+        # MLflow alone takes longer to import on a busy machine than a run waits for it.
+        "shipping.FIRST_WAIT_S = 300.0\n"
+        f"config = compose({[*overrides, *places]})\n"
+        "tracker = runs.MlflowTracker(config.tracking, config.state, 'killed')\n"
+        "tracker.begin('killed', {}, '2026-01-01T00:00:00+00:00', {}, {})\n"
+        "os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert [run.info.status for run in tracked.runs()] == ["RUNNING"]

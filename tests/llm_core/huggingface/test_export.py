@@ -9,8 +9,8 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model, read_weights
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, VOCAB_SIZE
+from tests.support.engine.uneven_model import make_model
 
 
 @pytest.mark.parametrize("tied", [True, False])

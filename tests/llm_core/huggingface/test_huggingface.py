@@ -15,8 +15,8 @@ from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.model.config import RopeScaling
 from llm_core.model.transformer import Transformer
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL
+from tests.support.engine.uneven_model import make_model
 
 LLAMA3_ROPE = {
     "rope_theta": 5000.0,

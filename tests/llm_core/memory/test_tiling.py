@@ -16,7 +16,7 @@ from llm_core.memory.tiling import apply_tiling
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
-from tests.llm_core.memory.test_recompute import GPT2, LLAMA, batch, gradients
+from tests.support.engine.gradients import GPT2, LLAMA, batch, gradients
 from tests.support.engine.live_bytes import LiveBytes
 
 QWEN_LIKE = dataclasses.replace(LLAMA, qk_norm=True)

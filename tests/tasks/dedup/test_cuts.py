@@ -28,17 +28,7 @@ from tests.support.data.cut_documents import (
     repetitive_texts,
 )
 from tests.support.data.dedup_runs import run, words
-
-SPANS = pa.list_(
-    pa.struct(
-        [
-            ("start", pa.int64()),
-            ("end", pa.int64()),
-            ("type", pa.string()),
-            ("replacement", pa.string()),
-        ]
-    )
-)
+from tests.support.data.make_artifacts import SPANS
 
 
 def runs_by_definition(texts: list[list[str]], size: int) -> list[list[bool]]:

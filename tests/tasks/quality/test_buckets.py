@@ -18,7 +18,7 @@ from tasks.quality.buckets import BUCKETS, bucket_of, count_buckets
 from tasks.quality.config import BucketConfig, QualityConfig
 from tasks.quality.stage import filter_quality
 from tests.support.data.make_artifacts import empty_dir
-from tests.tasks.quality.test_score_limits import NUM, scored
+from tests.support.data.scored_documents import NUM, scored
 
 CCNET = {"score": "edu", "best": "low", "cuts": {"en": [340.0, 520.0]}}
 

@@ -31,8 +31,8 @@ from tasks.runtime.parts import PartRunner
 from tasks.scores.config import ScoresConfig
 from tasks.scores.stage import score_documents
 from tests.support.data.any_bytes import BYTES, assert_neighbours_do_not_matter
+from tests.support.data.language_texts import documents_artifact
 from tests.support.data.make_artifacts import empty_dir
-from tests.tasks.language.test_language import documents_artifact
 
 ALPHABET = "abAé1_ \n\t.'’-水が゛\u0301ก้ßΣ\u00ad"
 # Pieces of a text are hashed eight bytes at a time: words of about that length, and longer.

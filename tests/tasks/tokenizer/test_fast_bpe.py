@@ -16,8 +16,8 @@ import tasks.tokenizer.fast_bpe
 from tasks.tokenizer.bpe import train_bpe, train_wordpiece
 from tasks.tokenizer.encoder import FAST_FROM_CHARS, Tokenizer
 from tasks.tokenizer.fast_bpe import FastEncoder, _classes, fast_encoder
+from tests.support.data.hostile_texts import HOSTILE, PIECES
 from tests.support.data.sample_documents import sample_texts
-from tests.tasks.tokenizer.test_tokenizer import HOSTILE, PIECES
 
 SIGNS = [
     *PIECES,

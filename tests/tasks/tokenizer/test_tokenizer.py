@@ -21,46 +21,12 @@ from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import SPECIAL_TOKENS, Tokenizer, export_hugging_face, load_tokenizer
 from tasks.tokenizer.sentencepieces import MAX_CHUNK_BYTES, RESERVED, ChunkCount, split_chunks
 from tasks.tokenizer.stage import train_tokenizer
+from tests.support.data.hostile_texts import HOSTILE, any_text
 from tests.support.data.sample_documents import sample_texts, write_documents
 
 KINDS = ("bpe", "unigram", "wordpiece", "sentencepiece_bpe")
-HOSTILE = [
-    "",
-    " ",
-    "\n",
-    " lead  two\n\n\nthree   \n trail \t",
-    "\u2581\u2585\t\0 \u2581word",
-    "<|endoftext|> a <|pad|><|endoftext|><unk><0x41><0x0A>",
-    "'ll 'S .\x1c\x1d \x85\xa0 \u2028x",
-    "e\u0301 नमस्ते 한국어 ไทย 👩‍👩‍👧 \U0010ffff \ufeff",
-    "123456 3.14 a1b2",
-    "a" * 200 + " " * 100 + "!" * 100 + "\r\n" * 50,
-]
-PIECES = [
-    "a",
-    "b1",
-    "'s",
-    ".",
-    ",\n",
-    " ",
-    "  ",
-    "\n",
-    "\r",
-    "\t",
-    "\x1c",
-    "\x85",
-    "\xa0",
-    "\u2028",
-    "é",
-    "\u0301",
-    "日",
-    "²",
-    "_",
-    "<|pad|>",
-]
-any_text = st.one_of(
-    st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
-)
+
+
 checked = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

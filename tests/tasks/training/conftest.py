@@ -1,10 +1,11 @@
-"""A tokenizer and shards to train on."""
+"""A tokenizer and shards to train on, and a folder for what comes of it."""
 
 from pathlib import Path
 
 import pytest
 
 from tasks.runtime.artifact import Artifact
+from tests.support.data.make_artifacts import empty_dir
 from tests.support.engine.small_runs import write_bytes_per_token, write_token_shards
 
 
@@ -18,3 +19,8 @@ def parents(tmp_path: Path) -> tuple[Artifact, Artifact]:
     return Artifact(tokenizer, "tokenizer"), Artifact(
         write_token_shards(tmp_path / "shards"), "shards"
     )
+
+
+@pytest.fixture
+def out_dir(tmp_path: Path) -> Path:
+    return empty_dir(tmp_path / "out")

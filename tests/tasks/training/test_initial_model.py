@@ -17,9 +17,9 @@ from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
 from tasks.training.config import TrainStageConfig
 from tasks.training.stage import resolve, train_model
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN, VOCAB_SIZE
 from tests.support.engine.staged_training import CONFIG
+from tests.support.engine.uneven_model import make_model
 
 
 def save(folder: Path, config: ModelConfig = MODEL, seed: int = 3) -> Path:

@@ -18,10 +18,8 @@ from tests.support.engine.staged_training import CONFIG, workdir
 
 
 def test_stage_leaves_a_model_its_curves_and_facts(
-    parents: tuple[Artifact, Artifact], tmp_path: Path
+    parents: tuple[Artifact, Artifact], out_dir: Path
 ) -> None:
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
     made = train_model(*parents, out_dir, CONFIG)
     assert sorted(p.relative_to(out_dir).as_posix() for p in out_dir.rglob("*") if p.is_file()) == [
         "metrics.jsonl",
@@ -47,10 +45,8 @@ def test_stage_leaves_a_model_its_curves_and_facts(
 
 
 def test_a_failing_trainer_fails_the_stage_with_its_last_words(
-    parents: tuple[Artifact, Artifact], tmp_path: Path
+    parents: tuple[Artifact, Artifact], out_dir: Path
 ) -> None:
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
     (parents[1].path / "validation-00000.arrow").unlink()
     with pytest.raises(
         StageFailure,
@@ -60,10 +56,8 @@ def test_a_failing_trainer_fails_the_stage_with_its_last_words(
 
 
 def test_damage_is_one_line_that_names_the_way_out_and_a_restart_is_told_as_it_happens(
-    parents: tuple[Artifact, Artifact], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    parents: tuple[Artifact, Artifact], out_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
     train_model(*parents, out_dir, CONFIG)
     for file in (workdir(out_dir) / "checkpoints").glob("step-*/progress.json"):
         file.unlink()

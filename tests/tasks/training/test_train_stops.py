@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,21 +21,31 @@ from tasks.runtime.artifact import Artifact
 from tasks.runtime.code import ROOT
 from tasks.runtime.stage import StageFailure, StageInterrupted
 from tasks.training.stage import run_trainer, train_model
-from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN, VOCAB_SIZE
+from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN
 from tests.support.engine.staged_training import CONFIG, LONG, trainer_of, workdir
 
 
+def once_it_trains(act: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Act once in the parent, with the trainer's work directory, as soon as three rows are
+    logged."""
+    acted: list[Path] = []
+
+    def show(_self: object, work: Path) -> None:
+        if len(read_rows(work / "metrics.jsonl")) >= 3 and not acted:
+            acted.append(work)
+            act(work)
+
+    monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", show)
+
+
+def interrupt(_work: Path) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_break_while_waiting_stops_the_trainer_after_it_saved(
-    parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parents: tuple[Artifact, Artifact], out_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
-
-    def interrupt(_self: object, work: Path) -> None:
-        if len(read_rows(work / "metrics.jsonl")) >= 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", interrupt)
+    once_it_trains(interrupt, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         train_model(*parents, out_dir, LONG)
     status = read_status(workdir(out_dir) / "status.json")
@@ -52,11 +63,7 @@ def test_torchrun_of_two_processes_finishes_and_saves_when_stopped(
     made = train_model(*parents, tmp_path / "short", dataclasses.replace(CONFIG, parallel=parallel))
     assert made.metrics["layout"] == {"kind": "ddp", "num_processes": 2, "num_threads": 1}
 
-    def interrupt(_self: object, work: Path) -> None:
-        if len(read_rows(work / "metrics.jsonl")) >= 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", interrupt)
+    once_it_trains(interrupt, monkeypatch)
     (tmp_path / "long").mkdir()
     with pytest.raises(KeyboardInterrupt):
         train_model(*parents, tmp_path / "long", dataclasses.replace(LONG, parallel=parallel))
@@ -64,19 +71,16 @@ def test_torchrun_of_two_processes_finishes_and_saves_when_stopped(
 
 
 def test_a_trainer_asked_to_stop_interrupts_the_stage(
-    parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parents: tuple[Artifact, Artifact], out_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
-
-    def stop_trainer(self: object, work: Path) -> None:
-        if len(read_rows(work / "metrics.jsonl")) >= 3 and not hasattr(self, "asked"):
-            self.asked = True  # type: ignore[attr-defined]
-            os.kill(trainer_of(work), signal.SIGTERM)
-
-    monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", stop_trainer)
+    once_it_trains(lambda work: os.kill(trainer_of(work), signal.SIGTERM), monkeypatch)
     with pytest.raises(StageInterrupted, match=r"training stopped at step \d+ of 100000 and saved"):
         train_model(*parents, out_dir, LONG)
+
+
+def run_in(folder: Path, **train: float) -> RunConfig:
+    settings = dataclasses.replace(TRAIN, **train)
+    return RunConfig(MODEL, OPTIM, settings, ParallelConfig(), folder, folder)
 
 
 class Terminated(BaseException):
@@ -103,20 +107,12 @@ def test_a_stage_stopped_by_a_signal_says_that_training_saved_and_a_defect_stays
         "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", SAVING]
     )
 
-    def interrupt(work: Path) -> None:
+    def stop_it(work: Path) -> None:
         if (work / "ready").exists():
             raise stop
 
-    run = RunConfig(
-        dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE),
-        OPTIM,
-        TRAIN,
-        ParallelConfig(),
-        tmp_path,
-        tmp_path,
-    )
     with pytest.raises(told):
-        run_trainer(run, tmp_path, interrupt)
+        run_trainer(run_in(tmp_path), tmp_path, stop_it)
 
 
 @pytest.mark.parametrize(("grace_s", "outcome"), [(0.2, "died"), (60.0, "preempted")])
@@ -133,21 +129,12 @@ def test_a_trainer_has_the_time_to_save_that_it_is_given(
         "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", slow]
     )
 
-    def interrupt(work: Path) -> None:
+    def stop_it(work: Path) -> None:
         if (work / "ready").exists():
             raise KeyboardInterrupt
 
-    train = dataclasses.replace(TRAIN, grace_s=grace_s)
-    run = RunConfig(
-        dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE),
-        OPTIM,
-        train,
-        ParallelConfig(),
-        tmp_path,
-        tmp_path,
-    )
     with pytest.raises(KeyboardInterrupt):
-        run_trainer(run, tmp_path, interrupt)
+        run_trainer(run_in(tmp_path, grace_s=grace_s), tmp_path, stop_it)
     assert read_status(tmp_path / "status.json")["outcome"] == outcome
     assert ("train.grace_s" in capsys.readouterr().err) == (outcome == "died")
 
@@ -156,20 +143,10 @@ def test_a_trainer_has_the_time_to_save_that_it_is_given(
 def test_a_trainer_that_dies_without_a_word_is_said_to_have_died_and_of_what(
     number: signal.Signals,
     parents: tuple[Artifact, Artifact],
-    tmp_path: Path,
+    out_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
-
-    killed: list[int] = []
-
-    def kill_trainer(_self: object, work: Path) -> None:
-        if len(read_rows(work / "metrics.jsonl")) >= 3 and not killed:
-            killed.append(trainer_of(work))
-            os.kill(killed[0], number)
-
-    monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", kill_trainer)
+    once_it_trains(lambda work: os.kill(trainer_of(work), number), monkeypatch)
     with pytest.raises(
         StageFailure, match=rf"training failed: the trainer was ended by {number.name} .*run again"
     ):
@@ -187,24 +164,17 @@ def test_a_trainer_that_dies_without_a_word_is_said_to_have_died_and_of_what(
 
 @pytest.mark.slow
 def test_of_several_processes_the_first_that_died_is_named(
-    parents: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parents: tuple[Artifact, Artifact], out_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out_dir = tmp_path / "out"
-    out_dir.mkdir()
+    def kill_the_second(_work: Path) -> None:
+        ranks = [
+            pid
+            for pid in descendants([os.getpid()])
+            if b"llm_core.training.train" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(ranks[-1], signal.SIGKILL)
 
-    killed: list[int] = []
-
-    def kill_the_second(_self: object, work: Path) -> None:
-        if len(read_rows(work / "metrics.jsonl")) >= 3 and not killed:
-            ranks = [
-                pid
-                for pid in descendants([os.getpid()])
-                if b"llm_core.training.train" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
-            killed.append(ranks[-1])
-            os.kill(killed[0], signal.SIGKILL)
-
-    monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", kill_the_second)
+    once_it_trains(kill_the_second, monkeypatch)
     parallel = ParallelConfig("ddp", 2, device="cpu", num_threads=1)
     with pytest.raises(
         StageFailure, match=r"training failed: rank 1 \(process \d+\) was ended by SIGKILL"
