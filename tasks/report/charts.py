@@ -110,7 +110,7 @@ def forest(
         drawn = line(x, 0, x, bottom, f"reference {reference.tone}")
         marks.append(titled(f"{reference.name}: {reference.value:.3f} {unit}", drawn))
     for i, one in enumerate(estimates):
-        middle, pieces = float(rows.middle(i)), []
+        middle, pieces = rows.middle(i), []
         if one.low is not None and one.high is not None:
             pieces = whisker(axis.at(one.low), axis.at(one.high), middle, f"interval {one.tone}")
         dot = tag("circle", cx=axis.at(one.value), cy=middle, r=4, class_=f"dot {one.tone}")
@@ -213,6 +213,7 @@ def heat(
         y, total = top + cell * i, matrix[i][i]
         label = shorten(labels[i], left - 10)
         marks.append(text(left - 8, y + cell / 2 + 4, label, "end"))
+        # A number that would touch the one before it is left out.
         centre, half = left + cell * (i + 0.5), text_width(str(numbered[i])) / 2
         if centre - half >= taken:
             marks.append(text(centre, top - 7, str(numbered[i]), "middle", "muted"))
@@ -223,6 +224,7 @@ def heat(
             if i != j:
                 fraction = both / total if total else 0.0
                 title = f"{name} and {other}: {count(both)} {noun}, {fraction:.0%} of {name}"
+                # Even an empty cell is visible, so that the table keeps its shape.
                 opacity = 0.05 + 0.95 * min(fraction, 1.0) if both else 0.05
                 tone, shade = "heat", f"fill-opacity:{opacity:.2f}"
                 on = "on" if fraction > 0.5 else None

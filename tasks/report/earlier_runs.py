@@ -18,9 +18,7 @@ def earlier_documents(artifacts: Mapping[str, Artifact]) -> str | None:
     if "dedup" not in artifacts:
         return None
     counters = Facts(artifacts["dedup"].counters)
-    read_again, duplicates, read = (
-        counters.number(name) for name in ("read_again", "earlier_duplicates", "read")
-    )
+    read_again, duplicates, read = counters.each("read_again", "earlier_duplicates", "read")
     if not read_again:
         return None
     return (

@@ -176,8 +176,6 @@ def distribution(
 def _lengths(ingest: Facts) -> Chart | None:
     edges = ingest.numbers("length_histogram", "edges_bytes")
     counts = ingest.numbers("length_histogram", "counts")
-    if len(edges) == len(counts) and edges:
-        edges.append(edges[-1] * 2 or 1.0)  # the last bin has no upper end
     if len(edges) != len(counts) + 1 or not any(counts):
         return None
     return partial(

@@ -69,6 +69,7 @@ def _cluster_sizes(dedup: Facts) -> Chart | None:
     grouped: dict[tuple[int, int], float] = {}
     for members, n in sorted(sizes.items()):
         low = high = members
+        # From one power of two to the next; the first group begins later, at FIRST_GROUPED.
         if members >= FIRST_GROUPED:
             power = 1 << (members.bit_length() - 1)
             low, high = max(power, FIRST_GROUPED), 2 * power - 1
@@ -82,9 +83,7 @@ def _cluster_sizes(dedup: Facts) -> Chart | None:
 
 def _candidate_curve(lsh: Facts) -> dict[str, object]:
     """How likely banding finds a pair: a property of the settings, 1 − (1 − sʳ)ᵇ (MMDS ch. 3)."""
-    num_bands, num_rows, threshold = (
-        lsh.number(name) for name in ("num_bands", "rows_per_band", "threshold")
-    )
+    num_bands, num_rows, threshold = lsh.each("num_bands", "rows_per_band", "threshold")
     if num_bands is None or num_rows is None or num_bands < 1 or num_rows < 1:
         return {"banding_curve": None}
     similarities = [i / (CURVE_POINTS - 1) for i in range(CURVE_POINTS)]

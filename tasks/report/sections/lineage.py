@@ -102,9 +102,8 @@ def _times(run: Run) -> Chart | None:
 def _artifact(run: Run, stage: str) -> tuple[Any, ...]:
     record = run.record(stage)
     link = Markup('<a href="#made-{0}">{0}</a>')
-    parents = [
-        link.format(name) for name in run.artifacts if name in record.group("identity", "parents")
-    ]
+    made_from = record.group("identity", "parents")
+    parents = [link.format(name) for name in run.artifacts if name in made_from]
     return (
         link.format(stage),
         hashed(run.artifacts[stage].key or NOT_MEASURED),
@@ -120,7 +119,7 @@ def _details(run: Run, stage: str) -> dict[str, Any]:
     record = run.record(stage)
     host, libraries = record.group("host"), record.group("identity", "libraries")
     at = [moment(t) for k in ("started_at", "finished_at") if (t := record.text(k))]
-    times = (duration(record.number(name)) for name in ("elapsed_s", "cpu_s"))
+    times = map(duration, record.each("elapsed_s", "cpu_s"))
     machine = [f"{k} {host[k]}" for k in ("name", "machine", "python", "cpus") if k in host]
     device = record.text("identity", "device")
     facts = [
@@ -135,7 +134,7 @@ def _details(run: Run, stage: str) -> dict[str, Any]:
     ]
     inputs = record.group("identity", "inputs").items()
     files = [
-        (foreign(f.text("path") or "–"), _code(f.text("digest") or "–"), _file_size(f))
+        (foreign(f.text("path") or "–"), _code(f.text("digest") or "–"), _size(f.number("size")))
         for f in record.rows("files")
     ]
     return {
@@ -157,6 +156,5 @@ def _counters(counters: Facts) -> list[tuple[str, str]]:
     return flat
 
 
-def _file_size(file: Facts) -> str:
-    num_bytes = file.number("size")
+def _size(num_bytes: float | None) -> str:
     return size(num_bytes) if num_bytes is not None else "–"

@@ -16,9 +16,7 @@ MOST_LABELS = 15
 
 def mixture_section(run: Run) -> Section:
     mixture = Facts(run.metrics("documents").value("mixture"))
-    there, reached, planned = (
-        mixture.number(name) for name in ("bytes", "reached_bytes", "planned_bytes")
-    )
+    there, reached, planned = mixture.each("bytes", "reached_bytes", "planned_bytes")
     if there is None:
         finding = "How often documents are read was not measured in this run."
         return Section("mixture", "Mixture", finding)

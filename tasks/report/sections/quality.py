@@ -51,14 +51,13 @@ def quality_section(run: Run) -> Section:
         finding = "Quality rules were not measured in this run."
     names = [rule.text("name") or f"rule {i + 1}" for i, rule in enumerate(rules)]
     by_language = [(k, n) for k, n in most_first(quality.group("dropped_by_language")) if n]
+    more = f" The {MOST_LANGUAGES} largest of {len(by_language)}."
     values = {
         **_rule_table(quality, rules, names, hits),
         **_overlap(quality, names),
         "places": _places_table(rules),
         "by_language": _by_language(by_language),
-        "by_language_more": f" The {MOST_LANGUAGES} largest of {len(by_language)}."
-        if len(by_language) > MOST_LANGUAGES
-        else "",
+        "by_language_more": more if len(by_language) > MOST_LANGUAGES else "",
     }
     return Section("quality", "Quality rules", finding, values)
 
@@ -125,6 +124,7 @@ def _places(rule: Facts) -> list[Facts]:
         fewer = [(*labels[:i], None, *labels[i + 1 :]) for i in range(len(labels)) if labels[i]]
         return [found[place] for place in fewer if place in found]
 
+    # What repeats every wider entry around it would be a row that says nothing new.
     return [
         place
         for labels, place in found.items()

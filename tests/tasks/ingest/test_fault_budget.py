@@ -93,7 +93,7 @@ def test_an_unreadable_file_counts_as_the_records_it_would_hold(tmp_path: Path, 
         "parquet takes another number of bytes for a record"
     )
     said = (
-        rf"1 of 121 records and some {lost} that 1 damaged file\(s\) would hold more"
+        rf"1 of 121 records and about {lost} more in 1 damaged file"
         rf" \({(1 + lost) / (121 + lost):.1%}\)"
     )
     with pytest.raises(StageFailure, match=said):

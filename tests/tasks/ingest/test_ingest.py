@@ -187,7 +187,7 @@ def test_source_without_documents_fails_with_the_reasons(tmp_path) -> None:
     with pytest.raises(StageFailure, match="no readable file"):
         ingest_files(tmp_path, "o1", [tmp_path / "none"])
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(StageFailure, match="hold no record"):
+    with pytest.raises(StageFailure, match="no record was found"):
         ingest_files(tmp_path, "o2", [tmp_path / "empty.jsonl"])
     write_jsonl(tmp_path / "bad.jsonl", [{"text": ""}, {"content": "x"}, {"content": "y"}])
     with pytest.raises(

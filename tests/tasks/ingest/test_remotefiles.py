@@ -277,5 +277,5 @@ def test_a_mistake_of_ours_is_not_told_as_one_of_the_store(
 
 
 def test_files_here_and_elsewhere_are_two_sources(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"make two of source\.sources"):
+    with pytest.raises(ConfigError, match=r"each a source of its own under source\.sources"):
         list_files(["https://x.example/a.jsonl", "b.jsonl"], None, tmp_path)
