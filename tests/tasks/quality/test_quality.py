@@ -227,6 +227,7 @@ def test_a_sidecar_of_other_documents_is_refused(tmp_path: Path) -> None:
             {"limits": {"num_words": {"keep_frac": 0.1}}},
             "shares, quantiles and draws are for scores",
         ),
+        ({"limits": {"num_words": {"min": 3, "spare_frac": 0.1}}}, "draws are for scores"),
         ({"limits": {"edu": {"keep_frac": 1.5}}}, "keep_frac .1.5. must be between 0 and 1"),
         ({"limits": {"edu": {"keep_frac": 0.5, "min": 1}}}, "exclude min and max"),
         ({"limits": {"edu": {"pareto": -1}}}, "pareto .-1. must be positive"),
@@ -496,7 +497,7 @@ def test_fineweb2_has_the_published_numbers_of_each_language() -> None:
     )
     assert {r.name: r.threshold for r in PRESETS["fineweb2/de"]}["LONG_WORDS"] == 15
     for limits in FINEWEB2.values():
-        falling = [limits.thresholds()[name] for name in [*(f"TOP_{n}GRAM" for n in (2, 3, 4))]]
+        falling = [limits.thresholds[name] for name in [*(f"TOP_{n}GRAM" for n in (2, 3, 4))]]
         assert falling == sorted(falling, reverse=True)
 
 
@@ -521,7 +522,7 @@ def test_rules_for_a_source_that_no_document_has_are_told(
     caplog.set_level("WARNING", "tasks.quality.stage")
     filter_texts(tmp_path, [sample_texts()[:2]], presets=[], by_source={"test": {}, "wikii": {}})
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said == "quality.by_source names wikii, which no document has; there are: test"
+    assert said == "quality.by_source names wikii, which no document has; the sources are: test"
 
 
 @pytest.mark.parametrize(
