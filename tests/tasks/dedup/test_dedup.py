@@ -12,7 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
-from tasks.dedup.stage import DedupConfig, choose_bands, deduplicate
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.signatures import choose_bands
+from tasks.dedup.stage import deduplicate
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, digest_file
 from tasks.runtime.parts import PartRunner, process_executor, thread_executor
 from tasks.runtime.stage import StageFailure
