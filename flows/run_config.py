@@ -20,7 +20,7 @@ from llm_core.training.config import TrainConfig
 from tasks.analysis.config import AnalysisConfig
 from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.named_labels import check_labels
-from tasks.dedup.stage import DedupConfig
+from tasks.dedup.config import DedupConfig
 from tasks.definitions.features import FEATURES
 from tasks.documents.config import DocumentsConfig
 from tasks.evaluation.config import BenchConfig, EvaluateConfig

@@ -99,16 +99,14 @@ def likely_pairs(pairs: np.ndarray, sketches: Sketches, family_threshold: float)
     family."""
     from tasks.kernels.dedup.minhash import count_equal
 
-    hopeless = family_threshold - 3 * math.sqrt(
-        family_threshold * (1 - family_threshold) / sketches.num_perms
-    )
+    variance = family_threshold * (1 - family_threshold) / sketches.num_perms
+    hopeless = family_threshold - 3 * math.sqrt(variance)
     likely = np.empty(len(pairs), bool)
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         a, b = _unpack(pairs[start : start + _PAIRS_AT_ONCE])
         rows = np.unique(np.concatenate([a, b]))
-        equal = count_equal(
-            sketches.signatures(rows), np.searchsorted(rows, a), np.searchsorted(rows, b)
-        )
+        places = np.searchsorted(rows, a), np.searchsorted(rows, b)
+        equal = count_equal(sketches.signatures(rows), *places)
         likely[start : start + len(a)] = equal >= hopeless * sketches.num_perms
     return pairs[likely]
 
@@ -125,8 +123,7 @@ def verify_pairs(
     from tasks.kernels.dedup.overlap import choose_survivors, jaccard_of_pairs
 
     a, b = _unpack(pairs)
-    # From here on documents are numbered among those in candidate pairs; the order of preference
-    # stays.
+    # From here on documents are numbered among those in candidate pairs, in the same order.
     rows = np.unique(np.concatenate([a, b]))
     rows = np.union1d(rows, decided[rows[rows < len(decided)]])
     a, b = np.searchsorted(rows, a), np.searchsorted(rows, b)
@@ -161,6 +158,5 @@ def _pack(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _unpack(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(0xFFFFFFFF)).astype(
-        np.int64
-    )
+    low = pairs & np.uint64(0xFFFFFFFF)
+    return (pairs >> np.uint64(32)).astype(np.int64), low.astype(np.int64)

@@ -52,26 +52,19 @@ def find_repeated_runs(
     del every
     file = scratch_dir(out_dir) / "repeated-anchors.npy"
     np.save(file, repeated)
-    file_digest = digest_file(file)
-    windowing = [
-        Part(
-            part.name,
-            digest(["windows", part.digest, file_digest]),
-            {**part.payload, "anchors": str(file)},
-        )
-        for part in work
-    ]
+    file_digest, windowing = digest_file(file), []
+    for part in work:
+        key = digest(["windows", part.digest, file_digest])
+        windowing.append(Part(part.name, key, {**part.payload, "anchors": str(file)}))
     made = run_parts(window_part, windowing, config, out_dir)
 
-    windows = [np.zeros((0, 4), np.uint32)]
+    windows, found_keys = [np.zeros((0, 4), np.uint32)], [np.zeros((0, 2), np.uint64)]
     for result, mine in zip(made, owners, strict=True):
         where = np.load(result.path / WINDOWS_FILE)
         where[:, 0] = mine[where[:, 0]]
         windows.append(where)
-    keys = np.concatenate(
-        [np.zeros((0, 2), np.uint64), *(np.load(result.path / KEYS_FILE) for result in made)]
-    )
-    where = np.concatenate(windows)
+        found_keys.append(np.load(result.path / KEYS_FILE))
+    keys, where = np.concatenate(found_keys), np.concatenate(windows)
     order = np.lexsort((where[:, 1], where[:, 0]))
     keys, where = keys[order], where[order]
     first = first_of_equal(keys, np.ones(len(keys), bool))

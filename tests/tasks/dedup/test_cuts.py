@@ -193,8 +193,8 @@ def test_a_second_pass_over_what_is_left_cuts_no_whole_piece(
             {"cuts": {"pieces": "line", "piece_memory": "bloom"}, "keep_index": True},
             "bloom.* keep_index=false",
         ),
-        ({"tracking_parameters": ["a*b"]}, "names with `\\*` at the end only"),
-        ({"source_priority": ["wiki"]}, "has the rule source_priority if and only if"),
+        ({"tracking_parameters": ["a*b"]}, "names, with \\* at the end only"),
+        ({"source_priority": ["wiki"]}, "is of use only to the rule source_priority"),
         ({"survivor": ["quality", "id"]}, "quality_column"),
     ],
 )

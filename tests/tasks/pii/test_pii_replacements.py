@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.definitions.pii_kinds import TYPE_NAMES
-from tasks.pii.config import ACTIONS, PiiConfig
+from tasks.pii.config import Action, PiiConfig
 from tasks.pii.replacements import normal_form, pseudonym, replacements
 from tasks.pii.scrub import apply_replacements
 from tasks.pii.spans import find_all_spans
@@ -44,7 +45,7 @@ def _config(**values) -> PiiConfig:
     return PiiConfig(types=TYPE_NAMES, addresses_in_words=True, key_env="PII_KEY", **values)
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", get_args(Action))
 def test_scrubbing_twice_changes_nothing_whatever_the_action(action, monkeypatch) -> None:
     monkeypatch.setenv("PII_KEY", KEY)
     config = _config(action=action)

@@ -220,7 +220,7 @@ def test_rules_for_a_source_that_no_document_has_are_told(
     caplog.set_level("WARNING", "tasks.quality.stage")
     filter_texts(tmp_path, [sample_texts()[:2]], presets=[], by_source={"test": {}, "wikii": {}})
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said == "quality.by_source names wikii, which no document has; there are: test"
+    assert said == "quality.by_source names wikii, which no document has; the sources are: test"
 
 
 def test_lenient_keeps_all_that_the_default_keeps(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.support.data.judged_texts import ROOT
             {"limits": {"num_words": {"keep_frac": 0.1}}},
             "shares, quantiles and draws are for scores",
         ),
+        ({"limits": {"num_words": {"min": 3, "spare_frac": 0.1}}}, "draws are for scores"),
         ({"limits": {"edu": {"keep_frac": 1.5}}}, "keep_frac .1.5. must be between 0 and 1"),
         ({"limits": {"edu": {"keep_frac": 0.5, "min": 1}}}, "exclude min and max"),
         ({"limits": {"edu": {"pareto": -1}}}, "pareto .-1. must be positive"),

@@ -212,5 +212,5 @@ def test_fineweb2_has_the_published_numbers_of_each_language() -> None:
     )
     assert {r.name: r.threshold for r in PRESETS["fineweb2/de"]}["LONG_WORDS"] == 15
     for limits in FINEWEB2.values():
-        falling = [limits.thresholds()[name] for name in [*(f"TOP_{n}GRAM" for n in (2, 3, 4))]]
+        falling = [limits.thresholds[name] for name in [*(f"TOP_{n}GRAM" for n in (2, 3, 4))]]
         assert falling == sorted(falling, reverse=True)
