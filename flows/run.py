@@ -28,9 +28,8 @@ from tasks.report.earlier_runs import earlier_documents
 from tasks.runtime.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
-from tasks.runtime.parts import PartRunner
+from tasks.runtime.parts import PartRunner, make_runner
 from tasks.runtime.plan import Plan, Step, make_nodes, make_plan
-from tasks.runtime.runners import make_runner
 from tasks.runtime.store import Store, now
 
 

@@ -107,6 +107,20 @@ def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
     return values
 
 
+def check_bounds(config: Any, **bounds: tuple[float, float | None]) -> None:
+    """Raise ConfigError for the first of these fields that is less or more than its bounds allow.
+
+    None as the upper bound is no bound, and a field that is None is not checked.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for name, (least, most) in bounds.items():
+        value = getattr(config, name)
+        if value is not None and (value < least or (most is not None and value > most)):
+            rule = f"at least {least}" if most is None else f"from {least} to {most}"
+            default = "null" if defaults[name] is None else defaults[name]
+            raise ConfigError(f"{name} ({value}) must be {rule}; the default is {default}")
+
+
 def local_path(value: str | Path, where: str) -> Path:
     """A path of this machine. Raises ConfigError for an address, which would become a local folder
     named after its scheme."""

@@ -5,13 +5,7 @@ Raffel et al. 2020, section 2.2; `tasks.kernels.quality.c4` says what the readin
 
 from __future__ import annotations
 
-REASONS = (
-    "C4_LONG_WORD",
-    "C4_NO_END_MARK",
-    "C4_TOO_FEW_WORDS",
-    "C4_JAVASCRIPT",
-    "C4_POLICY",
-)
+REASONS = ("C4_LONG_WORD", "C4_NO_END_MARK", "C4_TOO_FEW_WORDS", "C4_JAVASCRIPT", "C4_POLICY")
 """Reasons for which a line goes, in the order of C4's published code."""
 
 LONG_WORD_CHARS = 1000

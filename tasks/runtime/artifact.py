@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,8 +59,10 @@ class Artifact:
         return self.record.get("config", {})
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of this artifact that match a glob, in name order; a published one has those of its
-        record and no others."""
+        """Files of this artifact that match a glob, in name order.
+
+        A published artifact has the files of its record and no others.
+        """
         found = sorted(self.path.glob(pattern))
         if not self.record:
             return found
@@ -76,8 +79,7 @@ class Artifact:
         return path
 
     def file_digest(self, name: str) -> str:
-        """The recorded content digest of a file, or a fresh one for an artifact that was never
-        published."""
+        """The recorded content digest of a file; a fresh one where nothing is published yet."""
         for entry in self.record.get("files", ()):
             if entry["path"] == name:
                 return str(entry["digest"])
@@ -90,11 +92,11 @@ def load_artifact(path: Path) -> Artifact | None:
     file = path / ARTIFACT_FILE
     try:
         sealed = _read_object(file)
-        if (
-            sealed["schema_version"] != SCHEMA_VERSION
-        ):  # before its seal, which another version may make in another way
+        # Before the seal, which another version may make in another way.
+        if sealed["schema_version"] != SCHEMA_VERSION:
             raise ArtifactMismatch(
-                f"{file} has schema {sealed['schema_version']}, this version reads {SCHEMA_VERSION}"
+                f"{file} has schema {sealed['schema_version']}, and this version of textmill reads"
+                f" schema {SCHEMA_VERSION}"
             )
         if odd := [entry["path"] for entry in sealed["files"] if not is_inside(entry["path"])]:
             raise ArtifactMismatch(
@@ -159,9 +161,9 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
     except UnreadableJson as error:
-        raise DamagedRecord(f"no JSON: {error}") from error
+        raise DamagedRecord(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise DamagedRecord("no JSON object")
+        raise DamagedRecord("not a JSON object")
     return value
 
 
@@ -183,6 +185,4 @@ def link_file(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        import shutil
-
         shutil.copyfile(source, target)

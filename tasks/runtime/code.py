@@ -20,6 +20,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,9 +92,9 @@ def reached_definitions(
             continue
         if module not in entered:
             entered.add(module)
-            # Importing a module runs it and the packages it is in.
-            parents = [Target(package, EFFECTS) for package in _packages(module)]
-            pending += [*parents, Target(module, EFFECTS)]
+            # Importing a module runs it and the packages it is in: `a`, `a.b`, `a.b.c`.
+            packages = accumulate(module.split("."), "{}.{}".format)
+            pending += [Target(package, EFFECTS) for package in packages]
         if name is None:
             pending += [Target(module, each) for each in source.definitions]
             continue
@@ -127,11 +128,6 @@ def _targets(imported: list[str], sources: _Sources) -> Iterator[Target]:
         yield Target(imported[0], imported[1])
     elif imported:
         yield Target(".".join(imported), None)
-
-
-def _packages(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
 class _Sources:

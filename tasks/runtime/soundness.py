@@ -67,15 +67,12 @@ def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[s
 
 def _wrong_content(folder: Path, file: Mapping[str, Any]) -> str | None:
     try:
-        return (
-            None
-            if digest_file(folder / file["path"]) == file["digest"]
-            else f"{file['path']} has changed content"
-        )
+        found = digest_file(folder / file["path"])
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno != errno.EIO:  # a bad block
             raise
-        return f"{file['path']} cannot be read ({error.strerror})"  # a bad block
+        return f"{file['path']} cannot be read ({error.strerror})"
+    return None if found == file["digest"] else f"{file['path']} has changed content"
 
 
 @dataclass(frozen=True)
@@ -105,12 +102,10 @@ class Soundness:
             return wrong
         stamped, last = _stamp(folder, files), _CHECKS.get(folder)
         stamp = stamped[0] if stamped else ""
-        if (
-            last
-            and last.stamp == stamp
-            and (not to_be_read or time.monotonic() - last.at < RECENT_S)
-        ):
-            return last.found
+        if last and last.stamp == stamp:
+            is_recent = time.monotonic() - last.at < RECENT_S
+            if is_recent or not to_be_read:
+                return last.found
         if not to_be_read and self._known().get(self._name(folder)) == stamp:
             return None
         return next(iter(self.check(folder, files)), None)
@@ -136,13 +131,10 @@ class Soundness:
         known, own = self._known(), self._name(folder)
         if known.get(own) == stamp:
             return
-        there = {
-            name: value
-            for name, value in known.items()
-            if name != own and (self._file.parent / name).exists()
-        }
+        # Artifacts that are gone are forgotten, or the file would grow for ever.
+        kept = {n: s for n, s in known.items() if n != own and (self._file.parent / n).exists()}
         try:
-            write_sealed(self._file, there | ({own: stamp} if stamp else {}))
+            write_sealed(self._file, kept | ({own: stamp} if stamp else {}))
         except OSError as error:  # a store that is read-only, full, or not made yet
             logger.debug(
                 "%s was not written (%s); digests are checked again next time", self._file, error

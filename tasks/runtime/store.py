@@ -32,7 +32,6 @@ from tasks.runtime.artifact import (
     load_artifact,
     write_sealed,
 )
-from tasks.runtime.keys import python_version
 from tasks.runtime.soundness import Soundness
 from tasks.runtime.stage import StageFailure
 
@@ -128,15 +127,14 @@ class Store:
             except BlockingIOError:
                 lock.seek(0)
                 waiting(
-                    f"{node.stage} {node.key} is being made by"
+                    f"{node.stage} {node.key} is being built by"
                     f" {lock.read().strip() or 'another run'}; waiting for it"
                 )
                 fcntl.flock(lock, fcntl.LOCK_EX)
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {platform.node()}")
             lock.flush()
-            # Always empty: unfinished work that may be trusted is in the scratch directory or in
-            # parts.
+            # Always empty: unfinished work that can be trusted is in parts or the scratch folder.
             out = work / "out"
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir(parents=True)
@@ -166,7 +164,7 @@ class Store:
             "host": {
                 "name": platform.node(),
                 "machine": platform.machine(),
-                "python": python_version(),
+                "python": platform.python_version(),
                 "cpus": os.cpu_count(),
             },
             "started_at": started_at,
@@ -179,9 +177,8 @@ class Store:
         final = self.path(node.stage, node.key)
         final.parent.mkdir(parents=True, exist_ok=True)
         replaced = None
-        if (
-            final.exists()
-        ):  # damaged or forced: out of the way first, so that no reader sees a mixture
+        # Damaged or forced: out of the way first, so that no reader sees a mixture.
+        if final.exists():
             replaced = self.set_aside(node.stage, node.key)
         os.rename(made.path, final)
         sync_folder(final.parent)
@@ -199,16 +196,15 @@ class Store:
         free = shutil.disk_usage(self.root).free
         if free < needed_bytes:
             raise StageFailure(
-                f"{stage} needs about {needed_bytes / 1e9:.1f} GB free in {self.root}, there are"
-                f" {free / 1e9:.1f}; free some (textmill gc) or set store to another disk"
+                f"{stage} needs about {needed_bytes / 1e9:.1f} GB of free space in {self.root},"
+                f" which has {free / 1e9:.1f} GB; free some with textmill gc, or set store to a"
+                " folder on another disk"
             )
 
 
 def readable_identity(node: Node) -> dict[str, Any]:
-    """What the key hashes, with secrets of the config masked: for reading, the key is made of what
-    was given."""
-    identity = dict(node.identity)
-    return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
+    """What the key hashes, with secrets of the config masked. The key itself hashes the secrets."""
+    return {**node.identity, "config": mask_values(node.identity["config"])}
 
 
 def now() -> str:

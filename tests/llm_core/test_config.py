@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_core.config import ConfigError, build, to_plain
+from llm_core.config import ConfigError, build, check_bounds, to_plain
 
 
 @dataclass(frozen=True)
@@ -97,3 +97,25 @@ def test_plain_form_builds_back_to_the_same_config(config: Outer) -> None:
 
 def test_whole_number_written_as_float_is_a_count() -> None:
     assert build(Inner, {"num_perms": 1e3}).num_perms == 1000
+
+
+@dataclass(frozen=True)
+class Bounded:
+    frac: float = 0.5
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self, frac=(0, 1), count=(1, None))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"frac": 1.5}, r"^frac \(1\.5\) must be from 0 to 1; the default is 0\.5$"),
+        ({"count": 0}, r"^count \(0\) must be at least 1; the default is null$"),
+    ],
+)
+def test_a_value_outside_of_its_bounds_is_named_with_them(values: dict, message: str) -> None:
+    assert Bounded(frac=0, count=None) and Bounded(frac=1, count=1)
+    with pytest.raises(ConfigError, match=message):
+        Bounded(**values)

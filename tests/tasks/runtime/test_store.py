@@ -181,7 +181,7 @@ def test_not_a_number_does_not_reach_a_record(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_said_before_work_begins(tmp_path: Path) -> None:
-    with pytest.raises(StageFailure, match="needs about 1000000.0 GB free"):
+    with pytest.raises(StageFailure, match="needs about 1000000.0 GB of free space"):
         Store(tmp_path).require_free_disk("ingest", 10**15)
 
 
