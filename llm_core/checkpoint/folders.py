@@ -25,7 +25,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import math
 import os
 import shutil
@@ -36,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.durable import sync_folder, write_durably
-from llm_core.json_files import is_plain_name, read_json
+from llm_core.json_files import dump_json, is_plain_name, read_json
 
 PROGRESS_FILE = "progress.json"
 MAX_NAME_BYTES = 255
@@ -146,7 +145,7 @@ def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     """Say what a whole checkpoint holds, and sync it."""
     best = best_step(root, progress.step, {progress.step: progress.val_loss})
     facts: dict[str, Any] = dataclasses.asdict(progress) | {"best": best}
-    write_durably(folder / PROGRESS_FILE, json.dumps(facts, sort_keys=True, allow_nan=False))
+    write_durably(folder / PROGRESS_FILE, dump_json(PROGRESS_FILE, facts))
 
 
 def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None) -> int | None:

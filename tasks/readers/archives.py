@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO, cast
 
-from tasks.readers.bytestreams import SoundBytes
+from tasks.readers.bytestreams import MAX_DEFLATE_RATIO, SoundBytes, most_bytes
 from tasks.readers.formats import ARCHIVES, SEEKING, Format, format_of
 from tasks.readers.items import Fault, Skipped, damaged
 from tasks.readers.recordlimits import Limits
@@ -104,7 +104,7 @@ def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
                 )
                 continue
             with member:
-                sound = SoundMember(member)
+                sound = SoundMember(member, most_bytes(entry.compress_size))
                 yield from _as_member(names.name(entry.filename), form, sound, limits)
             if sound.damage:
                 yield Fault(1, None, f"broken zip: a member is damaged ({sound.damage})", ends=True)
@@ -213,8 +213,8 @@ def _goes_on(stream: io.BufferedIOBase) -> bool:
 class SoundMember(io.RawIOBase):
     """A member as a stream that ends where it stops being sound."""
 
-    def __init__(self, member: IO[bytes]) -> None:
-        self._member = member
+    def __init__(self, member: IO[bytes], max_bytes: int | None = None) -> None:
+        self._member, self._left_bytes = member, max_bytes
         self.damage: str | None = None
 
     def readable(self) -> bool:
@@ -229,6 +229,11 @@ class SoundMember(io.RawIOBase):
             _require_no_disk_trouble(error)
             self.damage = type(error).__name__
             return 0
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+            if self._left_bytes < 0:
+                self.damage = f"it expands by more than {MAX_DEFLATE_RATIO:,} times"
+                return 0
         buffer[: len(data)] = data
         return len(data)
 

@@ -1,12 +1,13 @@
 """Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One
 record per row.
 
-Rows come a batch at a time. What a Parquet file claims is looked at first
-(tasks.readers.parquetfooters). Arrow trusts the offsets in IPC buffers, so every batch is checked
-in full before a value of it is touched. A file that is unreadable from some batch on keeps the rows
-before it and becomes one fault. Streams that are appended to each other are read one after the
-other. A time that Python has no form for (the year 10000, an overflow that somebody wrote) is given
-as its count of units, one in a zone that nobody knows in UTC.
+Rows come a batch at a time. What a file claims is looked at first (tasks.readers.parquetfooters,
+tasks.readers.ipcbodies), then what rows become in Python (tasks.readers.rowsizes). Arrow trusts the
+offsets in IPC buffers, so every batch is checked in full before a value of it is touched. A file
+that is unreadable from some batch on keeps the rows before it and becomes one fault. Streams that
+are appended to each other are read one after the other. A time that Python has no form for (the
+year 10000, an overflow that somebody wrote) is given as its count of units, one in a zone that
+nobody knows in UTC.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.readers.ipcbodies import require_small_bodies
 from tasks.readers.items import Columns, Fault, Item, Record
 from tasks.readers.parquetfooters import BATCH_ROWS, OverLimit, batch_rows
 from tasks.readers.recordlimits import Limits
+from tasks.readers.rowsizes import bounded_parts
 
 IPC_FILE_MAGIC = b"ARROW1"
+FREE_ROWS, MAX_ROWS_PER_BYTE = 1 << 20, 8
+"""A file may have so many rows, and for each of its bytes so many. Runs of one value, and of nulls,
+take no bytes at all."""
+TOO_MANY_ROWS = "over the limit: more than {rows:,} rows, too many for the bytes of the file"
 NO_FORM = (ValueError, OverflowError, KeyError)
 """What Arrow raises for values that Python has no form for; a zone that is not known is a
 KeyError."""
@@ -39,14 +46,19 @@ def read_parquet(
     except OverLimit as error:
         yield Fault(1, None, str(error), ends=True)
         return
-    yield from _read_rows("Parquet", lambda: _parquet_batches(stream, num_rows))
+    yield from _read_rows("Parquet", stream, lambda: _parquet_batches(stream, num_rows), limits)
 
 
 def read_arrow(
     stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
 ) -> Iterator[Item]:
     """Records at their row number, from a file or a stream, whichever it is."""
-    yield from _read_rows("Arrow", lambda: _ipc_batches(stream))
+    try:
+        require_small_bodies(stream, limits)
+    except OverLimit as error:
+        yield Fault(1, None, str(error), ends=True)
+        return
+    yield from _read_rows("Arrow", stream, lambda: _ipc_batches(stream), limits)
 
 
 def _parquet_batches(stream: BinaryIO, num_rows: int) -> Iterator[pa.RecordBatch]:
@@ -75,14 +87,23 @@ def _small(batches: Any) -> Iterator[pa.RecordBatch]:
             yield batch.slice(begin, BATCH_ROWS)
 
 
-def _read_rows(kind: str, batches: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[Item]:
-    row = 0
+def _read_rows(
+    kind: str,
+    stream: BinaryIO,
+    batches: Callable[[], Iterator[pa.RecordBatch]],
+    limits: Limits,
+) -> Iterator[Item]:
+    row, max_rows = 0, max(FREE_ROWS, MAX_ROWS_PER_BYTE * stream.seek(0, io.SEEK_END))
+    stream.seek(0)
     try:
         for batch in batches():
             if len(set(batch.schema.names)) < len(batch.schema.names):
                 yield Fault(row + 1, None, f"unreadable {kind}: a column is named twice", ends=True)
                 return
-            for values in _rows(_in_microseconds(batch)):
+            if row + batch.num_rows > max_rows:
+                yield Fault(row + 1, None, TOO_MANY_ROWS.format(rows=max_rows), ends=True)
+                return
+            for values in _rows(batch, limits):
                 if isinstance(values, str):
                     yield Fault(row + 1, None, values)
                 else:
@@ -119,14 +140,19 @@ def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
-    try:
-        rows = batch.to_pylist()
-    except NO_VALUE:
-        for i in range(batch.num_rows):
-            yield _row(batch.slice(i, 1))
-    else:
-        yield from rows
+def _rows(batch: pa.RecordBatch, limits: Limits) -> Iterator[dict[str, Any] | str]:
+    for part in bounded_parts(batch, limits.record_bytes):
+        if part is None:
+            yield limits.over("a row")
+            continue
+        coarser = _in_microseconds(part)
+        try:
+            rows = coarser.to_pylist()
+        except NO_VALUE:
+            for i in range(coarser.num_rows):
+                yield _row(coarser.slice(i, 1))
+        else:
+            yield from rows
 
 
 def _row(row: pa.RecordBatch) -> dict[str, Any] | str:

@@ -32,7 +32,10 @@ Damaged deflate data turns invalid within some kB."""
 MAX_MEMBER_HEADER_BYTES = 1 << 17
 """A gzip header has an extra field of up to 64 kB and names."""
 MAX_DEFLATE_RATIO = 1032
-"""Of deflate; a length in a trailer beyond it is not believed."""
+"""Of deflate; a length in a trailer beyond it is not believed, nor is any stream read beyond it. So
+the bytes of a file bound the time it takes: a MB of zstd can stand for 32 GB."""
+FREE_BYTES = 1 << 28
+"""Uncompressed bytes that a stream may have whatever its ratio."""
 
 
 class DamagedStream(ValueError):
@@ -97,7 +100,7 @@ def read_pieces(
         return
     codec, source, pending, member = CODECS[compression], _Compressed(stream), b"", None
     make = partial(codec.make, max_window_bytes)
-    given = 0
+    given = total = 0
     while True:
         if not pending and (member is None or getattr(member, "needs_input", True)):
             pending = source.read()
@@ -124,10 +127,17 @@ def read_pieces(
                 error = _describe(codec, raised, max_window_bytes)
             else:
                 pending, given = pending_after, given + len(block)
+                total += len(block)
                 if block:
                     yield block
                 if member.eof:
                     member = None
+                elif total > most_bytes(source.offset):
+                    stopped_at = source.offset - len(pending)
+                    yield _resume(
+                        codec, make, source, BOMB.format(codec.name), stopped_at, given, begins
+                    )
+                    pending, member = b"", None
         if error:
             stopped_at = source.offset - len(pending)
             for block, num_sound in _salvage(codec, make, source, pending, given):
@@ -136,6 +146,14 @@ def read_pieces(
                     yield block
             yield _resume(codec, make, source, error, stopped_at, given, begins)
             pending, member = b"", None
+
+
+def most_bytes(compressed_bytes: int) -> int:
+    """How many bytes may come of so many compressed ones."""
+    return FREE_BYTES + MAX_DEFLATE_RATIO * compressed_bytes
+
+
+BOMB = f"a {{}} stream expands by more than {MAX_DEFLATE_RATIO:,} times; unpack it to read it"
 
 
 def _describe(codec: Codec, raised: BaseException, max_window_bytes: int) -> str:

@@ -27,6 +27,9 @@ needs."""
 MAX_PAGE_RATIO = 100
 """Text compresses ten times. A page beyond the limit of a record that is this much smaller in the
 file is a bomb; others may hold many records."""
+VALUE_BYTES, MAX_VALUES_PER_BYTE = 4, 64
+"""A value takes so many bytes in Arrow, at least. All of a column may be those of one row, and runs
+of nulls take no bytes in the file."""
 DICTIONARY_PAGE, DELTA_BYTE_ARRAY = 2, 7
 BATCH_ROWS = 256
 
@@ -105,7 +108,8 @@ def _largest_repeatable(stream: BinaryIO, row_groups: Any, limits: Limits) -> in
 def _walk_pages(stream: BinaryIO, column: dict[int, Any], limits: Limits, seen: set[int]) -> int:
     place, dictionary = _number(column, 9), _number(column, 11)
     place = dictionary if 0 < dictionary < place else place
-    end, left, largest = place + _number(column, 7), _number(column, 5), 0
+    begin, end, left, largest = place, place + _number(column, 7), _number(column, 5), 0
+    num_values = 0
     if place in seen:
         raise OverLimit("over the limit: a Parquet file whose columns share their pages")
     while 0 <= place < end and left > 0:
@@ -119,6 +123,11 @@ def _walk_pages(stream: BinaryIO, column: dict[int, Any], limits: Limits, seen: 
             and page.num_bytes > MAX_PAGE_RATIO * page.compressed_bytes
         ):
             raise OverLimit(limits.over("a Parquet page"))
+        num_values += page.num_values
+        if num_values > max(
+            limits.record_bytes // VALUE_BYTES, MAX_VALUES_PER_BYTE * (page.end - begin)
+        ):
+            raise OverLimit(limits.over("the values of a Parquet column"))
         largest = max(largest, page.num_bytes if page.is_repeatable else 0)
         place, left = page.end, left - page.num_values
     return largest

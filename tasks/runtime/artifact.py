@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.durable import write_durably
-from llm_core.json_files import UnreadableJson, is_inside, read_json
-from llm_core.printing import printable
+from llm_core.json_files import UnreadableJson, dump_json, is_inside, read_json
 
 SCHEMA_VERSION = 1
 ARTIFACT_FILE = "artifact.json"
@@ -132,10 +131,11 @@ def digest_file(path: Path) -> str:
 def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
     """Write JSON so that a reader sees the old file or the whole new one, even after a crash.
 
-    Without an indent the encoder is compiled, and an order of magnitude faster.
+    Without an indent the encoder is compiled, and an order of magnitude faster. Raises ConfigError
+    for what `read_json` refuses: too long, too deep, or with a number of too many digits.
     """
-    text = json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False)
-    write_durably(path, printable(text) + "\n")
+    text = dump_json(path.name, value, indent=indent, ensure_ascii=False)
+    write_durably(path, text + "\n")
 
 
 def write_sealed(path: Path, record: Mapping[str, Any], indent: int | None = 1) -> None:

@@ -23,8 +23,8 @@ from tasks.ingest.remotesystems import (
     HERE,
     PRIVATE,
     PUBLIC,
+    HubConnections,
     RefusedConnection,
-    check_hub_request,
     nearness,
 )
 from tasks.ingest.sourcefiles import list_files
@@ -107,6 +107,20 @@ def lead_to(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> None:
     )
 
 
+PUBLIC_THEN_HERE = ("8.8.8.8", "127.0.0.1")
+
+
+def lead_in_turn(monkeypatch: pytest.MonkeyPatch, names: dict[str, tuple[str, ...]]) -> None:
+    """Answer each question for a name by the next of its addresses, and at last by the last."""
+    real, left = socket.getaddrinfo, {name: list(answers) for name, answers in names.items()}
+
+    def answer(host: Any, *rest: Any, **more: Any) -> Any:
+        answers = left.get(host, [host])
+        return real(answers.pop(0) if len(answers) > 1 else answers[0], *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+
 def test_a_redirect_from_elsewhere_to_this_machine_is_refused(
     far_and_near: Any, tmp_path: Path
 ) -> None:
@@ -132,6 +146,19 @@ def test_a_name_whose_address_changes_to_this_machine_is_refused(
     assert system.cat_file(f"http://far.example:{far_port}/a.jsonl") == TEXT
     with pytest.raises(OSError) as caught:
         system.cat_file(f"http://far.example:{near_port}/a.jsonl")
+    assert isinstance(caught.value.__cause__, RefusedConnection)
+    assert near.seen == []
+
+
+def test_a_name_whose_second_answer_is_this_machine_is_not_connected_to(
+    far_and_near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (near_port, near) = far_and_near
+    lead_in_turn(monkeypatch, {"two.example": PUBLIC_THEN_HERE})
+    address = f"http://two.example:{near_port}/a.jsonl"
+    system = remotesystems.open_system(address)
+    with pytest.raises(OSError) as caught:
+        system.cat_file(address)
     assert isinstance(caught.value.__cause__, RefusedConnection)
     assert near.seen == []
 
@@ -243,7 +270,15 @@ def test_no_address_that_is_not_global_counts_as_public(
 
 class Request:
     def __init__(self, url: str, **headers: str) -> None:
-        self.url, self.headers = url, headers
+        self.url, self.headers, self.extensions = url, headers, dict[str, Any]()
+
+
+def guard(**near: int) -> HubConnections:
+    """Of hub.example, which knows how near some hosts are; all others are public."""
+    return HubConnections(
+        "https://hub.example",
+        lambda host, port: near.get(host.removesuffix(".example"), PUBLIC),
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,24 +294,79 @@ class Request:
 def test_the_token_of_the_hub_is_shown_to_the_hub_alone(url: str, refused: str | None) -> None:
     request = Request(url, authorization="Bearer hidden")
     if refused is None:
-        check_hub_request(request, "https://hub.example", lambda host, port: PUBLIC)
+        guard().check(request)
     else:
         with pytest.raises(RefusedConnection, match=refused) as caught:
-            check_hub_request(request, "https://hub.example", lambda host, port: PUBLIC)
+            guard().check(request)
         assert "hidden" not in str(caught.value)
 
 
 def test_the_hub_leads_nowhere_nearer_than_itself() -> None:
-    near = {"hub.example": PUBLIC, "cdn.example": PUBLIC, "intranet": PRIVATE}
-    check_hub_request(
-        Request("https://cdn.example/x"), "https://hub.example", lambda host, port: near[host]
-    )
+    hub = guard(intranet=PRIVATE)
+    hub.check(Request("https://cdn.example/x"))
     with pytest.raises(
         RefusedConnection, match="hub.example leads to an address in a private network"
     ):
-        check_hub_request(
-            Request("https://intranet/x"), "https://hub.example", lambda host, port: near[host]
-        )
+        hub.check(Request("https://intranet.example/x"))
+
+
+@pytest.fixture
+def hub_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Opens the file system of a hub; the factory of clients is that of the package afterwards."""
+    hub = pytest.importorskip("huggingface_hub", "1.0")
+    import fsspec
+    from huggingface_hub.utils import _http
+
+    def opened(endpoint: str) -> Any:
+        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": endpoint})
+        return remotesystems.open_system("hf://datasets/me/texts")
+
+    monkeypatch.setattr(hub.constants, "HF_HUB_DISABLE_XET", False)
+    yield opened
+    hub.set_client_factory(_http.default_client_factory)
+
+
+@pytest.mark.parametrize("is_hub", [True, False])
+def test_a_name_whose_second_answer_is_this_machine_gets_no_request_of_the_hub(
+    is_hub: bool,
+    far_and_near: Any,
+    hub_of: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first answer, which is checked, is public; the connection is made by the second."""
+    (far_port, _), (near_port, near) = far_and_near
+    port = near_port if is_hub else far_port
+    lead_in_turn(monkeypatch, {f"{name}.example": PUBLIC_THEN_HERE for name in ("hub", "cdn")})
+    hub_of(f"http://hub.example:{port}")
+    from huggingface_hub.utils import get_session
+
+    with pytest.raises(RefusedConnection, match="hub.example leads to an address of this machine"):
+        get_session().get(f"http://{'hub' if is_hub else 'cdn'}.example:{near_port}/a.jsonl")
+    assert near.seen == []
+
+
+def test_a_hub_on_this_machine_and_a_proxy_on_it_are_connected_to(
+    far_and_near: Any, hub_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (far_port, _), (near_port, near) = far_and_near
+    from huggingface_hub.utils import get_session
+
+    hub_of(f"http://127.0.0.1:{near_port}")
+    assert get_session().get(f"http://127.0.0.1:{near_port}/a.jsonl").content == TEXT
+    hub_of(f"http://far.example:{far_port}")
+    monkeypatch.setenv("http_proxy", f"http://localhost:{near_port}")
+    monkeypatch.setenv("no_proxy", "")
+    assert get_session().get(f"http://far.example:{far_port}/b.jsonl").content == TEXT
+    assert len(near.seen) == 2
+
+
+def test_the_library_that_connects_by_itself_is_not_used_for_a_hub(
+    hub_of: Callable[[str], Any],
+) -> None:
+    from huggingface_hub.utils._runtime import is_xet_available
+
+    hub_of("http://127.0.0.1:1")
+    assert not is_xet_available()
 
 
 def test_a_page_of_the_hub_on_another_host_gets_no_token(
