@@ -126,9 +126,10 @@ class _FeedForward(torch.autograd.Function):
         return grad_N2F @ gate_up_2FD, grad_N2F.t() @ x_ND, dy_ND.t() @ gated_NF
 
 
-def feed_forward(x_BTD: Tensor, gate_up: Tensor, down: Tensor, block: int) -> Tensor:
-    """down(silu(gate) * up) as autocast would compute it. gate_up [2F, D]: rows in blocks; down [D,
-    F]."""
+def feed_forward(ffn: Any, x_BTD: Tensor) -> Tensor:
+    """down(silu(gate) * up) of a SwiGLU as autocast would compute it; rows of gate_up [2F, D] are
+    in blocks."""
+    gate_up, down, block = ffn.gate_up.weight, ffn.down.weight, ffn.block
     device = x_BTD.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else gate_up.dtype
     neighbours_2FD = gate_up.unflatten(0, (-1, 2, block)).transpose(1, 2).flatten(0, 2).to(dtype)

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 Gated = Callable[[Tensor, int], Tensor]
 """(gate_up [..., 2F], channels of a block) → [..., F]; channels of gate and up stand in blocks
 (llm_core.model.fused)."""
-OwnProducts = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""(x_BTD, weight of gate and up, weight of down, channels of a block) → down(silu(gate) * up)."""
 
 
 def gated(gate_up: Tensor, block: int) -> Tensor:

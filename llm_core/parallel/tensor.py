@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from llm_core.model.loss import CrossEntropy
-from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.collectives import gather, scatter_sum, share, total
 from llm_core.parallel.overlap import Overlap
 from llm_core.parallel.vocabulary import embed, token_losses
@@ -108,8 +108,7 @@ class TensorShards:
         for block in model.own_blocks:
             block.attention.qkv = CutOutputs(block.attention.qkv, self)
             block.attention.out = CutInputs(block.attention.out, self)
-            into = "gate_up" if isinstance(block.ffn, SwiGLU) else "up"
-            setattr(block.ffn, into, CutOutputs(getattr(block.ffn, into), self))
+            setattr(block.ffn, block.ffn.into_name, CutOutputs(block.ffn.into, self))
             block.ffn.down = CutInputs(block.ffn.down, self)
         if model.embedding is not None:
             first_id = part_of(model.config.vocab_size, self.rank, self.size).start
