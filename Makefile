@@ -85,7 +85,7 @@ down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi
 
 lock: ## Resolve requirements.lock and requirements-dev.lock again (needs uv)
-	@sh docs/lock.sh
+	@sh .ci/lock.sh
 
 sbom: $(VENV)/.installed $(AUDIT)/pip-audit ## Write build/sbom.json: what is installed, as CycloneDX
 	@mkdir -p build

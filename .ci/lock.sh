@@ -1,6 +1,7 @@
 #!/bin/sh
-# Resolve the locks for every supported Python at once, each package with the digests of its files. The CUDA packages of torch are left out: torch brings
-# those that its build needs. fasttext-predict is left out: it installs a module over fasttext.
+# Resolves the locks for every supported Python at once, each package with the digests of its files.
+# The CUDA packages of torch are left out: torch brings those that its build needs.
+# fasttext-predict is left out: it installs a module over fasttext.
 set -eu
 cd "$(dirname "$0")/.."
 omit="fasttext-predict triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc
