@@ -74,6 +74,7 @@ def cluster_documents(
     rows = np.arange(num_rows)
     by_url = _by_url(documents, index) if config.same_url else rows
     lost = by_url != rows
+    # Only what no URL has decided is compared by text.
     words = np.concatenate([index.exact_key, documents.exact_key])
     by_text = first_of_equal(words, ~np.concatenate([index.blank, documents.blank]) & ~lost)
     num_shingles = np.concatenate([index.num_shingles, documents.num_shingles])
@@ -84,6 +85,7 @@ def cluster_documents(
     get_sets = _shingle_sets(documents, index, members, parts, config, run_parts, out_dir)
     metrics: dict[str, Any] = {"candidate_pairs": 0, "verified_pairs": 0}
     if config.method == "minhash":
+        # Survivors of earlier members are members too, so each has a number among them.
         decided = np.searchsorted(members, index.survivor[index.members])
         near = find_near_duplicates(
             _sketches(documents, index, members, config, get_sets),
@@ -96,11 +98,14 @@ def cluster_documents(
 
     chosen = rows.copy()
     chosen[members] = members[near.survivor]
+    # Each step leads to a row that the next one may lead on from.
     survivor = chosen[by_text[by_url]]
     a, b = members[near.a], members[near.b]
+    # A family holds whatever leads to its documents, and what is similar to them.
     joined = [(rows[:num_earlier], index.family), (rows, by_url), (rows, by_text), (a, b)]
     family = smallest_connected(num_rows, *map(np.concatenate, zip(*joined, strict=True)))
     size = np.bincount(survivor[num_earlier:], minlength=num_rows)
+    # Copies of earlier runs have no row, and count.
     size[:num_earlier] += index.cluster_size
     ids = pa.concat_arrays([index.ids, documents.ids])
     pairs = (a, b, near.jaccard, chosen[b] == a)
@@ -110,6 +115,7 @@ def cluster_documents(
 
 def _by_url(documents: SignedDocuments, index: Index) -> np.ndarray:
     words = np.concatenate([index.url_key, documents.url_key])
+    # URLs of the index come first, so a document of an earlier run owns its URL.
     owners = np.concatenate([index.url_row, len(index) + np.arange(len(documents))])
     valid = np.concatenate([np.ones(len(index.url_row), bool), documents.has_url])
     first = first_of_equal(words, valid)
@@ -177,6 +183,7 @@ def _shingle_sets(
             shingles, begins = gather(mine[own])
             sizes = np.diff(begins)
         else:
+            # The index takes the sets of all members, so texts are walked once for both.
             if not everything:
                 everything.append(gather(mine))
             shingles, begins = everything[0]
@@ -194,6 +201,7 @@ def _shingle_sets(
 
 def _joined(one: np.ndarray, two: np.ndarray, out_dir: Path) -> np.ndarray:
     """Both arrays in one file that is mapped."""
+    # An empty file cannot be mapped.
     if not len(one) + len(two):
         return one
     file = scratch_dir(out_dir) / "joined-sets.npy"

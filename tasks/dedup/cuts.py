@@ -140,6 +140,7 @@ def disjoint(
     from tasks.kernels.text.pieces import subtract
 
     ranges = np.stack([document, start, end, reason], axis=1)[np.lexsort((start, document))]
+    # Only runs can overlap pieces: those of one finder are disjoint.
     is_run = ranges[:, 3] == SUBSTRING
     pieces = ranges[~is_run]
     runs = subtract(ranges[is_run, :3].copy(), pieces[:, :3].copy())
@@ -161,6 +162,7 @@ def _without_rest(
     telling, numbers = [], []
     for part, mine in zip(work, owners, strict=True):
         begins, ends = (np.searchsorted(document, mine, side=s) for s in ("left", "right"))
+        # A document without a cut has its text left.
         touched = np.flatnonzero(ends > begins)
         if len(touched) == 0:
             continue
@@ -187,6 +189,7 @@ def find_rest(part: Part, directory: Path, config: Any) -> Mapping[str, Any]:
     del config
     buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
     rows, start, end = np.load(part.payload["cuts"])
+    # Where the cuts of each document begin.
     first = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
     rest = has_rest(buf, begins, rows, start, end, np.append(first, len(rows)), char_classes())
     np.save(directory / REST_FILE, rest)

@@ -95,6 +95,7 @@ def open_index(config: DedupConfig) -> Index:
         index = _read_index(folder)
     except ArtifactMismatch:
         raise
+    # Files that Arrow can read may still hold other tables than these.
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         raise ArtifactMismatch(
             f"{folder} is damaged ({type(error).__name__}); rebuild the index"
@@ -131,6 +132,7 @@ def _check_rows(index: Index, empty: Index, folder: Path) -> None:
     loops look up without asking."""
     pairs = [(getattr(index, name), value) for name, value in vars(empty).items() if name != "ids"]
     pairs += zip(index.bands, empty.bands, strict=False)
+    # Everything but ids and the list of bands, whose arrays were added one by one.
     alike = [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
     sketches = {len(index.signatures), len(index.shingle_begins) - 1, *map(len, index.bands)}
     named = np.concatenate([index.survivor, index.family, index.url_row])
@@ -177,6 +179,7 @@ def write_index(folder: Path, index: Index, config: DedupConfig) -> None:
 def binary_ids(words: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
     """Two uint64 words per row as binary(16), the inverse of `id_words`."""
     data = pa.py_buffer(words.astype(">u8").tobytes())
+    # Arrow keeps validity as bits, the lowest one first.
     mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
     return pa.FixedSizeBinaryArray.from_buffers(ID, len(words), [mask, data])
 
@@ -236,5 +239,6 @@ def _map(file: Path) -> pa.RecordBatch:
 
 def _write(file: Path, columns: dict[str, pa.Array]) -> None:
     batch = pa.record_batch(columns)
+    # One batch and no compression: what is mapped is read where it is looked at.
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)

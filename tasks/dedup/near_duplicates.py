@@ -101,6 +101,7 @@ def likely_pairs(pairs: np.ndarray, sketches: Sketches, family_threshold: float)
 
     variance = family_threshold * (1 - family_threshold) / sketches.num_perms
     hopeless = family_threshold - 3 * math.sqrt(variance)
+    # Signatures of a block of pairs at a time: each is read once for all its pairs in the block.
     likely = np.empty(len(pairs), bool)
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         a, b = _unpack(pairs[start : start + _PAIRS_AT_ONCE])
@@ -125,6 +126,7 @@ def verify_pairs(
     a, b = _unpack(pairs)
     # From here on documents are numbered among those in candidate pairs, in the same order.
     rows = np.unique(np.concatenate([a, b]))
+    # The survivor of an earlier document is compared, though it may be in no pair itself.
     rows = np.union1d(rows, decided[rows[rows < len(decided)]])
     a, b = np.searchsorted(rows, a), np.searchsorted(rows, b)
     shingles, begins = sketches.shingle_sets(rows)
@@ -143,6 +145,7 @@ def verify_pairs(
     removed = np.flatnonzero((chosen != np.arange(chosen.size)) & ~earlier)
     a, b = np.concatenate([a, chosen[removed]]), np.concatenate([b, removed])
     jaccard = np.concatenate([jaccard, similarity[removed]])
+    # A packed pair sorts by a, then by b.
     _, first = np.unique(_pack(a, b), return_index=True)
 
     survivor = np.arange(sketches.num_documents)

@@ -67,6 +67,7 @@ def find_repeated_pieces(
     bloom = None
     if config.piece_memory == "bloom":
         bloom = _Filter(earlier, num_pieces, config.bloom_error)
+    # Exact memory reads all keys before the first verdict; the loop below reads them again.
     judge = bloom or _Sorted(earlier, num_pieces, (keys for _, _, keys in _in_order(made, owners)))
     for document, span, keys in _in_order(made, owners):
         repeated = judge(keys)
@@ -113,6 +114,7 @@ def _in_order(
     sizes = np.zeros(len(numbers), np.int64)
     for result, mine in zip(made, owners, strict=True):
         sizes[np.searchsorted(numbers, mine)] = np.diff(np.load(result.path / FIRSTS_FILE))
+    # Whole documents, so that the pieces of one are never apart.
     block = np.cumsum(sizes) // _PIECES_AT_ONCE
     for some in np.split(numbers, np.flatnonzero(np.diff(block)) + 1) if len(numbers) else ():
         documents, spans, keys = [], [], []

@@ -47,6 +47,7 @@ def find_repeated_runs(
     every = np.concatenate(
         [np.zeros(0, np.uint64), *(np.load(result.path / ANCHORS_FILE) for result in anchors)]
     )
+    # In place, and dropped as soon as it is used: it is the largest array of all.
     every.sort()
     repeated = np.unique(every[1:][every[1:] == every[:-1]])
     del every
@@ -83,6 +84,7 @@ def _united(
     never before."""
     begins = np.ones(len(document), bool)
     begins[1:] = (document[1:] != document[:-1]) | (start[1:] > end[:-1])
+    # Ends never decrease, so a stretch ends with its last range.
     heads = np.flatnonzero(begins)
     lasts = np.append(heads[1:], len(document))[: len(heads)] - 1
     return document[heads], start[heads], end[lasts]

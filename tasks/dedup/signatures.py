@@ -151,6 +151,7 @@ def parts_with_rows(
             continue
         rows_file = scratch_dir(out_dir) / f"rows-{purpose}-{part.name}.npy"
         np.save(rows_file, documents.row[which[here]])
+        # Which rows are asked for depends on other parts, so they are in the key.
         key = digest([purpose, part.digest, digest_file(rows_file)])
         payload = {"documents": part.payload["documents"], "rows": str(rows_file)}
         work.append(Part(part.name, key, payload))
@@ -173,10 +174,12 @@ def gather_shingle_sets(
     work, places = parts_with_rows(documents, which, parts, "shingles", out_dir)
     made = run_parts(shingle_part, work, config, out_dir)
 
+    # Sizes first, so that the sets of each part go straight to their places.
     sizes = np.zeros(len(which), np.int64)
     for here, result in zip(places, made, strict=True):
         sizes[here] = np.load(result.path / SIZES_FILE)
     begins = np.concatenate([[0], np.cumsum(sizes)])
+    # An empty file cannot be mapped.
     if begins[-1] == 0:
         return np.zeros(0, np.uint32), begins
     file = scratch_dir(out_dir) / "shingle-sets.npy"

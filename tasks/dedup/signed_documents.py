@@ -70,6 +70,7 @@ class SignedDocuments:
     def places_by_part(self, which: np.ndarray) -> list[np.ndarray]:
         """For each part, the places in `which` of its documents, ascending."""
         parts = self.part[which]
+        # Stable, so that places stay ascending within a part.
         order = np.argsort(parts, kind="stable")
         return np.split(order, np.searchsorted(parts[order], np.arange(1, len(self.signed))))
 
@@ -103,13 +104,16 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
             # NaN sorts last, and so does what is missing.
             keys.append(-table["quality"].to_numpy(zero_copy_only=False))
         elif rule == "length":
+            # The longest comes first.
             keys.append(-table["num_bytes"].to_numpy())
         elif rule == "date":
             keys.append(
+                # Equal dates share a rank, so that the next rule decides; missing ones come last.
                 pc.rank(table["added_at"], sort_keys="ascending", tiebreaker="dense").to_numpy()
             )
         else:
             keys.extend(id_words(table["id"]).T)
+    # np.lexsort sorts by its last key first.
     return np.lexsort(keys[::-1])
 
 
@@ -134,6 +138,7 @@ def first_of_equal(words: np.ndarray, valid: np.ndarray) -> np.ndarray:
     from tasks.kernels.dedup.banding import rows_that_may_share
 
     first = np.arange(len(words))
+    # Sorting is for the rows whose first word occurs twice, which are few.
     rows = rows_that_may_share(np.ascontiguousarray(words[:, 0]))
     rows = rows[valid[rows]]
     # Stable, so that the first of equals is the earliest row.

@@ -129,6 +129,7 @@ def _write_sidecars(
         ids = read_table(part.payload["documents"], ["id"])["id"]
         document = np.full(len(ids), -1, np.int64)
         document[documents.row[here]] = here
+        # Documents that quality did not keep.
         absent = document < 0
 
         def column(values: np.ndarray, type: pa.DataType = pa.int64()) -> pa.Array:  # noqa: B008
@@ -150,6 +151,7 @@ def _write_sidecars(
 def _write_pairs(clusters: Clusters, out_dir: Path, earlier: bool) -> None:
     words = id_words(clusters.ids)
     order = np.lexsort((*words[clusters.b].T[::-1], *words[clusters.a].T[::-1]))
+    # Pairs with a document of an earlier run, whose text this run does not have.
     across = clusters.a[order] < clusters.num_earlier
     files = {"pairs.parquet": order[~across]}
     if earlier:
@@ -179,6 +181,7 @@ def _grown(
     stays = (clusters.by_url == rows) & (clusters.by_text == rows)
     number = np.cumsum(stays) - 1  # of stored rows
     stored = np.flatnonzero(stays)
+    # Steps lead to smaller rows, so the smallest of a cluster or family is always stored.
     mine = stored[first:] - first
     with_url = np.flatnonzero(documents.has_url & (clusters.by_url[first:] == rows[first:]))
     exact = Index(

@@ -79,6 +79,7 @@ class PiiConfig:
                 f"key_id ({self.key_id}) is not that of the given key ({made or 'none'}); give the"
                 " key that it was made of, or leave key_id out"
             )
+        # The dataclass is frozen, and artifacts are keyed by the digest in place of the key.
         object.__setattr__(self, "key_id", made)
 
     def action_of(self, kind: str) -> str:

@@ -72,10 +72,13 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
             break
         if masked is values:
             masked = values.copy()
+        # By type; within one, the order of triggers and lengths stays.
         rows = _in_order(rows, TYPE_OF_KIND[rows[:, 3]])
+        # Overwrites each span that no stronger one has overwritten before.
         rows = _chosen(rows, take(masked, rows, marks[TYPE_OF_KIND[rows[:, 3]]]))
         rows = _in_order(rows, rows[:, 1])
         found.append(rows)
+        # Blocks of keys are found at once: what is masked around one makes no other.
         windows, keys = places_around(rows, begins), keys[:0]
     rows = _joined(found)
     rows = _in_order(rows, rows[:, 1])

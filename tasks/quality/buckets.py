@@ -61,6 +61,7 @@ def resolve_buckets(
 def bucket_of(resolved: Mapping[str, Any], values: np.ndarray, languages: np.ndarray) -> pa.Array:
     """The bucket of each document: values of the score (NaN where there is none) and language
     labels."""
+    # With this sign the lower value is the better one of every score.
     sign = -1.0 if resolved["best"] == "high" else 1.0
     cuts = np.array(
         [resolved["cuts"].get(language, (np.nan, np.nan)) for language in languages], np.float64

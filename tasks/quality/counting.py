@@ -19,6 +19,7 @@ def count_part(
     book: RuleBook, verdicts: np.ndarray, drops: np.ndarray, labels_of: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     bits = np.arange(len(book.names), dtype=np.uint64)[:, None]
+    # One row of zeros and ones for each rule.
     broken = ((verdicts >> bits) & np.uint64(1)).astype(np.int64)
     hits = ((drops >> bits) & np.uint64(1)).sum(axis=1).tolist()
     dropped = drops != 0
@@ -85,6 +86,7 @@ def _drop_table(
     values, places = np.unique(labels.astype(str), return_inverse=True)
     size, rules = len(values), len(book.names)
     read = np.bincount(places, minlength=size).tolist()
+    # Label and rule as one number, counted at once.
     counts = np.bincount(places[dropped] * rules + reasons, minlength=size * rules)
     table = {}
     for label, num, row in zip(values, read, counts.reshape(size, rules).tolist(), strict=True):

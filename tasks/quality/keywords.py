@@ -168,6 +168,7 @@ def _matcher(
         listed = list(inline)
         for path in files:
             listed += read_entries(path, f"quality.keywords.{name}.files")
+        # A term that folds to nothing would be found everywhere.
         folded = {fold_text(term) for term in listed} - {""}
         if not folded:
             raise ConfigError(

@@ -159,6 +159,7 @@ def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
     off = {"DUPLICATE_PARAGRAPHS", "DUPLICATE_LINE_CHARS", "DUPLICATE_PARAGRAPH_CHARS"}
     off |= {"TOO_MANY_SHORT_LINES"} | (set() if limits.stop_words else {"TOO_FEW_STOP_WORDS"})
     rules = (*_GOPHER, *_FINEWEB_PAPER, _NEWLINES)
+    # The list of stop words is the one of this language, so the rule is for it alone.
     kept = [
         replace(r, languages=(language,)) if r.languages else r for r in rules if r.name not in off
     ]

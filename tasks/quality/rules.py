@@ -203,6 +203,7 @@ def _rules_of(choice: RuleOverlay, where: str) -> dict[str, tuple[Rule, bool]]:
             if rule.name in choice.thresholds:
                 rule = replace(rule, threshold=choice.thresholds[rule.name], cuts=())
             first, dropping = rules.setdefault(rule.name, (rule, drops))
+            # The same question for several languages is one rule for all of them.
             if first.languages != rule.languages:
                 both = tuple(dict.fromkeys((*first.languages, *rule.languages)))
                 rules[rule.name] = (replace(first, languages=both), dropping)

@@ -107,6 +107,7 @@ def uniform(ids: Sequence[bytes], purpose: str) -> np.ndarray:
     """A number in [0, 1) for each document, by its id and what it is drawn for."""
     key = hashlib.blake2b(purpose.encode(), digest_size=16).digest()
     drawn = b"".join(hashlib.blake2b(one, digest_size=8, key=key).digest() for one in ids)
+    # A float64 holds 53 bits exactly.
     return (np.frombuffer(drawn, "<u8") >> np.uint64(11)).astype(np.float64) / 2**53
 
 
@@ -125,6 +126,7 @@ def _resolve(name: str, limit: Limit, scores: Artifact, parts: Sequence[Part]) -
             cuts_keeping(values, groups, limit.keep_frac, best)
         )
     if limit.min_quantile is not None:
+        # A quantile counts from the low end, whichever end of the score is good.
         lower.update(cuts_keeping(values, groups, 1 - limit.min_quantile, "high"))
     if limit.max_quantile is not None:
         upper.update(cuts_keeping(values, groups, limit.max_quantile, "low"))
@@ -134,6 +136,7 @@ def _resolve(name: str, limit: Limit, scores: Artifact, parts: Sequence[Part]) -
             " settings of scores"
         )
     whole = {"min": lower.pop(WHOLE, None), "max": upper.pop(WHOLE, None)}
+    # What was resolved goes, or the limit would contradict its own bounds.
     shares = dict.fromkeys(("keep_frac", "min_quantile", "max_quantile"))
     return replace(limit, **shares, **whole, min_by_language=lower, max_by_language=upper)  # type: ignore[arg-type]
 

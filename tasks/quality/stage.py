@@ -74,6 +74,7 @@ def filter_quality(
     bounds = digest({name: to_plain(limit) for name, limit in config.limits.items()})
     buckets = resolve_buckets(config.buckets, scores, parts)
     lists = digest({name: digest_file(path) for name, path in config.input_files().items()})
+    # Only limits on scores are counted by label.
     with_labels = bool(limited_scores(config))
     judged = []
     for part in parts:
@@ -145,6 +146,7 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
         columns["masks"] = masks
     line_cuts = None
     if config.line_cuts.rules != "none":
+        # C4 has no rule for scripts without spaces.
         wanted = features["unsegmented_frac"] < UNSEGMENTED_FROM
         if config.line_cuts.languages:
             wanted &= np.isin(languages.astype(str), config.line_cuts.languages)

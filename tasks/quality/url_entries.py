@@ -27,6 +27,7 @@ def split_url(url: str) -> tuple[str, str] | None:
     where there is no host."""
     url = url.strip()
     try:
+        # Behind // urlsplit reads a host, also where the scheme is missing.
         pieces = urlsplit(url if _SCHEME.match(url) or url.startswith("//") else f"//{url}")
         host = normal_host(pieces.hostname or "")
     except ValueError:  # a bracketed host that is none

@@ -202,6 +202,7 @@ class _Lists:
             above = set(domains_above(host, self.suffixes))
             hosts[host] = bool(self.domains & above), bool(self.allow_domains & above)
         blocked, allowed = hosts[host]
+        # Most runs list no URLs, and most documents have a URL.
         paths = places_above(host, rest) if self.urls or self.allow_urls else []
         if allowed or not self.allow_urls.isdisjoint(paths):
             return 0, 0, 0
@@ -223,6 +224,7 @@ def _read_lists(rules: UrlRules, files_digest: str) -> _Lists:
         if kind != "folders":
             lists[_FILES[kind]] |= _entries_of(path, kind, files_digest)
             continue
+        # Bytes that are not UTF-8 make an odd entry, not an error.
         for entry in read_entries(path, "quality.urls.folders", "surrogateescape"):
             try:
                 lists[last].add(_READ[last](entry, name))
