@@ -64,6 +64,7 @@ def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mappi
             buf, begins, lengths, arrays["hashes"], arrays["starts"], index.shift, *tables
         ).reshape(-1, 3)
     spans = np.full((len(found), 2), -1, np.int64)
+    # Candidates come in the order of rows: between two borders are those of one document.
     borders = np.flatnonzero(np.diff(found[:, 0], prepend=-1, append=-1))
     texts = (arrays["text"], arrays["text_starts"], arrays["text_stops"], arrays["lengths"])
     for first, last in itertools.pairwise(borders):

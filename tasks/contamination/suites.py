@@ -139,6 +139,7 @@ def index_items(items: list[Item], ngram_units: int, min_units: int) -> SuiteInd
                 whole += b"\n" + answer.encode("utf-8", "replace")
             data = np.frombuffer(whole, np.uint8)
             hashes, length, starts, stops = text_ngrams(data, ngram_units, min_units, *tables)
+            # Of an answered form only what reaches into the answer is new.
             new = stops > len(question) if form else np.ones(len(hashes), bool)
             if not new.any():
                 continue
@@ -158,6 +159,7 @@ def index_items(items: list[Item], ngram_units: int, min_units: int) -> SuiteInd
     inverse, owners, answered = inverse[order], owners[order], answered[order]
     fresh = np.ones(len(inverse), bool)
     fresh[1:] = (inverse[1:] != inverse[:-1]) | (owners[1:] != owners[:-1])
+    # At least four ranges of leading bits per n-gram, so that a look-up compares hardly any hash.
     bits = max(4, int(4 * len(unique)).bit_length())
     edges = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
     return SuiteIndex(

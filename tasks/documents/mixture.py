@@ -238,6 +238,7 @@ def _fill(
     filled = dict.fromkeys(sorted(shares), 0.0)
     open_groups = [group for group in filled if shares[group] > 0 and capacity[group] > 0]
     left = total
+    # What full groups cannot give is shared out again among the others, and may fill some of them.
     while open_groups:
         scale = left / math.fsum(shares[group] for group in open_groups)
         full = {g: capacity[g] for g in open_groups if shares[g] * scale >= capacity[g]}

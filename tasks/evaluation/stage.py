@@ -201,6 +201,7 @@ def score(
     tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in chosen]
     by_model = score_documents(model, tokens, eos, window, context, config.batch_tokens)
     unigram, bigram = score_ngrams(stream(training), tokens, model.config.vocab_size, eos)
+    # The closing end-of-text is a token that the model predicts, but no byte of the text.
     is_text = [t != eos for t in tokens]
     bits = {
         name: np.array([b[text].sum() for b, text in zip(each, is_text, strict=True)])

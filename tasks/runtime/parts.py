@@ -160,6 +160,7 @@ class PartRunner:
         """One result per item, on the executor where what is left is worth the start of its
         workers."""
         begun = time.perf_counter()
+        # The mean time of the parts done so far says what the rest needs.
         for done, item in enumerate(work):
             left = len(work) - done
             needs_s = (time.perf_counter() - begun) / done * left if done else 0.0

@@ -116,6 +116,7 @@ def make_plan(
         for name, node in nodes.items()
         if STAGES[name].measured and name in may_run and _is_damaged(store, node)
     }
+    # Backwards, so that it is known of each stage whether one that runs needs or reads it.
     for name in reversed(ancestors(target)):
         stage, node = STAGES[name], nodes[name]
         again = name in forced
