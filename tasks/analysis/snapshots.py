@@ -166,8 +166,7 @@ class Sample:
         return cls(units, np.minimum(begins[: num_documents + 1], num_units).astype(np.int64))
 
     def signatures(self, num_documents: int, num_perms: int, seed: int) -> np.ndarray:
-        """Min-hashes, uint32[num_documents, num_perms], of the sets of units of the first
-        documents."""
+        """Min-hashes of the units of the first documents: uint32[num_documents, num_perms]."""
         from tasks.kernels.dedup.minhash import EMPTY, make_permutations, update_signature
 
         multipliers, increments = make_permutations(num_perms, seed % 2**32)
@@ -267,8 +266,7 @@ def _count_edges(values: np.ndarray) -> Bins:
 
 
 def _ratio_edges(values: np.ndarray) -> Bins:
-    """0, and from each power of the root of two to the next; exact, where a logarithm would
-    round."""
+    """0, and from each power of the root of two to the next; a logarithm would round."""
     mantissas, exponents = np.frexp(np.maximum(values, 0))
     bins = np.where(values > 0, 2 * exponents.astype(np.int64) + (mantissas >= 0.5**0.5), NO_BIN)
     return _counted(

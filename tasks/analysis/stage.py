@@ -181,8 +181,7 @@ def _domains(domains: pa.Table) -> list[dict[str, Any]]:
 
 
 def _histograms(features: pa.Table) -> dict[str, Any]:
-    """{feature: {low, high, states: {state: documents in each bin}}}, over the bins that any state
-    uses."""
+    """{feature: {low, high, states: {state: documents}}} of the bins that any state uses."""
     found: dict[str, dict[tuple[float, float], dict[str, int]]] = {}
     for row in features.to_pylist():
         bins_of = found.setdefault(row["feature"], {}).setdefault((row["low"], row["high"]), {})

@@ -38,7 +38,7 @@ class ContaminationConfig:
         if not 1 <= self.min_units <= self.ngram_units:
             raise ConfigError(
                 f"min_units ({self.min_units}) must be from 1 to ngram_units ({self.ngram_units});"
-                " try 8"
+                f" try {min(8, self.ngram_units)}"
             )
 
     def input_files(self) -> dict[str, Path]:

@@ -44,8 +44,7 @@ def clean_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
 
 
 def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
-    """Every proved occurrence of a suite's n-gram in one file: `row, ngram, start, stop` (bytes of
-    the document)."""
+    """Every proved occurrence of an n-gram: `row, ngram, start, stop` (bytes of the document)."""
     from tasks.kernels.dedup.suite_ngrams import find_ngrams, prove_ngrams
     from tasks.kernels.text.chars import char_classes, fold_table
 

@@ -70,8 +70,7 @@ def find_rows(file: Path, column: str, wanted: pa.Scalar) -> list[int]:
 
 
 def read_row(file: Path, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """One row of a file; only its row group is read. Raises ArtifactMismatch where there is
-    none."""
+    """One row of a file; only its row group is read. Raises ArtifactMismatch if it is missing."""
     with pq.ParquetFile(file) as parquet:
         for group in range(parquet.num_row_groups):
             num_rows = parquet.metadata.row_group(group).num_rows

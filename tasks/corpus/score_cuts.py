@@ -38,8 +38,7 @@ def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | Non
 def cuts_keeping(
     values: np.ndarray, groups: np.ndarray | None, keep_frac: float, best: Best
 ) -> dict[str, float]:
-    """{group: cut}, one for all documents (`WHOLE`) where no groups are given; groups without a
-    score are left out."""
+    """{group: cut} of groups with a score; one for all documents (`WHOLE`) without groups."""
     if groups is None:
         cut = cut_keeping(values, keep_frac, best)
         return {} if cut is None else {WHOLE: cut}

@@ -21,8 +21,7 @@ CHUNK_NUMBERS = 1 << 22
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval and standard error; these are None where one observation
-    allows none."""
+    """A value with its 95 % interval and standard error, None where they do not exist."""
 
     value: float
     low: float | None

@@ -56,5 +56,4 @@ TYPE_NAMES = tuple(TYPES)
 TYPE_OF_KIND = {kind: number for number, members in enumerate(TYPES.values()) for kind in members}
 NUM_KINDS = 64
 LABELLED = {"EMAIL": (250, 250), "IP": (34, 35), "NAME": (249, 250), "PHONE": (4, 4)}
-"""{type: (right, judged)} of the labels in the sample, for those who have not the sample at hand; a
-test measures them."""
+"""{type: (right, judged)} of the labels in the sample, which a test measures again."""

@@ -110,8 +110,7 @@ def scripts_of(label: str) -> frozenset[str]:
 
 
 def only_language_of(script: str) -> str | None:
-    """The one language of lid.176 written in a script, or None where there are several; Chinese for
-    Han, Japanese for Kana."""
+    """The only language of lid.176 in a script; Chinese for Han, Japanese for Kana; else None."""
     if script == "HAN":
         return "zh"
     labels = _LANGUAGES.get(script, "").split()

@@ -39,8 +39,7 @@ FITTED = 1e-9
 TOLERATED = 1e-3
 """Relative distance that is left only where two shares contradict each other."""
 EXACT_DIGITS = 9
-"""Repeats are rounded to this many decimals: a rate of 1 must not lose a document by the last bit
-of a division."""
+"""Repeats are rounded to this many decimals, so that rounding of a rate of 1 loses no document."""
 
 
 @dataclass(frozen=True)
@@ -252,8 +251,7 @@ def _fill(
 
 
 def _rate(by_copies: Mapping[int, int], wanted_bytes: float, max_repeats: float) -> float:
-    """The rate at which documents, none read more than `max_repeats` times, add up to the wanted
-    bytes."""
+    """The rate at which documents, each read at most `max_repeats` times, make the wanted bytes."""
     left = wanted_bytes
     weights = {copies: num for copies, num in by_copies.items() if copies and num}
     while weights:

@@ -52,8 +52,7 @@ STREAM_TOKENS = 1 << 22
 
 @dataclass(frozen=True)
 class Scored:
-    """Per document, in order of id: bits by each model, bytes, and the bits of the closing
-    end-of-text."""
+    """Per document, in order of id: bits by each model, bytes, and bits of its end-of-text."""
 
     documents: Sequence[Document]
     num_tokens: np.ndarray
@@ -157,8 +156,7 @@ def choose_documents(
 
 
 def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence[Document]) -> None:
-    """Raise StageFailure unless the tokens of every chosen document give its text back, byte for
-    byte."""
+    """Raise StageFailure unless the tokens of every chosen document are exactly its text."""
     texts = read_texts(documents, {d.id for d in chosen})
     for document in chosen:
         if document.id not in texts:

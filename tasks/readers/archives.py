@@ -32,11 +32,9 @@ SPOOLED_BYTES = 64_000_000
 """Members that are read from several places are copied, in memory up to this size."""
 
 PIECE_BYTES = 1 << 16
-"""Asked of a member at once: what the library decompresses for it is not bounded for bzip2 and
-LZMA."""
+"""Asked of a member at once. What the library then decompresses is unbounded in bzip2 and LZMA."""
 MAX_DIRECTORY_BYTES = 1 << 26
-"""Of a zip archive. The library holds twenty times as much, and reads nothing else that is long at
-once."""
+"""Of a zip archive: the library reads it at once and holds twenty times as much."""
 LZMA_HEADER_BYTES, LZMA_DICTIONARY = 9, slice(5, 9)
 """At the beginning of a member of a zip archive that is in LZMA."""
 

@@ -15,8 +15,7 @@ from tasks.readers.recordlimits import Limits
 
 @dataclass(slots=True)
 class Record:
-    """One record. `position` names it for ever: a byte offset in the uncompressed stream, or a row
-    number."""
+    """One record, named for ever by its uncompressed byte offset or its row number."""
 
     position: int
     line: int
@@ -27,8 +26,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What could not be read, and where. The error is `kind: details`, and never quotes the
-    input."""
+    """What could not be read, and where. The error, `kind: details`, never quotes the input."""
 
     line: int
     byte_offset: int | None

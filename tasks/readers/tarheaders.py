@@ -28,8 +28,7 @@ digits on."""
 
 
 def read_headers(stream: io.BufferedIOBase) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """(archive, header) of each member in order. Raises tarfile.TarError and others for what is
-    not a header."""
+    """(archive, header) of each member. Raises tarfile.TarError and others for a broken header."""
     file = cast(IO[bytes], _Forward(stream))
     with _Archive.open(fileobj=file, mode="r:", tarinfo=_Header) as archive:
         while (entry := archive.next()) is not None:
@@ -39,8 +38,7 @@ def read_headers(stream: io.BufferedIOBase) -> Iterator[tuple[tarfile.TarFile, t
 
 
 def hole_bytes(entry: tarfile.TarInfo) -> int:
-    """Bytes of a member that are not stored. Raises ReadError for a map of holes that no program
-    writes."""
+    """Bytes of a member that are not stored. Raises ReadError for an impossible map of holes."""
     spans = cast("list[tuple[int, int]] | None", entry.sparse)
     if spans is None:
         return 0

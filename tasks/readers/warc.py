@@ -43,8 +43,7 @@ def read_warc(
 
 
 def _split_http(body: bytes) -> tuple[Any, bytes]:
-    """The header of an HTTP message and its content. Lines may end without carriage return (RFC
-    9112, 2.2)."""
+    """Header and content of an HTTP message; lines may end without CR (RFC 9112, 2.2)."""
     from fastwarc.warc import HeaderMap
 
     from tasks.readers.warcframes import header_end, with_carriage_returns

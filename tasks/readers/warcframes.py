@@ -74,8 +74,7 @@ def read_frames(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[
 
 
 class _Window:
-    """The bytes of an archive from `offset` on, as many as were asked for, up to the next
-    damage."""
+    """The bytes of an archive from `offset` on, as many as asked for, up to the next damage."""
 
     def __init__(self, stream: BinaryIO, compression: str, limits: Limits) -> None:
         self._pieces = read_pieces(stream, compression, MAGIC, limits.window_bytes)
@@ -84,16 +83,14 @@ class _Window:
         self.starts: list[int] = []
         """Offsets from `offset` on at which members begin."""
         self.first_of: int | None = None
-        """Where the member begins that the record at `offset` is the first of; None for a later
-        record."""
+        """Where the member begins whose first record is at `offset`; None for a later record."""
         self.stop: Gap | DamagedStream | None = None
         """Damage after `data`."""
         self._member = (0, 0)
         """Compressed and uncompressed bytes before the last member of which bytes were taken."""
 
     def fill(self, num_bytes: int) -> bool:
-        """Have so many bytes from `offset` on; false where there are fewer before damage or the
-        end."""
+        """Have so many bytes from `offset` on; false if damage or the end comes first."""
         while len(self.data) < num_bytes and self.stop is None:
             try:
                 piece = next(self._pieces, None)

@@ -62,8 +62,7 @@ class Plan:
 def make_nodes(
     target: str, configs: StageConfigs, digests: InputDigests, device: str
 ) -> dict[str, Node]:
-    """The key of every stage up to `target`. `device` is the fingerprint that measured stages
-    carry."""
+    """The key of every stage up to `target`; measured stages carry the fingerprint `device`."""
     nodes: dict[str, Node] = {}
     for name in ancestors(target):
         stage = STAGES[name]
