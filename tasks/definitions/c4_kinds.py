@@ -14,12 +14,8 @@ READINGS = {"c4_paper": (3, True), "c4_code": (5, True), "c4_fineweb": (3, False
 citation marks where ends are asked for, as in the codes."""
 SCRIPT_PHRASE = "javascript"
 POLICY_PHRASES = (
-    "terms of use",
-    "privacy policy",
-    "cookie policy",
-    "uses cookies",
-    "use of cookies",
-    "use cookies",
+    *("terms of use", "privacy policy", "cookie policy"),
+    *("uses cookies", "use of cookies", "use cookies"),
 )
 CITATION_MARKS = ("[edit]", "[citation needed]")
 MAX_CITATION_DIGITS = 63

@@ -39,8 +39,7 @@ FITTED = 1e-9
 TOLERATED = 1e-3
 """Relative distance that is left only where two shares contradict each other."""
 EXACT_DIGITS = 9
-"""Repeats are rounded to this many decimals: a rate of 1 must not lose a document by the last bit
-of a division."""
+"""Repeats are rounded to this many decimals, so that rounding of a rate of 1 loses no document."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +237,7 @@ def _fill(
     filled = dict.fromkeys(sorted(shares), 0.0)
     open_groups = [group for group in filled if shares[group] > 0 and capacity[group] > 0]
     left = total
+    # What full groups cannot give is shared out again among the others, and may fill some of them.
     while open_groups:
         scale = left / math.fsum(shares[group] for group in open_groups)
         full = {g: capacity[g] for g in open_groups if shares[g] * scale >= capacity[g]}
@@ -251,8 +251,7 @@ def _fill(
 
 
 def _rate(by_copies: Mapping[int, int], wanted_bytes: float, max_repeats: float) -> float:
-    """The rate at which documents, none read more than `max_repeats` times, add up to the wanted
-    bytes."""
+    """The rate at which documents, each read at most `max_repeats` times, make the wanted bytes."""
     left = wanted_bytes
     weights = {copies: num for copies, num in by_copies.items() if copies and num}
     while weights:

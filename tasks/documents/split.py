@@ -58,8 +58,7 @@ def family_hash(family_id: bytes, seed: int) -> bytes:
 
 
 def choose_split(family_bytes: Mapping[bytes, int], validation_frac: float, seed: int) -> SplitRule:
-    """The rule for these families. Raises StageFailure where there are not two families to
-    divide."""
+    """The rule for these families. Raises StageFailure for fewer than two."""
     if len(family_bytes) < 2:
         raise StageFailure(
             "only one family of near duplicates is left, and train and validation need one each;"

@@ -209,8 +209,7 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
 
 
 def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
-    """The documents that all judges kept and edits did not empty: new text where it was read, its
-    bytes, and what mixes them."""
+    """The documents that judges kept and edits did not empty, with bytes and what mixes them."""
     language = read_table(part.payload["language"], ["id", "language"])
     check_aligned(judged.documents, language, "language")
     kept = judged.kept
@@ -262,8 +261,7 @@ def _repeats(
 def _mixture_metrics(
     cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig
 ) -> dict[str, Any]:
-    """Bytes that are there, planned and reached in one training epoch, by source and by
-    language."""
+    """Bytes there are, planned and reached in one training epoch, by source and by language."""
     amounts = [((cell.source, cell.language), "bytes", cell.num_bytes) for cell in cells]
     for group, planned in sorted(mixture.planned_bytes.items()):
         amounts.append((group, "planned_bytes", round(planned)))

@@ -63,8 +63,7 @@ class Judged:
 
 
 def read_judged(part: Part, document_columns: Sequence[str] | None = None) -> Judged:
-    """Read a part and join the judges' sidecars. Raises ArtifactMismatch where one belongs to other
-    documents."""
+    """A part with its judges' sidecars. Raises ArtifactMismatch for those of other documents."""
     documents = read_table(part.payload["documents"], document_columns)
     sidecars: dict[str, pa.Table] = {}
     for name in JUDGES:

@@ -86,8 +86,7 @@ class Artifact:
 
 
 def load_artifact(path: Path) -> Artifact | None:
-    """The finished artifact in `path`, or None where none is finished. Raises ArtifactMismatch on a
-    broken record."""
+    """The finished artifact in `path`, or None. Raises ArtifactMismatch on a broken record."""
     file = path / ARTIFACT_FILE
     try:
         sealed = _read_object(file)

@@ -154,6 +154,7 @@ class _Sources:
             write_durably(self._file, json.dumps(tables))
 
 
+# The time of change is an argument so that a file edited in a long process is read again.
 @functools.lru_cache(maxsize=1024)
 def _source(module: str, path: Path, _mtime_ns: int, cache: Path) -> Source:
     data = path.read_bytes()
@@ -170,7 +171,10 @@ def _source(module: str, path: Path, _mtime_ns: int, cache: Path) -> Source:
 
 @functools.lru_cache(maxsize=1)
 def _tables(file: Path) -> dict[str, Any]:
-    """{digest of a file: its Source}, as kept by earlier processes."""
+    """{digest of a file: its Source}, as kept by earlier processes.
+
+    One dict for the whole process: `_source` adds to it, `_Sources.keep` writes it.
+    """
     try:
         tables: dict[str, Any] = json.loads(file.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

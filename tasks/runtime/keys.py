@@ -21,8 +21,7 @@ BUILDING = "building"
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value, whatever the key order. Raises TypeError on types whose text could
-    vary."""
+    """One text per value, whatever the key order. Raises TypeError on types without one."""
     return json.dumps(
         _checked(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -34,14 +33,12 @@ def digest(value: Any) -> str:
 
 
 def library_versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions without local tags: the same release built for CPU or GPU is the same
-    library."""
+    """Installed versions without local tags: builds for CPU and GPU are the same library."""
     return {name: importlib.metadata.version(name).partition("+")[0] for name in sorted(names)}
 
 
 def explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The first differences between two identities in words, e.g. `changed optim.lr: 0.001 →
-    0.003`."""
+    """The first differences of two identities, e.g. `changed optim.lr: 0.001 → 0.003`."""
     before, after = _flatten({**old, "code": None}), _flatten({**new, "code": None})
     changed = [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]
     reasons = ["code changed"] if old.get("code") != new.get("code") else []

@@ -88,8 +88,7 @@ class PartResult:
 
 
 ProcessPart = Callable[[Part, Path, Any], Mapping[str, Any]]
-"""(part, directory to write into, stage config) -> counters. A module-level function, so processes
-can import it."""
+"""(part, directory to write into, stage config) -> counters; importable by workers."""
 
 
 Work = tuple[ProcessPart, Part, Path, Any]
@@ -106,8 +105,7 @@ class RunParts(Protocol):
 
 
 def scratch_dir(out_dir: Path) -> Path:
-    """Where a stage keeps unfinished work that must survive a kill and does not belong to its
-    artifact."""
+    """Where a stage keeps unfinished work that survives a kill and is not in its artifact."""
     path = out_dir.with_name(out_dir.name + ".work")
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -157,9 +155,9 @@ class PartRunner:
         return [results[i] for i in range(len(parts))]
 
     def _work_off(self, work: Sequence[Work]) -> Iterator[None]:
-        """One result per item, on the executor where what is left is worth the start of its
-        workers."""
+        """Yields after each item; on the executor once what is left is worth its start."""
         begun = time.perf_counter()
+        # The mean time of the parts done so far says what the rest needs.
         for done, item in enumerate(work):
             left = len(work) - done
             needs_s = (time.perf_counter() - begun) / done * left if done else 0.0
@@ -172,8 +170,7 @@ class PartRunner:
 
 
 serial = PartRunner()
-"""Parts one after another in this process, kept beside the output: the default in notebooks and
-tests."""
+"""Parts one after another in this process, kept beside the output: for notebooks and tests."""
 
 
 def thread_executor(num_workers: int) -> MakeExecutor:
@@ -251,8 +248,7 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
 
 
 def _put_in_place(part: Part, made: Path, directory: Path) -> None:
-    """Give a part its name. Another run of other inputs may just have made the same one and read
-    from it: then theirs stays."""
+    """Give a part its name; one that another run made meanwhile, and may be reading, stays."""
     while True:
         try:
             os.rename(made, directory)

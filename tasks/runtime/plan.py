@@ -62,8 +62,7 @@ class Plan:
 def make_nodes(
     target: str, configs: StageConfigs, digests: InputDigests, device: str
 ) -> dict[str, Node]:
-    """The key of every stage up to `target`. `device` is the fingerprint that measured stages
-    carry."""
+    """The key of every stage up to `target`; measured stages carry the fingerprint `device`."""
     nodes: dict[str, Node] = {}
     for name in ancestors(target):
         stage = STAGES[name]
@@ -116,6 +115,7 @@ def make_plan(
         for name, node in nodes.items()
         if STAGES[name].measured and name in may_run and _is_damaged(store, node)
     }
+    # Backwards, so that it is known of each stage whether one that runs needs or reads it.
     for name in reversed(ancestors(target)):
         stage, node = STAGES[name], nodes[name]
         again = name in forced

@@ -47,8 +47,7 @@ OVER_MEMORY = "took more memory than it may"
 
 
 class OutOfBounds(RuntimeError):
-    """A call that took too long or too much memory, or brought its process down. The message says
-    which."""
+    """A call that took too long or too much memory, or ended its process, as the message says."""
 
 
 class Sandbox:

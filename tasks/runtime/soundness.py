@@ -29,18 +29,15 @@ Files = Sequence[Mapping[str, Any]]
 """Entries of a record: `path`, `size`, `digest`."""
 
 SETTLED_S = 2.0
-"""Age from which a stamp is trusted: a file that was changed a moment ago may change again under
-the same time."""
+"""Age from which a stamp is trusted: within it a file may change again under the same time."""
 RECENT_S = 600.0
-"""A process does not check the bytes of the same files again within this time: a run plans more
-than once."""
+"""A process checks the bytes of the same files once in this time, as a run plans repeatedly."""
 HASHING_THREADS = 8
 WORTH_SAYING_BYTES = 2_000_000_000
 
 
 def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[str]:
-    """A phrase for each recorded file that is damaged, such as `a.parquet is gone`. Sizes are
-    compared first."""
+    """A phrase for each damaged file, such as `a.parquet is gone`. Sizes are compared first."""
     right_size = []
     for file in files:
         path = folder / file["path"]
@@ -87,8 +84,7 @@ _CHECKS: dict[Path, _Check] = {}
 
 
 class Soundness:
-    """Remembers which artifacts of a store were found sound, in one file that may be deleted at any
-    time."""
+    """Remembers which artifacts were found sound, in a file that may be deleted at any time."""
 
     def __init__(self, memory_file: Path) -> None:
         self._file = memory_file

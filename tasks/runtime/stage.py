@@ -17,8 +17,7 @@ from tasks.runtime.artifact import Artifact
 
 
 class StageFailure(RuntimeError):
-    """A stage that cannot give a result from this input; the message says what was found and the
-    way out."""
+    """A stage that cannot give a result from this input; the message says why and the way out."""
 
 
 class StageInterrupted(RuntimeError):

@@ -107,8 +107,7 @@ class Store:
         return aside
 
     def artifacts(self, stage: str) -> list[Artifact]:
-        """Finished artifacts of a stage, newest first; unreadable ones are left out (`damage` names
-        them)."""
+        """Finished artifacts of a stage, newest first, without unreadable ones (see `damage`)."""
         found = []
         for path in (self.root / stage).glob("*"):
             with contextlib.suppress(ArtifactMismatch):
@@ -190,8 +189,7 @@ class Store:
         return artifact
 
     def require_free_disk(self, stage: str, needed_bytes: int) -> None:
-        """Raise StageFailure while nothing is lost yet, rather than fail in the middle of a
-        write."""
+        """Raise StageFailure before anything is lost, rather than fail in the middle of a write."""
         self.root.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.root).free
         if free < needed_bytes:
