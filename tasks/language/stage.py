@@ -122,6 +122,7 @@ def label_texts(
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
     is_sure = (most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals)
     scripts = np.where(is_sure, letters.argmax(axis=1) + 1, 0)
+    # Han letters among Kana or Hangul may be Japanese or Korean: the model decides.
     kana, hangul = (letters[:, SCRIPTS.index(script) - 1] for script in ("KANA", "HANGUL"))
     scripts[(scripts == SCRIPTS.index("HAN")) & (kana + hangul > MOST_SYLLABLES * totals)] = 0
     tree = _load_tree(model)

@@ -25,8 +25,9 @@ Chart = Callable[[int], Markup]
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One labelled amount. `whole` is drawn pale behind it; `low` and `high` as a whisker."""
+class Mark:
+    """One labelled value: a bar, or a point. `whole` is drawn pale behind a bar; `low` and `high`
+    as a whisker."""
 
     label: str
     value: float
@@ -49,19 +50,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A value with its interval, on a line of its own."""
-
-    label: str
-    value: float
-    low: float | None
-    high: float | None
-    shown: str
-    title: str
-    tone: str = "a"
-
-
-@dataclass(frozen=True)
 class Reference:
     """A value to compare with, drawn as a dashed line."""
 
@@ -70,7 +58,7 @@ class Reference:
     tone: str = "r1"
 
 
-def bars(amounts: Sequence[Bar], width: int) -> Markup:
+def bars(amounts: Sequence[Mark], width: int) -> Markup:
     """Horizontal bars from zero on one scale. The label stands beside its bar, or above it where
     the width is small."""
     largest = max((max(b.value, b.whole or 0, b.high or 0) for b in amounts), default=0) or 1
@@ -93,7 +81,7 @@ def bars(amounts: Sequence[Bar], width: int) -> Markup:
 
 
 def forest(
-    estimates: Sequence[Estimate], references: Sequence[Reference], unit: str, width: int
+    estimates: Sequence[Mark], references: Sequence[Reference], unit: str, width: int
 ) -> Markup:
     """Values with intervals on one axis, and dashed lines to compare them with."""
     ends = [x for e in estimates for x in (e.value, e.low, e.high) if x is not None]
@@ -139,6 +127,7 @@ def histogram(
     edges, whole = list(edges), list(behind or counts)
     if log and edges[0] <= 0:
         edges[0] = next((e for e in edges if e > 0), 1.0) / 2
+    # Empty bins at both ends are not drawn.
     used = [i for i, (n, m) in enumerate(zip(counts, whole, strict=True)) if n > 0 or m > 0] or [0]
     first, last = used[0], used[-1]
     left, top, bottom = 46, 22, 196 if width > 500 else 176

@@ -35,7 +35,6 @@ from tasks.report.sections.variety import variety_section
 
 
 def render(run: Run, title: str) -> str:
-    """The whole page as text."""
     sections = (
         documents_section(run),
         scores_section(run),

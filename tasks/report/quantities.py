@@ -36,7 +36,6 @@ class Facts:
         return number(self.value(*path))
 
     def each(self, *names: str) -> list[float | None]:
-        """The numbers of these names."""
         return [self.number(name) for name in names]
 
     def text(self, *path: str) -> str | None:
@@ -181,7 +180,6 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str:
 
 
 def plural(amount: float | None, noun: str, many: str | None = None) -> str:
-    """A count with its noun in the right number."""
     many = many or f"{noun}s"
     if amount is None:
         return f"an unmeasured number of {many}"

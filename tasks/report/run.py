@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tasks.report.earlier_runs import earlier_documents
 from tasks.report.quantities import (
     Facts,
     count,
@@ -220,6 +219,26 @@ class Run:
         if unknown:
             found.append(f"{percent(unknown)} of validation tokens are unknown to the vocabulary.")
         return found
+
+
+def earlier_documents(artifacts: Mapping[str, Artifact]) -> str | None:
+    """One sentence where a run has read documents again that earlier runs had; None elsewhere.
+
+    Deduplication against an index (`dedup.chain`, `dedup.index`) keeps what is new. So a source
+    that grows, read whole each time, gives its new documents only, which must not look like a loss.
+    """
+    if "dedup" not in artifacts:
+        return None
+    counters = Facts(artifacts["dedup"].counters)
+    read_again, duplicates, read = counters.each("read_again", "earlier_duplicates", "read")
+    if not read_again:
+        return None
+    return (
+        f"Only new documents are in this run: {count(duplicates)} of {count(read)} that dedup read"
+        f" are duplicates of what earlier runs kept ({count(read_again)} of them the very same"
+        " documents, read again) and stay with those runs. For all in one, run the same source"
+        " without dedup.chain and dedup.index."
+    )
 
 
 def events_text(train: Facts, leave_out: Collection[str] = ()) -> str:

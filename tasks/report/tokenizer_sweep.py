@@ -77,7 +77,6 @@ def recommend(found: Sequence[Candidate]) -> Candidate:
 
 
 def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> str:
-    """The comparison as one HTML page."""
     best = recommend(found)
     least = min(c.flops_per_byte for c in found)
     tones = dict(zip(sorted({c.kind for c in found}), cycle(TONES)))

@@ -129,6 +129,7 @@ def _choose_classes(
     hashes, most = candidates["hash"].to_numpy(), config.max_documents
     classes = [np.unique(hashes[positive]), np.unique(hashes[~positive])]
     both = np.intersect1d(classes[0], classes[1], assume_unique=True)
+    # Sorted, so these are the smallest hashes.
     classes = [np.setdiff1d(one, both, assume_unique=True)[:most] for one in classes]
     for what, one in zip(("positive", "negative"), classes, strict=True):
         if len(one) < MIN_TEXTS:

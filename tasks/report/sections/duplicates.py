@@ -6,7 +6,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from tasks.report.charts import Bar, Chart, Series, bars, lines
+from tasks.report.charts import Chart, Mark, Series, bars, lines
 from tasks.report.differences import mark_differences
 from tasks.report.markup import hashed
 from tasks.report.page import Section
@@ -77,7 +77,7 @@ def _cluster_sizes(dedup: Facts) -> Chart | None:
     marks = []
     for (low, high), n in grouped.items():
         name = f"{low} documents" if low == high else f"{low} to {high} documents"
-        marks.append(Bar(name, n, plural(n, "cluster"), f"{plural(n, 'cluster')} of {name}"))
+        marks.append(Mark(name, n, plural(n, "cluster"), f"{plural(n, 'cluster')} of {name}"))
     return partial(bars, marks) if marks else None
 
 

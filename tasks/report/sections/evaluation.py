@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tasks.report.charts import Estimate, Reference, forest
+from tasks.report.charts import Mark, Reference, forest
 from tasks.report.markup import foreign
 from tasks.report.page import Section
 from tasks.report.quantities import NOT_MEASURED, Facts, count, fixed, plural, size, span
@@ -94,7 +94,7 @@ def _by_name(evaluate: Facts, group: str) -> dict[str, Any]:
         shown = interval_text(facts)
         title = f"{name}: {shown} bits per byte over {plural(documents, 'document')}, {num_bytes}"
         tone = "a small" if facts.value("small") is True else "a"
-        marks.append(Estimate(name, value, low, high, shown, title, tone))
+        marks.append(Mark(name, value, shown, title, low=low, high=high, tone=tone))
         rows.append((foreign(name), fixed(value), span(low, high), count(documents), num_bytes))
     legend = [("point", "model")]
     if any(mark.tone != "a" for mark in marks):

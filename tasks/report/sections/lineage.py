@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.report.charts import Bar, Chart, bars
+from tasks.report.charts import Chart, Mark, bars
 from tasks.report.markup import aside, foreign, hashed
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -95,7 +95,7 @@ def _times(run: Run) -> Chart | None:
     for stage, elapsed_s in elapsed.items():
         time, of_all = duration(elapsed_s), share(elapsed_s, total)
         title = f"{stage}: {time}, {of_all} of the sum"
-        marks.append(Bar(stage, elapsed_s, f"{time} · {of_all}", title))
+        marks.append(Mark(stage, elapsed_s, f"{time} · {of_all}", title))
     return partial(bars, marks) if marks else None
 
 

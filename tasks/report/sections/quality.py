@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.report.charts import Bar, Chart, bars, heat
+from tasks.report.charts import Chart, Mark, bars, heat
 from tasks.report.markup import amount, aside, breakable, code, foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -192,5 +192,5 @@ def _by_language(dropped: Sequence[tuple[str, float]]) -> Chart | None:
     marks = []
     for name, n in dropped[:MOST_LANGUAGES]:
         title = f"{name}: {plural(n, 'document')} dropped, {percent(n / total)} of all dropped"
-        marks.append(Bar(name, n, count(n), title))
+        marks.append(Mark(name, n, count(n), title))
     return partial(bars, marks) if marks else None

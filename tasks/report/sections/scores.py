@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tasks.corpus.score_cuts import BUCKETS, NO_BUCKET
 from tasks.corpus.tally import OTHER
-from tasks.report.charts import Bar, Chart, Series, bars, histogram, lines
+from tasks.report.charts import Chart, Mark, Series, bars, histogram, lines
 from tasks.report.markup import code, foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -117,7 +117,7 @@ def _kept_by_register(facts: Facts) -> Chart | None:
         if scored and kept is not None and label != OTHER:
             shown = f"{share(kept, scored)} of {count(scored)}"
             title = f"{label}: {shown} scored documents kept"
-            marks.append(Bar(label, kept, shown, title, whole=scored))
+            marks.append(Mark(label, kept, shown, title, whole=scored))
     return partial(bars, marks[:LARGEST]) if len(marks) > 1 else None
 
 

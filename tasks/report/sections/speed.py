@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tasks.report.charts import Bar, Chart, bars
+from tasks.report.charts import Chart, Mark, bars
 from tasks.report.markup import foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -92,7 +92,7 @@ def _chart(cells: Sequence[Facts]) -> Chart | None:
         mode, name, shown = cell.text("mode") or "?", _cell_name(cell), significant(median)
         title = f"{mode}, {name} tokens: {shown} tokens/s, {_spread_name([cell])} {_spread(cell)}"
         tone, label = "a" if mode == "cached" else "b", f"{name} · {mode}"
-        marks.append(Bar(label, median, shown, title, low=low, high=high, tone=tone))
+        marks.append(Mark(label, median, shown, title, low=low, high=high, tone=tone))
     return partial(bars, marks) if marks else None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,14 @@ from tasks.runtime.artifact import Artifact, ArtifactMismatch
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.bpe import train_bpe
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.encoder import SPECIAL_TOKENS, Tokenizer, export_hugging_face, load_tokenizer
+from tasks.tokenizer.encoder import (
+    SPECIAL_TOKENS,
+    Tokenizer,
+    export_hugging_face,
+    load_tokenizer,
+    token_bytes,
+)
+from tasks.tokenizer.pretokenizers import letter_bytes
 from tasks.tokenizer.sentencepieces import MAX_CHUNK_BYTES, RESERVED, ChunkCount, split_chunks
 from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.hostile_texts import HOSTILE, any_text
@@ -293,3 +301,12 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ArtifactMismatch, match=r"force=\[tokenizer\]"):
         load_tokenizer(tmp_path / "nowhere")
     assert SPECIAL_TOKENS == ("<|endoftext|>", "<|pad|>")
+
+
+def test_a_byte_level_token_of_other_characters_stands_for_itself() -> None:
+    vocab = {letter: id for id, letter in enumerate([*letter_bytes(), "a b", "→"])}
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))
+    model.decoder = tokenizers.decoders.ByteLevel()
+    pieces = token_bytes(model)
+    assert pieces[256:] == [b"a b", "→".encode()]
+    assert [model.decode([id]) for id in (256, 257)] == ["a b", "→"]
