@@ -252,8 +252,8 @@ def test_a_run_that_was_killed_is_ended_by_the_next(
 ) -> None:
     code = (
         "import os; from pathlib import Path; from flows.compose import compose; from"
-        " flows.tracking.runs import MlflowTracker;config ="
-        f" compose({[*overrides, *places]});tracker = MlflowTracker(config.tracking, config.state,"
+        " flows.tracking.runs import Tracker;config ="
+        f" compose({[*overrides, *places]});tracker = Tracker(config.tracking, config.state,"
         " 'killed');tracker.begin('killed', {}, '2026-01-01T00:00:00+00:00', {}, {});"
         " os.kill(os.getpid(), 9)"
     )
