@@ -22,7 +22,7 @@ from tasks.runtime.keys import canonical_json, key_config
 from tasks.runtime.parts import PartRunner, process_executor
 from tasks.runtime.stage import StageFailure
 from tests.support.data.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
-from tests.tasks.pii.test_pii_types import PIECES
+from tests.support.data.pii_examples import PIECES
 
 KEY = "0123456789abcdef of a secret"
 

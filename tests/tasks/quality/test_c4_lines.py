@@ -15,8 +15,8 @@ from tasks.definitions.c4_kinds import POLICY_PHRASES
 from tasks.quality.c4_lines import LINE_CUTS, LineCutsConfig, LineRules, count_line_cuts, cut_lines
 from tasks.quality.config import QualityConfig
 from tasks.quality.measures import measure_features
+from tests.support.data.features_by_definition import CITATION, JOINED, ascii_lower
 from tests.support.data.sample_documents import SAMPLE
-from tests.tasks.kernels.quality.test_features import CITATION, JOINED, ascii_lower
 
 KEPT_FRAC: dict[LineRules, str] = {
     "c4_paper": "c4_kept_line_frac",

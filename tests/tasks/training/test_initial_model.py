@@ -19,9 +19,7 @@ from tasks.training.config import TrainStageConfig
 from tasks.training.stage import resolve, train_model
 from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN, VOCAB_SIZE
-from tests.tasks.training.test_train import CONFIG, parents
-
-__all__ = ["parents"]
+from tests.support.engine.staged_training import CONFIG
 
 
 def save(folder: Path, config: ModelConfig = MODEL, seed: int = 3) -> Path:
