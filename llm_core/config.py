@@ -61,7 +61,9 @@ def build(cls: type[T], mapping: Mapping[str, Any], path: str = "") -> T:
         return cls(**values)
     except ConfigError as error:
         if path and not str(error).startswith(path):
-            raise ConfigError(f"{path}: {error}") from error
+            # A rule begins with the setting it is about, or speaks of the whole group.
+            sign = "." if re.split(r"\W", str(error))[0] in fields else ": "
+            raise ConfigError(f"{path}{sign}{error}") from error
         raise
 
 

@@ -281,7 +281,7 @@ def test_buckets_that_a_pruned_model_only_claims_take_no_memory(
 HOSTILE_SETTINGS = {
     "a crash": ("crash", "the process ended: SIGSEGV"),
     "no end": ("spin", "the process ended: SIGPROF"),
-    "much memory": ("fill", "refused: textmill: memory has run out"),
+    "much memory": ("fill", "refused: textmill: out of memory"),
     "a defect": ("fail", "raised ZeroDivisionError: "),
 }
 

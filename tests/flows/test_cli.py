@@ -63,13 +63,14 @@ def test_want_of_memory_is_one_line(
         result = run_cli("run")
         assert (
             result["code"] == 2
-            and "memory has run out" in result["err"].splitlines()[-1]
+            and "out of memory" in result["err"].splitlines()[-1]
             and "Traceback" not in result["err"]
         )
 
 
 @pytest.mark.parametrize(
-    ("gone", "words"), [(False, "is not UTF-8; rename"), (True, "the current directory is gone")]
+    ("gone", "words"),
+    [(False, "is not UTF-8; rename"), (True, "the current directory no longer exists")],
 )
 def test_current_directory_that_cannot_be_started_from_is_one_line(
     gone: bool,

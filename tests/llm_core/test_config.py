@@ -47,7 +47,7 @@ class Outer:
             r"inner.num_perms \(2.5\) must be a whole number",
         ),
         ({"name": "x", "inner": {"num_perms": True}}, "must be a whole number"),
-        ({"name": "x", "inner": {"num_perms": 3}}, r"inner: num_perms \(3\) must be even; try 4"),
+        ({"name": "x", "inner": {"num_perms": 3}}, r"inner\.num_perms \(3\) must be even; try 4"),
         ({"name": "x", "kind": "bpee"}, r"kind \(bpee\) is not a choice; did you mean bpe"),
         ({"name": "x", "sizes": 3}, "sizes .* must be a list"),
         ({"name": "x", "sizes": ["a"]}, r"sizes\[0\] .* must be a whole number"),

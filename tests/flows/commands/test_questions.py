@@ -101,7 +101,7 @@ def test_a_record_that_became_no_document_is_explained_by_its_reason_and_place(a
     assert ask("explain", "good", "--json")["json"]["other_matches"] == 1, (
         "a document and a record in quarantine"
     )
-    assert "1 more document(s) or record(s) have this source_id" in ask("explain", "good")["out"]
+    assert "found 1 more with this source_id" in ask("explain", "good")["out"]
 
 
 def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(
@@ -120,7 +120,7 @@ def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(
 
 def test_hits_lists_all_items_in_text_and_in_json_lines(ask: Ask, ids: dict[str, str]) -> None:
     out = ask("hits")["out"]
-    assert out.endswith("2 hit(s) of evaluation items in documents of run 20260101-000000-abcdef\n")
+    assert out.endswith("2 hits of evaluation items in documents of run 20260101-000000-abcdef\n")
     assert f"document  {ids['good']}   source_id good" in out and "\x1b" not in out
     lines = ask("hits", "--json", "run=20260101-000000-abcdef")["lines"]
     assert [line["source_id"] for line in lines] == ["good", "copy"] and all(
@@ -149,7 +149,7 @@ def test_a_kept_document_is_explained_by_its_split_repeats_and_spans(ask: Ask) -
     out = ask("explain", "good")["out"]
     assert (
         "NAME at bytes 4–10" in out
-        and "read 1 time(s) per epoch" in out
+        and "read 1 time per epoch" in out
         and all(len(line) < 400 for line in out.splitlines())
     )
 
@@ -207,20 +207,20 @@ def test_an_id_may_have_any_sign_in_it(
     arguments: list[str], identifier: str, ids: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", f"store={ids['store']}", *arguments]) == 2
-    assert f"{identifier} not found in run" in capsys.readouterr().err
+    assert f"{identifier} is not found in run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["explain"], "explain needs one id"),
-        (["explain", "nobody"], "nobody not found in run"),
+        (["explain", "nobody"], "nobody is not found in run"),
         (
             ["explain", "good", "run=20260101-000000-zzzzzz"],
             "has no record of run 20260101-000000-zzzzzz",
         ),
         (["explain", "good", "--yaml"], "--yaml is not an option"),
-        (["explain", "good", "run=20260101"], "run=20260101 names no run"),
+        (["explain", "good", "run=20260101"], "run=20260101 is not a run"),
         (["explain", "good", "copy"], "explain needs one id"),
         (["hits", "good"], "hits takes no good"),
         (["replay"], "replay needs settings of quality"),
@@ -247,6 +247,6 @@ def test_a_run_of_some_stages_is_told_which_a_question_needs(
     assert cli.main(["explain", "good", f"store={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert (
-        "got no language, quality, dedup, pii, documents, which this needs" in said
+        "has no language, quality, dedup, pii, documents, which this command needs" in said
         and "textmill refresh" in said
     )

@@ -148,7 +148,7 @@ def test_a_plan_looks_at_what_is_elsewhere_and_fetches_nothing(
         return capsys.readouterr().out
 
     size = f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
-    assert f"not read: 2 file(s), {size}, first {address}/data/a.jsonl" in plan()
+    assert f"not read: 2 files, {size}, first {address}/data/a.jsonl" in plan()
     assert fetches(handler) == [] and not list(tmp_path.glob("store/.remote/*"))
     cache = tmp_path / "store" / ".remote"
     list_files([f"{address}/data/*.jsonl"], None, cache)
@@ -156,7 +156,7 @@ def test_a_plan_looks_at_what_is_elsewhere_and_fetches_nothing(
     assert "not read" not in plan() and len(fetches(handler)) == fetched
     write_jsonl(folder / "data" / "b.jsonl", [{"text": "another"}])
     assert (
-        f"not read: 1 file(s), 0.0 MB, first {address}/data/b.jsonl" in plan()
+        f"not read: 1 file, 0.0 MB, first {address}/data/b.jsonl" in plan()
         and len(fetches(handler)) == fetched
     )
 

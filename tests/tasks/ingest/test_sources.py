@@ -88,7 +88,7 @@ def test_key_holds_the_mapping_of_every_source_and_no_path(
             "source.sources.x.path is not a known setting; did you mean paths?",
         ),
         ({"max_bad_frac": 1.5}, "max_bad_frac (1.5)"),
-        ({"html": {"timeout_s": 0}}, "source.html: timeout_s (0)"),
+        ({"html": {"timeout_s": 0}}, "source.html.timeout_s (0)"),
         ({"html": {"max_memory_bytes": 1}}, "max_memory_bytes (1)"),
         ({"format": "docx"}, "format (docx) has no reader"),
         ({"delimiter": ";;"}, "delimiter (';;') must be one character"),
