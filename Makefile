@@ -77,7 +77,7 @@ settings: $(VENV)/.installed ## Write docs/reference/settings.md from the config
 	@mkdir -p docs/reference
 	@$(BIN)/python -m flows.commands.settings_help > docs/reference/settings.md
 
-docs: $(DOCS_BIN)/mkdocs ## Build the documentation site in build/site; a broken link is an error
+docs: $(DOCS_BIN)/mkdocs docs/javascripts/mermaid.min.js ## Build the documentation site in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/mkdocs build --strict --site-dir build/site
 	@echo 'build/site/index.html'
 
@@ -126,6 +126,9 @@ $(DOCS_BIN)/mkdocs:
 	@$(PYTHON) -m venv $(VENV)/docs
 	@$(DOCS_BIN)/python -m pip --disable-pip-version-check --quiet install \
 	  mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+
+docs/javascripts/mermaid.min.js: docs/mermaid.sh
+	@sh docs/mermaid.sh
 
 $(AUDIT)/pip-audit:
 	@$(PYTHON) -m venv $(VENV)/audit
