@@ -77,7 +77,7 @@ class _Window:
     damage."""
 
     def __init__(self, stream: BinaryIO, compression: str, limits: Limits) -> None:
-        self._pieces = read_pieces(stream, compression, MAGIC, limits.window_bytes)
+        self._pieces = read_pieces(stream, compression, MAGIC, limits)
         self.data = bytearray()
         self.offset = 0
         self.starts: list[int] = []
