@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO, cast
 
-from tasks.readers.bytestreams import MAX_DEFLATE_RATIO, SoundBytes, most_bytes
+from tasks.readers.bytestreams import SoundBytes
+from tasks.readers.codecs import MAX_DEFLATE_RATIO, most_bytes
 from tasks.readers.formats import ARCHIVES, SEEKING, Format, format_of
 from tasks.readers.items import Fault, Skipped, damaged
 from tasks.readers.recordlimits import Limits
@@ -93,7 +94,7 @@ def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
 
 
 def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Member]:
-    sound = SoundBytes(stream, compression, limits.window_bytes)
+    sound = SoundBytes(stream, compression, limits)
     buffered = io.BufferedReader(sound, 1 << 16)
     names, left_hole_bytes = _Names(), limits.spooled_bytes
     try:

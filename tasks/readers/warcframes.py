@@ -77,7 +77,7 @@ class _Window:
     """The bytes of an archive from `offset` on, as many as asked for, up to the next damage."""
 
     def __init__(self, stream: BinaryIO, compression: str, limits: Limits) -> None:
-        self._pieces = read_pieces(stream, compression, MAGIC, limits.window_bytes)
+        self._pieces = read_pieces(stream, compression, MAGIC, limits)
         self.data = bytearray()
         self.offset = 0
         self.starts: list[int] = []

@@ -35,6 +35,9 @@ from llm_core.config import ConfigError, nearest
 from llm_core.data.shards import TokenShards, open_shards
 from llm_core.durable import sync_folder
 from llm_core.json_files import UnreadableJson, is_plain_name, read_json
+from tasks.readers.ipcbodies import require_small_bodies
+from tasks.readers.parquetfooters import OverLimit
+from tasks.readers.recordlimits import USUAL
 from tasks.runtime.artifact import Artifact, write_json
 
 SPLITS = ("train", "validation")
@@ -222,6 +225,8 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
             )
         file = folder / split / name
         try:
+            with file.open("rb") as stream:
+                require_small_bodies(stream, USUAL)
             with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
                 _check_columns(reader.schema, file)
                 for batch in reader:
@@ -229,6 +234,10 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
                     # ends the process.
                     batch.validate(full=True)
                     yield from _rows(batch)
+        except OverLimit as error:
+            raise ExchangeError(
+                f"{file} has a batch that expands like a bomb; save it without compression"
+            ) from error
         # Arrow does not check the names of columns, and no file has a name of lone surrogates.
         except (pa.ArrowException, OSError, UnicodeError) as error:
             raise ExchangeError(f"{file} cannot be read ({error})") from error

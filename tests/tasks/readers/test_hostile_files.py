@@ -275,3 +275,50 @@ def test_a_decimal_of_an_impossible_scale_costs_its_row() -> None:
         kinds(read("d.arrows", out.getvalue()))
         == ["wrong type: InvalidOperation where a value becomes one of Python"] * 3
     )
+
+
+def changed_checksum(data: bytes) -> bytes:
+    """The member with one bit of its checksum changed."""
+    place = -8 if data[:2] == b"\x1f\x8b" else -1
+    changed = bytearray(data)
+    changed[place] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.json", "r.txt", "r.csv", "r.tar"])
+def test_nothing_is_read_of_a_member_whose_checksum_fails(name: str, suffix: str) -> None:
+    whole = {
+        "r.jsonl": LINE * 400_000,
+        "r.json": b"[\n" + LINE + b"]\n",
+        "r.txt": b"text",
+        "r.csv": b"text\nsound\n",
+        "r.tar": as_tar({"first.jsonl": LINE}),
+    }[name]
+    data = COMPRESS[suffix](whole)
+    assert "sound" in kinds(read(name + suffix, data))
+    (fault,) = read(name + suffix, changed_checksum(data))
+    assert isinstance(fault, Fault) and fault.error.endswith("; 0 bytes of it were read before")
+    if fault.stopped_at is not None:
+        assert fault.ends and fault.stopped_at == 0
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_what_was_read_of_a_long_member_whose_checksum_fails_is_said(suffix: str) -> None:
+    long = Limits(1 << 20)
+    data = COMPRESS[suffix](LINE * 400_000)
+    *records, fault = read("r.jsonl" + suffix, changed_checksum(data), long)
+    assert isinstance(fault, Fault) and set(kinds(records)) == {"sound"}
+    given = int(fault.error.split("; ")[1].split(" ")[0].replace(",", ""))
+    assert 0 <= given - len(LINE) * len(records) < len(LINE)
+
+
+def test_members_before_and_sound_bytes_before_a_cut_are_read() -> None:
+    sound = COMPRESS[".gz"](LINE * 3)
+    noise = b"".join(b'{"text": "%d"}\n' % (i * 2654435761 % 2**32) for i in range(5000))
+    *first, fault = read("r.jsonl.gz", sound + changed_checksum(COMPRESS[".gz"](LINE * 5)))
+    assert kinds(first) == ["sound"] * 3
+    assert isinstance(fault, Fault) and fault.stopped_at == len(sound)
+    cut = COMPRESS[".gz"](noise)
+    *first, fault = read("r.jsonl.gz", cut[: len(cut) // 2])
+    assert len(first) > 1000 and isinstance(fault, Fault) and "truncated" in fault.error

@@ -18,7 +18,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.readers import Fault, Item, Record, bytestreams, read_streams
+from tasks.readers import Fault, Item, Record, codecs, read_streams
 from tasks.readers.bytestreams import DamagedStream
 from tasks.readers.formats import BY_NAME
 from tasks.readers.jsonlines import LongLine, line_blocks
@@ -238,7 +238,7 @@ FILLED = {
 def test_a_stream_that_expands_more_than_any_of_gzip_ends(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bytestreams, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(codecs, "FREE_BYTES", 1 << 20)
     filling = b" " * 199 + b"\n"
     data = FILLED[name](LINE + filling * 400_000)
     items = read(name, data)
@@ -254,7 +254,7 @@ def test_a_stream_that_expands_more_than_any_of_gzip_ends(
 def test_a_member_of_a_web_archive_that_expands_like_a_bomb_costs_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bytestreams, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(codecs, "FREE_BYTES", 1 << 20)
     pack = zstandard.ZstdCompressor(level=19).compress
     sound = pack(warc_record("conversion", b"words", Content_Type="text/plain"))
     bomb = pack(warc_record("conversion", b"x" * 80_000_000, Content_Type="text/plain"))
@@ -268,7 +268,7 @@ def test_a_member_of_a_web_archive_that_expands_like_a_bomb_costs_itself(
 def test_a_member_of_a_zip_archive_that_expands_like_a_bomb_costs_itself(
     method: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bytestreams, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(codecs, "FREE_BYTES", 1 << 20)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", method) as archive:
         archive.writestr("a.jsonl", LINE + (b" " * 199 + b"\n") * 400_000)

@@ -127,7 +127,7 @@ def test_an_archive_in_one_member_keeps_what_is_before_the_damage_and_behind_a_w
     check_others(tmp_path / "a.warc.gz", records, 3, offsets_of(stored))
     data = gzip.compress(b"".join(records), compresslevel=0)
     cut = data.index(records[6]) + 100
-    (tmp_path / "a.warc.gz").write_bytes(data[:cut] + b"\0" * 3000)
+    (tmp_path / "a.warc.gz").write_bytes(data[:cut] + b"\0" * 300)
     items = read_items(tmp_path / "a.warc.gz")
     assert [item.position for item in items if isinstance(item, Record)][:6] == offsets_of(records)[
         :6

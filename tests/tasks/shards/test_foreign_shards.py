@@ -87,6 +87,19 @@ def test_offsets_that_leave_their_buffer_are_one_line(
         list(read_datasets(tmp_path, "train"))
 
 
+def test_a_batch_that_expands_like_a_bomb_is_one_line(tmp_path: Path) -> None:
+    file = write_dataset(tmp_path, FOREIGN)
+    tokens = pa.ListArray.from_arrays(
+        pa.array([0, 1 << 26], pa.int32()), pa.array(np.zeros(1 << 26, np.int64))
+    )
+    table = pa.table({"input_ids": tokens})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+    with pytest.raises(ExchangeError, match=r"data\.arrow has a batch that expands like a bomb"):
+        list(read_datasets(tmp_path, "train"))
+
+
 @pytest.mark.parametrize(
     "column",
     [
