@@ -22,8 +22,8 @@ from flows.stops import STOPS
 from flows.tracking.runs import Tracker, make_tracker
 from llm_core.config import ConfigError
 from llm_core.fingerprint import device_fingerprint
-from tasks.report.run import earlier_documents
 from tasks.report.quantities import plural
+from tasks.report.run import earlier_documents
 from tasks.runtime.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests

@@ -96,7 +96,7 @@ def test_a_run_that_was_killed_is_ended_by_the_next(
         # MLflow alone takes longer to import on a busy machine than a run waits for it.
         "shipping.FIRST_WAIT_S = 300.0\n"
         f"config = compose({[*overrides, *places]})\n"
-        "tracker = runs.MlflowTracker(config.tracking, config.state, 'killed')\n"
+        "tracker = runs.Tracker(config.tracking, config.state, 'killed')\n"
         "tracker.begin('killed', {}, '2026-01-01T00:00:00+00:00', {}, {})\n"
         "os.kill(os.getpid(), 9)"
     )
