@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from tasks.runtime.parts import PartRunner, process_executor, thread_executor
 
@@ -21,16 +22,23 @@ PROCESSES_START_S = 3.0
 code."""
 
 
+class Cluster(Protocol):
+    """What works on parts in place of this machine's own workers."""
+
+    def executor(self, *variables: str) -> AbstractContextManager[Executor]:
+        """Opens its executor, whose workers have these variables of the environment."""
+
+
 def make_runner(
     runner: str,
     num_workers: int,
     progress: Callable[[int, int], None],
-    cluster: Executor | None = None,
+    cluster: Cluster | None = None,
 ) -> PartRunner:
     """A runner with `num_workers` workers, or on `cluster`; one worker of this machine needs no
     executor."""
     if cluster is not None:
-        return PartRunner(make_executor=lambda *variables: nullcontext(cluster), progress=progress)
+        return PartRunner(make_executor=cluster.executor, progress=progress)
     make_executor = EXECUTORS[runner](num_workers) if num_workers > 1 else None
     return PartRunner(
         make_executor=make_executor,
