@@ -25,7 +25,6 @@ from flows.services.access import (
     basic_auth,
     is_guarded,
     make_auth_string,
-    make_private,
 )
 from flows.services.local import ServiceError, client_environment, down, up
 from flows.services.processes import descendants, free_port, start_detached, start_time, stop
@@ -297,23 +296,6 @@ def test_the_password_stands_in_no_log_and_no_command_line(server: Server) -> No
             assert password not in file.read_bytes(), file
         except FileNotFoundError:  # a process that has ended
             assert file.name == "cmdline"
-
-
-def test_the_server_gets_no_secret_of_other_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flows.services.local import _server_environment
-    from flows.services.registry import Registry
-
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    monkeypatch.setenv("PREFECT_SERVER_DATABASE_PASSWORD", "needed")
-    make_private(tmp_path)
-    make_auth_string(tmp_path)
-    environment = _server_environment(Registry(tmp_path), 1)
-    assert (
-        "planted" not in environment.values()
-        and environment["PREFECT_SERVER_DATABASE_PASSWORD"] == "needed"
-    )
 
 
 @slow
