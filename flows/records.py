@@ -97,6 +97,12 @@ def mark_store(store: Store) -> None:
         marker.write_text(MARKER_TEXT, "utf-8")
 
 
+def require_store(store: Store) -> None:
+    """Raise ConfigError where there is no such folder."""
+    if not store.root.is_dir():
+        raise ConfigError(f"store ({store.root}) does not exist; name one with store=DIR")
+
+
 def require_marked(store: Store) -> None:
     """Raise ConfigError where a folder holds something and nobody has said that it is a store."""
     if (

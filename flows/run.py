@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from tasks.report.run import earlier_documents
 from tasks.runtime.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
-from tasks.runtime.parts import make_runner
+from tasks.runtime.parts import Cluster, make_runner
 from tasks.runtime.plan import Plan, Step, make_nodes, make_plan
 from tasks.runtime.store import Store, now
 
@@ -64,8 +63,7 @@ class Run:
     record: RunRecord
     tracker: Tracker
     make: MakeArtifact
-    cluster: Executor | None = None
-    """What works on parts in place of this machine's own workers."""
+    cluster: Cluster | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def stage(self, name: str, *parents: Output) -> Output:
@@ -164,7 +162,7 @@ def open_run(
     config: RunConfig,
     overrides: Sequence[str],
     make: MakeArtifact,
-    cluster: AbstractContextManager[Executor | None] | None = None,
+    cluster: AbstractContextManager[Cluster | None] | None = None,
 ) -> Iterator[Run]:
     """Plan a run and keep its record and its tracking in step with how it ends."""
     given = config

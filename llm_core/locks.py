@@ -3,8 +3,12 @@ elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +32,28 @@ def open_lock(path: Path) -> IO[str]:
         os.close(handle)
         raise _refusal(path)
     return os.fdopen(handle, "a+", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def lock_if_free(path: Path) -> Iterator[bool]:
+    """Hold a lock file while the block runs, where nobody else does; whether that is so.
+
+    One that may only be read, as on a read-only disk, is shared with other readers and kept from
+    those who write.
+    """
+    try:
+        lock, how = open_lock(path), fcntl.LOCK_EX
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        lock, how = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)), fcntl.LOCK_SH
+    with lock:
+        try:
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def _refusal(path: Path) -> ConfigError:

@@ -184,15 +184,22 @@ def process_executor(num_workers: int) -> MakeExecutor:
     )
 
 
+class Cluster(Protocol):
+    """What works on parts in place of this machine's own workers."""
+
+    def executor(self, *variables: str) -> AbstractContextManager[Executor]:
+        """Opens its executor, whose workers have these variables of the environment."""
+
+
 def make_runner(
     runner: str,
     num_workers: int,
     progress: Callable[[int, int], None],
-    cluster: Executor | None = None,
+    cluster: Cluster | None = None,
 ) -> PartRunner:
     """The runner that `runner` (auto, thread or process) names, or one on `cluster`."""
     if cluster is not None:
-        return PartRunner(make_executor=lambda *variables: nullcontext(cluster), progress=progress)
+        return PartRunner(make_executor=cluster.executor, progress=progress)
     if num_workers == 1:
         return PartRunner(progress=progress)
     make_executor = thread_executor if runner == "thread" else process_executor

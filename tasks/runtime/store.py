@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from llm_core.durable import sync_file, sync_folder
 from llm_core.locks import open_lock
@@ -66,6 +66,9 @@ class Store:
 
     def work_dir(self, stage: str, key: str) -> Path:
         return self.root / ".work" / stage / key
+
+    def lock_file(self, stage: str, key: str) -> Path:
+        return self.work_dir(stage, key).with_name(f"{key}.lock")
 
     def parts_dir(self, node: Node) -> Path:
         return self.root / ".parts" / node.stage / node.part_key
@@ -120,24 +123,26 @@ class Store:
         """Be the one holder of a key; yields the directory to work in. Waits for a live holder."""
         work = self.work_dir(node.stage, node.key)
         work.mkdir(parents=True, exist_ok=True)
-        with open_lock(work.parent / f"{node.key}.lock") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                waiting(
-                    f"{node.stage} {node.key} is being built by"
-                    f" {lock.read().strip() or 'another run'}; waiting for it"
-                )
+        with open_lock(self.lock_file(node.stage, node.key)) as lock:
+            if holder := _take(lock):
+                waiting(f"{node.stage} {node.key} is being built by {holder}; waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {platform.node()}")
-            lock.flush()
+            _sign(lock)
             # Always empty: unfinished work that can be trusted is in parts or the scratch folder.
             out = work / "out"
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir(parents=True)
             yield out
+
+    @contextlib.contextmanager
+    def try_hold(self, stage: str, key: str) -> Iterator[str]:
+        """Be the one holder of a key while the block runs; yields who is already, else nothing."""
+        file = self.lock_file(stage, key)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open_lock(file) as lock:
+            if not (holder := _take(lock)):
+                _sign(lock)
+            yield holder
 
     def publish(
         self, node: Node, made: Artifact, elapsed_s: float, cpu_s: float, started_at: str
@@ -198,6 +203,23 @@ class Store:
                 f" which has {free / 1e9:.1f} GB; free some with textmill gc, or set store to a"
                 " folder on another disk"
             )
+
+
+def _take(lock: IO[str]) -> str:
+    """Lock a file; who holds it, where somebody does."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        return lock.read().strip() or "another run"
+    return ""
+
+
+def _sign(lock: IO[str]) -> None:
+    """Say who holds it."""
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {platform.node()}")
+    lock.flush()
 
 
 def readable_identity(node: Node) -> dict[str, Any]:

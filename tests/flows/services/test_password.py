@@ -9,29 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.services.access import answers, auth_file, auth_string, make_auth_string, make_private
+from flows.services.access import answers, auth_file, auth_string, make_auth_string
 from flows.services.local import ServiceError, client_environment, up
 from flows.services.processes import descendants, free_port, start_time, stop
 from tasks.runtime.artifact import write_json
 from tests.flows.conftest import RunCli
 from tests.support.local_services import UNGUARDED, start_unguarded
 
-
-def test_the_server_gets_no_secret_of_other_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flows.services.local import _server_environment
-    from flows.services.registry import Registry
-
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    monkeypatch.setenv("PREFECT_SERVER_DATABASE_PASSWORD", "needed")
-    make_private(tmp_path)
-    make_auth_string(tmp_path)
-    environment = _server_environment(Registry(tmp_path), 1)
-    assert (
-        "planted" not in environment.values()
-        and environment["PREFECT_SERVER_DATABASE_PASSWORD"] == "needed"
-    )
 
 
 def test_flow_runs_in_progress_are_not_stopped_for_a_password(tmp_path: Path) -> None:
