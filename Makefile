@@ -98,17 +98,20 @@ audit: $(AUDIT)/pip-audit ## Ask PyPI's advisories about every package of the lo
 clean: down ## Remove the environment; results under data/ stay
 	rm -rf $(VENV) *.egg-info
 
-# fasttext is compiled on one core while all the rest is installed on another. Every file must have a digest of the lock, but
-# those of torch: which build it is, and which packages that needs, depends on the machine. It comes last, with the versions of
-# the lock as constraints. Byte code is compiled on first import, not for thousands of modules that are never loaded.
+# fasttext is compiled on one core while all the rest is installed on another, by packages of the lock: into an environment for
+# a build pip puts whatever is newest. Every file must have a digest of the lock, but those of torch: which build it is, and
+# which packages that needs, depends on the machine. It comes last, with the versions of the lock as constraints. Byte code is
+# compiled on first import, not for thousands of modules that are never loaded.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) flows/prerequisites.py
 	@echo 'textmill: installing into $(VENV) (some minutes the first time; fasttext is compiled here)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@awk '/^[a-zA-Z0-9]/ {keep = /^fasttext==/} keep' requirements.lock > $(VENV)/fasttext.lock
+	@awk '/^[a-zA-Z0-9]/ {keep = /^(setuptools|pybind11)==/} keep' requirements.lock > $(VENV)/build.lock
 	@awk '/^[a-zA-Z0-9]/ {keep = !/^(fasttext|torch)==/} keep' requirements.lock > $(VENV)/rest.lock
 	@sed -n 's/ *\\$$//; /^[a-zA-Z0-9]/p' requirements.lock > $(VENV)/versions.txt
-	@$(PIP) wheel --no-deps --require-hashes --wheel-dir $(VENV)/wheels -r $(VENV)/fasttext.lock > $(VENV)/fasttext.log 2>&1 & built=$$!; \
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/build.lock
+	@$(PIP) wheel --no-deps --no-build-isolation --require-hashes --wheel-dir $(VENV)/wheels -r $(VENV)/fasttext.lock > $(VENV)/fasttext.log 2>&1 & built=$$!; \
 	  { $(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/rest.lock \
 	    && $(PIP) install --no-compile torch -c $(VENV)/versions.txt; } || { kill $$built; exit 1; }; \
 	  wait $$built || { cat $(VENV)/fasttext.log >&2; echo 'textmill: fasttext was not compiled; the reason is above' >&2; exit 1; }

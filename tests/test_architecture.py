@@ -155,6 +155,14 @@ def test_locks_pin_every_package_once_per_marker_with_digests_of_its_files(name:
     assert not [pin for pin in pins if pin.startswith(("nvidia-", "fasttext-predict="))]
 
 
+def test_what_is_compiled_is_compiled_by_packages_of_the_lock() -> None:
+    recipe = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    builds = re.findall(r"^.*\$\(PIP\) (?:wheel .*|install .* -e \.)$", recipe, re.MULTILINE)
+    assert len(builds) == 2 and all("--no-build-isolation" in line for line in builds)
+    pinned = {pin.partition("==")[0] for pin in pins_of("requirements.lock")}
+    assert pinned >= {"setuptools", "pybind11", "hatchling"}
+
+
 def test_development_lock_agrees_with_the_lock_of_users() -> None:
     user, dev = pins_of("requirements.lock"), pins_of("requirements-dev.lock")
     assert user.items() <= dev.items()

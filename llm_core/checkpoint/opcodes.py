@@ -3,7 +3,7 @@
 Python's unpickler keeps a table as long as the largest index that a pickle stores an object under,
 so ten bytes can take 32 GB. Some lengths are believed in the same way. Runs of opcodes without
 either are passed over by one regular expression, since the index of a large model has millions of
-them. What is no opcode is left to the unpickler.
+them. Bytes that are not an opcode are left to the unpickler.
 """
 
 from __future__ import annotations

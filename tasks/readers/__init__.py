@@ -14,13 +14,13 @@ from functools import partial
 from typing import BinaryIO, TypeVar
 
 from tasks.readers.archives import read_members
-from tasks.readers.arrowtables import read_arrow, read_parquet
 from tasks.readers.contents import recognise
 from tasks.readers.delimited import DELIMITED, read_delimited
 from tasks.readers.formats import ARCHIVES, BY_NAME, Format, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonfiles import read_json
 from tasks.readers.recordlimits import USUAL, Limits
+from tasks.readers.tables.arrowtables import read_arrow, read_parquet
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_html, read_text
 

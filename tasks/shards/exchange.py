@@ -35,9 +35,9 @@ from llm_core.config import ConfigError, nearest
 from llm_core.data.shards import TokenShards, open_shards
 from llm_core.durable import sync_folder
 from llm_core.json_files import UnreadableJson, is_plain_name, read_json
-from tasks.readers.ipcbodies import require_small_bodies
-from tasks.readers.parquetfooters import OverLimit
 from tasks.readers.recordlimits import USUAL
+from tasks.readers.tables.ipcbodies import require_small_bodies
+from tasks.readers.tables.parquetfooters import OverLimit
 from tasks.runtime.artifact import Artifact, write_json
 
 SPLITS = ("train", "validation")

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.readers import Fault, Item, Record, arrowtables
+from tasks.readers import Fault, Item, Record
 from tasks.readers.recordlimits import Limits
+from tasks.readers.tables import arrowtables
 from tests.tasks.readers.test_limits import read
 
 LIMIT_BYTES = 1 << 18

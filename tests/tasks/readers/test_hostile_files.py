@@ -14,8 +14,8 @@ import pytest
 
 from tasks.readers import Fault, Item, Record, read_streams
 from tasks.readers.formats import BY_NAME
-from tasks.readers.parquetfooters import batch_rows
 from tasks.readers.recordlimits import USUAL, Limits
+from tasks.readers.tables.parquetfooters import batch_rows
 from tests.support.data.input_files import COLUMNS, COMPRESS, RECORDS, as_parquet, as_tar, as_zip
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from tasks.readers.parquetfooters import MAX_PAGE_RATIO, OverLimit, Undecodable
 from tasks.readers.recordlimits import Limits
+from tasks.readers.tables.parquetfooters import MAX_PAGE_RATIO, OverLimit, Undecodable
 
 FILE_MAGIC = b"ARROW1"
 CONTINUATION = b"\xff\xff\xff\xff"

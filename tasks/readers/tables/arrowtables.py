@@ -1,13 +1,12 @@
 """Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One
 record per row.
 
-Rows come a batch at a time. What a file claims is looked at first (tasks.readers.parquetfooters,
-tasks.readers.ipcbodies), then what rows become in Python (tasks.readers.rowsizes). Arrow trusts the
-offsets in IPC buffers, so every batch is checked in full before a value of it is touched. A file
-that is unreadable from some batch on keeps the rows before it and becomes one fault. Streams that
-are appended to each other are read one after the other. A time that Python has no form for (the
-year 10000, an overflow that somebody wrote) is given as its count of units, one in a zone that
-nobody knows in UTC.
+Rows come a batch at a time. What a file claims is seen first (parquetfooters.py, ipcbodies.py),
+then what rows become in Python (rowsizes.py). Arrow trusts the offsets in IPC buffers, so every
+batch is checked in full before a value of it is touched. A file that is unreadable from some batch
+on keeps the rows before it and becomes one fault. Streams that are appended to each other are read
+one after the other. A time that Python has no form for (the year 10000, an overflow that somebody
+wrote) is given as its count of units, one in a zone that nobody knows in UTC.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.readers.ipcbodies import require_small_bodies
 from tasks.readers.items import Columns, Fault, Item, Record
-from tasks.readers.parquetfooters import BATCH_ROWS, OverLimit, batch_rows
 from tasks.readers.recordlimits import Limits
-from tasks.readers.rowsizes import bounded_parts
+from tasks.readers.tables.ipcbodies import require_small_bodies
+from tasks.readers.tables.parquetfooters import BATCH_ROWS, OverLimit, batch_rows
+from tasks.readers.tables.rowsizes import bounded_parts
 
 IPC_FILE_MAGIC = b"ARROW1"
 FREE_ROWS, MAX_ROWS_PER_BYTE = 1 << 20, 8
