@@ -261,7 +261,7 @@ def write_megatron(
 @pytest.mark.parametrize(
     ("documents", "message"),
     [
-        ([[5, 501]], "document 0 of split train has id 501, the tokenizer has 500 ids"),
+        ([[5, 501]], "document 0 of split train has id 501, but the tokenizer has only 500 ids"),
         ([[5], [6, -1]], "document 1 of split train has id -1"),
         ([[5, 0, 6]], r"document 0 of split train has end-of-text \(0\) before its end"),
     ],
@@ -340,7 +340,7 @@ def test_errors_say_what_to_do(made: tuple[Artifact, ...], tmp_path: Path) -> No
         ConfigError, match=r"shards\.path \(null\) must name a folder of megatron data"
     ):
         ShardsConfig(form="megatron").input_files()
-    with pytest.raises(ConfigError, match="goes with form=megatron or datasets"):
+    with pytest.raises(ConfigError, match="is for form=megatron or datasets"):
         ShardsConfig(path=tmp_path)
 
 
@@ -398,7 +398,7 @@ def test_tokens_that_are_not_lists_of_numbers_are_one_line(
     column: pa.Array, tmp_path: Path
 ) -> None:
     write_dataset(tmp_path, pa.table({"input_ids": column}))
-    with pytest.raises(ExchangeError, match="it must be one of lists of whole numbers"):
+    with pytest.raises(ExchangeError, match="must have one column input_ids of lists of whole"):
         list(read_datasets(tmp_path, "train"))
 
 
