@@ -234,7 +234,7 @@ def test_an_import_of_nothing_but_empty_documents_says_so(
 @pytest.mark.parametrize(
     ("documents", "message"),
     [
-        ([[5, 501]], "document 0 of split train has id 501, the tokenizer has 500 ids"),
+        ([[5, 501]], "document 0 of split train has id 501, but the tokenizer has only 500 ids"),
         ([[5], [6, -1]], "document 1 of split train has id -1"),
         ([[5, 0, 6]], r"document 0 of split train has end-of-text \(0\) before its end"),
     ],

@@ -114,7 +114,7 @@ def test_tokens_that_are_not_lists_of_numbers_are_one_line(
     column: pa.Array, tmp_path: Path
 ) -> None:
     write_dataset(tmp_path, pa.table({"input_ids": column}))
-    with pytest.raises(ExchangeError, match="it must be one of lists of whole numbers"):
+    with pytest.raises(ExchangeError, match="must have one column input_ids of lists of whole"):
         list(read_datasets(tmp_path, "train"))
 
 

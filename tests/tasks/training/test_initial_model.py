@@ -72,7 +72,7 @@ def test_the_key_holds_the_contents_of_the_folder_and_not_its_place(tmp_path: Pa
         ),
         (
             {"vocab_size": 40},
-            rf"tokenizer has {VOCAB_SIZE} ids, the model .* 40; set tokenizer=import",
+            rf"tokenizer has {VOCAB_SIZE} ids, but the model .* only 40; set tokenizer=import",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_vocabulary_comes_from_the_tokenizer_or_holds_it(
     padded = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, vocab_size=64))
     assert resolve(padded, *parents).model.vocab_size == 64
     small = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, vocab_size=50))
-    with pytest.raises(ConfigError, match=r"vocab_size \(50\) must hold the 51 ids"):
+    with pytest.raises(ConfigError, match=r"vocab_size \(50\) is less than the 51 ids"):
         resolve(small, *parents)
 
 
