@@ -131,18 +131,18 @@ def test_defect_of_the_system_is_not_explained_away(
 def test_reader_of_stdout_that_goes_away_costs_no_traceback(tmp_path: Path) -> None:
     places = [f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
     command = [sys.executable, "-m", "flows.cli", "plan", "source=sample", *places]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         cwd=CONF_DIR.parent,
         env=dict(os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    said = process.stderr.read()
-    assert process.wait() == 141 and said == ""
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 141 and said == ""
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tasks.documents.mixture import MixtureConfig
-from tasks.runtime.artifact import ArtifactMismatch, check_accounting
+from tasks.runtime.artifact import Artifact, ArtifactMismatch, check_accounting
 from tasks.runtime.parts import PartRunner, thread_executor
 from tasks.runtime.stage import StageFailure
-from tests.support.data.judged_documents import (
-    NUM,
-    with_columns,
-    write_judged,
-)
+from tests.support.data.judged_documents import NUM, with_columns, write_judged
 from tests.support.data.make_artifacts import (
     CUTS,
     MASKS,
@@ -119,6 +115,11 @@ def test_lines_that_quality_cuts_go_beside_what_dedup_cuts(parents, tmp_path) ->
     assert artifact.counters["bytes"] == sum(len(row["text"].encode()) for row in rows)
 
 
+def numbers_of(artifact: Artifact) -> set[int]:
+    """Which of the documents are left."""
+    return {int(row["source_id"]) for row in read_documents(artifact)}
+
+
 def test_contaminated_documents_go_and_count_only_where_nothing_before_dropped_them(
     parents, tmp_path
 ) -> None:
@@ -132,12 +133,8 @@ def test_contaminated_documents_go_and_count_only_where_nothing_before_dropped_t
         with_columns(parents, tmp_path, contamination=columns), tmp_path / "out"
     )
     check_accounting("documents", artifact.counters)
-    before = {
-        int(row["source_id"]) for row in read_documents(write_judged(parents, tmp_path / "before"))
-    }
-    assert {int(row["source_id"]) for row in read_documents(artifact)} == {
-        i for i in before if i % 5
-    }
+    before = numbers_of(write_judged(parents, tmp_path / "before"))
+    assert numbers_of(artifact) == {i for i in before if i % 5}
     assert artifact.metrics["dropped"]["contamination"] == {
         "CONTAMINATED": sum(i % 5 == 0 for i in before)
     }
@@ -149,12 +146,8 @@ def test_documents_that_pii_drops_count_only_where_no_judge_before_did(parents, 
     )
     artifact = write_judged(dropping, tmp_path / "out")
     check_accounting("documents", artifact.counters)
-    before = {
-        int(row["source_id"]) for row in read_documents(write_judged(parents, tmp_path / "before"))
-    }
-    assert {int(row["source_id"]) for row in read_documents(artifact)} == {
-        i for i in before if i % 4
-    }
+    before = numbers_of(write_judged(parents, tmp_path / "before"))
+    assert numbers_of(artifact) == {i for i in before if i % 4}
     assert artifact.counters["dropped"]["PII"] == sum(i % 4 == 0 for i in before)
     assert artifact.metrics["funnel"][-2]["stage"] == "pii"
 

@@ -119,14 +119,13 @@ with Store(Path(sys.argv[1])).hold(make_node(), print) as out:
 
 
 def test_killed_holder_frees_its_key(tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None and process.stdout.readline() == b"held\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"held\n"
+        process.send_signal(signal.SIGKILL)
     artifact = publish(Store(tmp_path), make_node())
     assert [f["path"] for f in artifact.record["files"]] == ["data/a.txt"]
 
