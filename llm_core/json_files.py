@@ -47,11 +47,8 @@ def parse_json(data: bytes | str) -> Any:
         bare = STRINGS.sub("", text)
         if LONG_NUMBER.search(bare):
             raise UnreadableJson(f"a number of more than {MAX_DIGITS} digits")
-        brackets = OTHERS.sub("", bare)
-        if (
-            max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
-            > MAX_DEPTH
-        ):
+        steps = (1 if bracket in "[{" else -1 for bracket in OTHERS.sub("", bare))
+        if max(accumulate(steps), default=0) > MAX_DEPTH:
             raise UnreadableJson(f"nested deeper than {MAX_DEPTH} levels")
         return json.loads(text)
     except UnreadableJson:
