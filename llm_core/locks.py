@@ -1,5 +1,4 @@
-"""Opens lock files: plain files only, so that a link in a shared folder cannot make us write
-elsewhere."""
+"""Opens lock files: plain files only, so that a link cannot make us write elsewhere."""
 
 from __future__ import annotations
 
@@ -14,16 +13,14 @@ from typing import IO
 
 from llm_core.config import ConfigError
 
+# Non-blocking, since opening a named pipe would wait for its other end.
+FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 
 def open_lock(path: Path) -> IO[str]:
-    """A lock file to hold by flock, made where it is missing. Raises ConfigError where something
-    else has its name."""
+    """A lock file for flock, made if missing. Raises ConfigError where its name is taken."""
     try:
-        handle = os.open(
-            path,
-            os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            0o666,
-        )
+        handle = os.open(path, FLAGS, 0o666)
     except OSError as error:
         if path.is_symlink() or path.is_dir():
             raise _refusal(path) from error

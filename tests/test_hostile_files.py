@@ -39,8 +39,8 @@ WORDS_END = "refused: its words end early"
 NUMBERS = "refused: its numbers of words and labels do not fit each other"
 NO_UTF8 = "refused: 'utf-8' codec can't decode byte 0xff in position 9"
 REPEATS = "repeats what can match in several ways, which may take exponential time"
-DIGITS = "refused: is not JSON that is read here (a number of more than 100 digits)"
-NO_SAFETENSORS = "refused: is cut off or no safetensors file (Error while deserializing header: "
+DIGITS = "refused: cannot be read as JSON (a number of more than 100 digits)"
+NO_SAFETENSORS = "refused: is cut off or not a safetensors file (Error while deserializing header: "
 
 EXPECTED: dict[str, dict[str, str]] = {
     "source": {

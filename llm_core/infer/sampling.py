@@ -68,8 +68,7 @@ def make_generator(params: SamplingParams, request: int = 0) -> torch.Generator:
 
 
 def kept_probabilities(logits_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Probabilities that remain and sum to one, from high to low, and their token ids. Needs
-    temperature > 0."""
+    """(remaining probabilities from high to low, which sum to one; their token ids)."""
     assert params.temperature > 0, "greedy choice has no distribution"
     logits_V = logits_V.float()
     sorted_V, ids_V = logits_V.sort(descending=True, stable=True)
@@ -100,29 +99,20 @@ def sample(
     """
     check_logits(logits_BV)
     likeliest_B = logits_BV.float().argmax(dim=-1).tolist()
+    rows = zip(logits_BV, likeliest_B, params, generators, strict=True)
     return [
         _greedy(logits_V, likeliest) if p.temperature == 0 else _draw(logits_V, p, generator)
-        for logits_V, likeliest, p, generator in zip(
-            logits_BV, likeliest_B, params, generators, strict=True
-        )
+        for logits_V, likeliest, p, generator in rows
     ]
 
 
 def check_logits(logits_BV: Tensor) -> None:
-    broken_B = (
-        logits_BV.isnan().any(-1)
-        | (logits_BV == float("inf")).any(-1)
-        | (logits_BV == float("-inf")).all(-1)
-    )
+    # A maximum is NaN where one of the logits is.
+    broken_B = ~logits_BV.amax(-1).isfinite()
     if bool(broken_B.any()):
         row = int(broken_B.nonzero()[0, 0])
-        what = (
-            "NaN"
-            if bool(logits_BV[row].isnan().any())
-            else "only -inf"
-            if bool((logits_BV[row] < 0).all())
-            else "+inf"
-        )
+        what = "only -inf" if bool((logits_BV[row] < 0).all()) else "+inf"
+        what = "NaN" if bool(logits_BV[row].isnan().any()) else what
         raise SamplingError(
             f"row {row} of the logits has {what}; the weights or a mask are broken, no token can be"
             " chosen"

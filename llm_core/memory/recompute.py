@@ -50,8 +50,7 @@ KEPT = frozenset(
         "textmill::gather_product",
     }
 )
-"""Attention, and what other processes sent where the operation gives it back; others write it into
-a buffer and run again."""
+"""Attention, and exchanges that give their result back; those into a buffer run again."""
 
 
 def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
@@ -75,6 +74,7 @@ class _Policy:
     """Keep or recompute, for the operations of one pass through one block."""
 
     def __init__(self) -> None:
+        # Of the first pass and of its repetition, which must decide alike.
         self.num_products = {False: 0, True: 0}
 
     def __call__(

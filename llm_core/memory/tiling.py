@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from llm_core.memory.chunked_loss import working_copies
 from llm_core.memory.config import MemoryConfig
-from llm_core.model.transformer import FeedForward, Transformer
+from llm_core.model.transformer import FeedForward, Transformer, as_it_is
 
 # B batch · T tokens · D model width · F channels of a tile
 
@@ -35,8 +35,8 @@ Exchange = Callable[[Tensor], Tensor]
 def apply_tiling(
     model: Transformer,
     config: MemoryConfig,
-    enter: Exchange | None = None,
-    leave: Exchange | None = None,
+    enter: Exchange = as_it_is,
+    leave: Exchange = as_it_is,
 ) -> None:
     """Let the feed-forward of every block of this process run in tiles.
 
@@ -45,13 +45,12 @@ def apply_tiling(
     """
     if config.ffn_tiles > 1:
         for block in model.own_blocks:
-            block.ffn.own_way = Tiles(config.ffn_tiles, enter or _same, leave or _same)
+            block.ffn.own_way = Tiles(config.ffn_tiles, enter, leave)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """(feed-forward, of which this process may hold some blocks of channels; x_BTD) → its
-    output."""
+    """(feed-forward, or this process's blocks of its channels; x_BTD) → its output."""
 
     number: int
     enter: Exchange
@@ -66,8 +65,7 @@ class Tiles:
 
 
 def _tiles(ffn: FeedForward, number: int, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Views of (weight into the inner width, weight out of it, and bias where there is one), or of
-    their gradients."""
+    """Views of a tile of the weights (into the inner width, out of it, bias), or of gradients."""
     num_blocks = tensors[1].shape[1] // ffn.block
     rows = tensors[0].shape[0] // num_blocks
     for tile in range(number):
@@ -124,7 +122,3 @@ def _sum(parts: Iterator[Tensor]) -> Tensor:
     for part in parts:
         total += part
     return total.to(first.dtype)
-
-
-def _same(x_BTD: Tensor) -> Tensor:
-    return x_BTD

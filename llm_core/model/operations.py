@@ -1,5 +1,4 @@
-"""Chooses what computes the operations between the products of a block: torch, or our own kernels,
-each one pass over memory."""
+"""Chooses what computes the operations between products: torch, or one-pass kernels of ours."""
 
 from __future__ import annotations
 
@@ -13,13 +12,11 @@ from llm_core.model.attention import SplitHeads
 from llm_core.model.config import ModelConfig
 from llm_core.model.norm import AddNorm, RMSNorm
 from llm_core.model.precision import HALF_DTYPES
-from llm_core.model.swiglu import Gated
-from llm_core.model.transformer import Block, SwiGLU
+from llm_core.model.transformer import Block, Gated, SwiGLU
 
 
 def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
-    """Raises ConfigError where `train.kernels` are unavailable on this device for this model in
-    `train.dtype`."""
+    """Raises ConfigError where this device lacks `train.kernels` for this model and dtype."""
     if kernels == "torch":
         return
     interpreted = kernels == "triton" and os.environ.get("TRITON_INTERPRET") == "1"

@@ -21,7 +21,6 @@ from llm_core.model.loss import HeadLoss, whole_head_loss
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
 from llm_core.model.norm import AddNorm, add_then_norm, make_norm
 from llm_core.model.rope import rope_tables
-from llm_core.model.swiglu import Gated, gated
 
 # B batch · T tokens · K key positions · D model width · V vocabulary
 
@@ -30,10 +29,12 @@ EMBEDDING, HEAD = "embedding.weight", "head.weight"
 Recompute = Callable[[Callable[..., Tensor], Tensor, tuple[Tensor, Tensor] | None, Mask], Tensor]
 """(what computes a block, its inputs) → its output."""
 
+Gated = Callable[[Tensor, int], Tensor]
+"""(gate_up [..., 2F] in blocks of channels, channels of a block) → [..., F]."""
+
 
 def global_name(config: ModelConfig, name: str) -> str:
-    """The name by which a weight is drawn and saved: that of the embedding for a head tied to it,
-    be it a copy."""
+    """The name a weight is drawn and saved by; a tied head has the embedding's, also as a copy."""
     return EMBEDDING if config.tied_embeddings and name == HEAD else name
 
 
@@ -66,9 +67,18 @@ class FeedForward(nn.Module):
         return self.down(self.activate(self.into(x_BTD)))
 
 
+def gated(gate_up: Tensor, block: int) -> Tensor:
+    """silu(gate) * up by torch; `llm_core.model.operations` has kernels of our own."""
+    gate, up = gate_up.unflatten(-1, (-1, 2, block)).unbind(-2)
+    # Kernels of CPUs take more channels at once than a small block has, and go one by one through
+    # what is left. Where blocks are wide this costs a pass over memory, and the copy is kept for
+    # backward.
+    gate = gate.contiguous() if gate.device.type == "cpu" else gate
+    return (F.silu(gate) * up).flatten(-2)
+
+
 class SwiGLU(FeedForward):
-    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks
-    (llm_core.model.fused)."""
+    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product in blocks of rows."""
 
     gate_up: nn.Linear
     gated: Gated
@@ -152,7 +162,7 @@ class Transformer(nn.Module):
         self.stream_pieces = 1
         self.stream_dtype: torch.dtype | None = None
         self.head_loss: HeadLoss = whole_head_loss
-        self.to_head: Callable[[Tensor], Tensor] = _as_it_is
+        self.to_head: Callable[[Tensor], Tensor] = as_it_is
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.max_seq_len, config.dim)
@@ -197,11 +207,9 @@ class Transformer(nn.Module):
             rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
         elif self.embedding is not None:
             x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
-        mask: Mask = (
-            AttentionMask(self.pattern, documents_BK)
-            if cache is None
-            else cache.mask(ids_BT.shape[1])
-        )
+        mask: Mask = AttentionMask(self.pattern, documents_BK)
+        if cache is not None:
+            mask = cache.mask(ids_BT.shape[1])
         for block in self.blocks:
             if block is not None:
                 x_BTD = block(x_BTD, rope, mask, cache)
@@ -209,12 +217,10 @@ class Transformer(nn.Module):
 
     def _check_cached(self, documents_BK: Tensor | None) -> None:
         # A cache has keys and values of earlier tokens, and says itself who attends them.
-        narrowed = (
-            f"model.pattern is {self.pattern}"
-            if self.pattern != Pattern()
-            else "documents_BK keeps documents apart"
-        )
-        if self.pattern != Pattern() or documents_BK is not None:
+        is_sparse = self.pattern != Pattern()
+        if is_sparse or documents_BK is not None:
+            pattern = f"model.pattern is {self.pattern}"
+            narrowed = pattern if is_sparse else "documents_BK keeps documents apart"
             raise ConfigError(
                 f"with a cache every token attends all before it, but {narrowed}; pass whole"
                 " sequences without a cache"
@@ -245,12 +251,10 @@ class Transformer(nn.Module):
         if self.head is None:
             return hidden_BTD
         hidden_BTD = self.to_head(hidden_BTD)
-        return (
-            self.logits(hidden_BTD)
-            if targets_BT is None
-            else self.head_loss(self.head, hidden_BTD, targets_BT)
-        )
+        if targets_BT is None:
+            return self.logits(hidden_BTD)
+        return self.head_loss(self.head, hidden_BTD, targets_BT)
 
 
-def _as_it_is(hidden_BTD: Tensor) -> Tensor:
-    return hidden_BTD
+def as_it_is(x: Tensor) -> Tensor:
+    return x

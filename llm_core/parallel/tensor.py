@@ -62,8 +62,7 @@ class TensorShards:
     group: dist.ProcessGroup
     sequence: bool = True
     overlap: Overlap | None = None
-    """How exchanges of the residual stream run beside products, with `sequence`; None: one after
-    another."""
+    """How exchanges run beside products, with `sequence`; None: one after another."""
 
     @property
     def rank(self) -> int:
@@ -82,8 +81,7 @@ class TensorShards:
         return whole.narrow(dim, part.start, len(part))
 
     def is_partial(self, name: str) -> bool:
-        """Whether a whole weight has on each process the gradient of its own tokens or heads
-        only."""
+        """Whether each process has of a whole weight its own tokens' or heads' gradient only."""
         return cut_dim(name) is None and (self.sequence or PER_HEAD.search(name) is not None)
 
     def loss(self, vocab_size: int) -> CrossEntropy:
@@ -97,6 +95,7 @@ class TensorShards:
 
         parts: of a pipeline, models over the same blocks, which get the same embedding.
         """
+        # By parameter and not by name, so that tied weights stay one.
         cut: dict[nn.Parameter, nn.Parameter] = {}
         for name, weight in list(model.named_parameters(remove_duplicate=False)):
             if cut_dim(name) is None:
@@ -122,8 +121,7 @@ class TensorShards:
                         one.positions = positions  # type: ignore[assignment]
 
     def enter(self, x_BTD: Tensor) -> Tensor:
-        """The residual stream → all tokens of it, for a layer of which each process computes other
-        outputs."""
+        """The residual stream → all tokens of it, for layers with other outputs on each process."""
         return gather(x_BTD, 1, self.group) if self.sequence else share(x_BTD, self.group)
 
     def leave(self, x_BTD: Tensor) -> Tensor:

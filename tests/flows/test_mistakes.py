@@ -107,10 +107,10 @@ MISTAKES = {
     ),
     "shards of nothing": (["refresh", "shards=import"], ["shards.path (null)", "shards.path=DIR"]),
     "nothing trained": (["generate", "Once"], ["no model is trained", "textmill train"]),
-    "infinite number": (["run", "optim.lr=inf"], ["optim.lr (inf)", "a number, and finite"]),
+    "infinite number": (["run", "optim.lr=inf"], ["optim.lr (inf)", "a finite number"]),
     "no number": (
         ["run", "optim.weight_decay=nan"],
-        ["optim.weight_decay (nan)", "a number, and finite"],
+        ["optim.weight_decay (nan)", "a finite number"],
     ),
     "no number in a mapping": (
         ["run", "quality.thresholds={TOO_FEW_WORDS:nan}"],

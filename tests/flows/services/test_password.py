@@ -17,7 +17,6 @@ from tests.flows.conftest import RunCli
 from tests.support.local_services import UNGUARDED, start_unguarded
 
 
-
 def test_flow_runs_in_progress_are_not_stopped_for_a_password(tmp_path: Path) -> None:
     port = free_port()
     child = "[sys.executable, '-c', 'import time; time.sleep(60)']"

@@ -138,7 +138,7 @@ def test_changed_tokens_are_found_by_their_digest(tmp_path: Path) -> None:
     content[place] ^= 1
     file.write_bytes(bytes(content))
     with pytest.raises(
-        ShardError, match=r"train-00003\.arrow holds other tokens than were written"
+        ShardError, match=r"train-00003\.arrow does not hold the tokens that were written"
     ):
         open_shards(tmp_path, "train").verify()
 

@@ -146,9 +146,7 @@ def test_json_beyond_the_limits_is_one_line(
     file: str, text: str, words: str, exported: Path
 ) -> None:
     (exported / file).write_text(text)
-    with pytest.raises(
-        ConfigError, match=f"{file} is not JSON that is read here .*{words}"
-    ) as caught:
+    with pytest.raises(ConfigError, match=f"{file} cannot be read as JSON .*{words}") as caught:
         load_model(exported)
     assert len(str(caught.value)) < 500
 

@@ -304,7 +304,7 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
 def test_a_mixture_that_no_family_computes_is_refused_before_training(
     values: dict[str, Any],
 ) -> None:
-    with pytest.raises(ConfigError, match=r"start from model=|drop the odd one"):
+    with pytest.raises(ConfigError, match=r"start from model=|choose one of these"):
         dataclasses.replace(MODEL, **values)
 
 

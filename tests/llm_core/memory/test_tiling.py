@@ -60,6 +60,12 @@ def test_tiles_give_the_gradients_of_the_whole_feed_forward(
     assert worst(expected, found) < 1e-12
 
 
+def test_tiles_and_recomputing_replace_no_method_of_a_module() -> None:
+    model = make_model(LLAMA, {"ffn_tiles": 2, "recompute": "full"})
+    for module in model.modules():
+        assert not [name for name in vars(module) if callable(getattr(type(module), name, None))]
+
+
 def test_no_activation_has_the_whole_inner_width() -> None:
     config = dataclasses.replace(LLAMA, ffn_dim=256)
     peaks = {}

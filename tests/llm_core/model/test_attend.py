@@ -186,9 +186,9 @@ def test_a_package_whose_backward_fails_is_refused_before_training(
     )
     with pytest.raises(
         ConfigError,
-        match=r"\(fa3\) is not installed, or not as this torch takes it \(no backward kernel\)",
+        match=r"\(fa3\) is not installed or does not fit this torch \(no backward kernel\)",
     ):
-        attend_module._activate.__wrapped__("FA3", torch.device("cpu"))
+        attend_module._activate_fa3.__wrapped__(torch.device("cpu"))
 
 
 @pytest.mark.gpu

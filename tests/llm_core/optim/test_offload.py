@@ -231,7 +231,7 @@ def test_a_killed_run_leaves_nothing_on_the_disk_and_resumes_to_the_same_bytes(
         ),
         (
             {"kind": "adafactor", "state_in": "disk"},
-            r"state_in \(disk\) serves adamw and lion, adafactor keeps next to nothing",
+            r"state_in \(disk\) serves adamw and lion, adafactor keeps little state",
         ),
         (
             {"state_in": "host", "state_folder": Path("disk")},

@@ -21,7 +21,7 @@ from tests.support.data.judged_texts import ROOT
         ({"record": ["c4"]}, "c4_paper"),
         ({"presets": ["fineweb2/zho"]}, "fineweb2/zh"),
         ({"thresholds": {"TOP_2_GRAM": 0.1}}, "TOP_2GRAM"),
-        ({"thresholds": {"TOP_2GRAM": "much"}}, "must be a number"),
+        ({"thresholds": {"TOP_2GRAM": "much"}}, "must be a finite number"),
         ({"limits": {"num words": {"min": 3}}}, "did you mean num_words"),
         (
             {"limits": {"num_words": {"keep_frac": 0.1}}},
