@@ -143,7 +143,7 @@ def _start_ray(num_workers: int, _: dict[str, str], open_: ExitStack) -> str:
     import ray
 
     # Not what RAY_ADDRESS names.
-    context = ray.init(
+    context: Any = ray.init(
         "local",
         num_cpus=num_workers,
         include_dashboard=False,
