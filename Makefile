@@ -41,7 +41,7 @@ style: $(VENV)/.installed-dev
 	@$(BIN)/lint-imports --no-cache
 
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes
-	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m 'slow and not gpu' $(ARGS)
 
 fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads files of others, 20 minutes at most; ARGS="--inputs N --seconds S TARGET"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
