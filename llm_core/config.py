@@ -112,7 +112,7 @@ def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
 def check_bounds(config: Any, **bounds: tuple[float, float | None]) -> None:
     """Raise ConfigError for the first of these fields that is less or more than its bounds allow.
 
-    None as the upper bound is no bound, and a field that is None is not checked.
+    Without an upper bound (None) any larger value passes, and a field that is None is not checked.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name, (least, most) in bounds.items():

@@ -34,8 +34,8 @@ class MadeWith:
     def difference_to(self, saved: Mapping[str, Any], step: int) -> str | None:
         """The first setting that a checkpoint of `step` was made with another value of, in words.
 
-        Another number of steps is no difference if it changes no step made: learning rates up to
-        `step` stay as they were.
+        Another number of steps does not count as a difference if it changes no step made: learning
+        rates up to `step` stay as they were.
         """
         for name in [*self.settings, *(name for name in saved if name not in self.settings)]:
             before, now = saved.get(name, "not set"), self.settings.get(name, "not set")

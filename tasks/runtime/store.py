@@ -224,7 +224,8 @@ def _sign(lock: IO[str]) -> None:
 
 def readable_identity(node: Node) -> dict[str, Any]:
     """What the key hashes, with secrets of the config masked. The key itself hashes the secrets."""
-    return {**node.identity, "config": mask_values(node.identity["config"])}
+    identity = dict(node.identity)
+    return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
 
 
 def now() -> str:

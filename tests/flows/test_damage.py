@@ -264,13 +264,13 @@ def test_repair_does_not_set_aside_what_was_rebuilt_meanwhile(
     sound, times = file.read_bytes(), file.stat()
     flip(file)
 
-    def mended(store: Store, config: object, words: object, damaged: object) -> object:
+    def repaired(store: Store, config: object, words: object, damaged: object) -> object:
         file.write_bytes(sound)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
         return repair(store, config, words, damaged)  # type: ignore[arg-type]
 
     repair = verify_command._repair
-    monkeypatch.setattr(verify_command, "_repair", mended)
+    monkeypatch.setattr(verify_command, "_repair", repaired)
     words = ["verify", "--repair", *places, "tracking=off", "orchestrator=none", "num_workers=1"]
     assert cli.main(words) == 0
     assert "rebuilt or removed by another run meanwhile" in capsys.readouterr().err

@@ -219,9 +219,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a pointer": (
         lambda folder: (folder / "model.safetensors").write_text("version 1", "utf-8"),
-        "cut off or no safetensors",
+        "cut off or not a safetensors file",
     ),
-    "index of text": (lambda folder: write_parts(folder, "{"), "index.json is not JSON"),
+    "index of text": (lambda folder: write_parts(folder, "{"), "index.json cannot be read as JSON"),
     "index of a list": (lambda folder: write_parts(folder, "[]"), "index.json has no weight_map"),
     "index of nothing": (
         lambda folder: write_parts(folder, '{"weight_map": {}}'),
@@ -248,7 +248,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "bytes for a config": (
         lambda folder: (folder / "config.json").write_bytes(b"\xff"),
-        "config.json is not JSON",
+        "config.json cannot be read as JSON",
     ),
 }
 

@@ -19,6 +19,7 @@ import zstandard
 
 from tasks.readers import Columns, Item, Layout, read_streams
 from tasks.readers.formats import BY_NAME
+from tasks.readers.recordlimits import USUAL, Limits
 
 Records = Sequence[Mapping[str, str]]
 
@@ -158,6 +159,11 @@ def every_format(records: Records = RECORDS) -> dict[str, bytes]:
         "r.feather": as_arrow(records, pa.ipc.new_file, "zstd"),
         "r.arrows": as_arrow(records, pa.ipc.new_stream),
     }
+
+
+def read_bytes(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
+    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
+    return [item for _, items in streams for item in items]
 
 
 def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:

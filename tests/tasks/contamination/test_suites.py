@@ -1,4 +1,4 @@
-"""Items of a suite are compared whole where they are short; a file that is no suite is refused."""
+"""Items of a suite are compared whole where they are short; a file that is not one is refused."""
 
 from __future__ import annotations
 

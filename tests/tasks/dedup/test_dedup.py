@@ -174,5 +174,5 @@ def test_verdicts_of_other_documents_are_refused(tmp_path: Path) -> None:
         tmp_path / "two", [{"name": "x", "text": "a"}, {"name": "y", "text": "b"}]
     )
     (tmp_path / "out").mkdir()
-    with pytest.raises(ArtifactMismatch, match="does not belong"):
+    with pytest.raises(ArtifactMismatch, match="was made for other documents"):
         deduplicate(ingest, quality, tmp_path / "out", DedupConfig())

@@ -123,6 +123,6 @@ def test_a_mixture_counts_documents_by_their_bucket() -> None:
     config = MixtureConfig(bucket_repeats={"head": 3, "tail": 0}, cluster_repeats={"2": 2})
     copies = config.copies_of(np.array([1, 2, 1, 1, 2]), ["head", "head", "middle", "tail", None])
     assert copies.tolist() == [3, 6, 1, 0, 2]
-    with pytest.raises(ConfigError, match=r"bucket_repeats .best: 2. must be a bucket"):
+    with pytest.raises(ConfigError, match=r"bucket_repeats .best: 2. must map buckets"):
         MixtureConfig(bucket_repeats={"best": 2})
     assert BucketConfig().score is None

@@ -280,5 +280,5 @@ def test_errors_say_what_to_do(made: tuple[Artifact, ...], tmp_path: Path) -> No
         ConfigError, match=r"shards\.path \(null\) must name a folder of megatron data"
     ):
         ShardsConfig(form="megatron").input_files()
-    with pytest.raises(ConfigError, match="goes with form=megatron or datasets"):
+    with pytest.raises(ConfigError, match="is for form=megatron or datasets"):
         ShardsConfig(path=tmp_path)

@@ -1,4 +1,4 @@
-"""A tokenizer and shards to train on, and a folder for what comes of it."""
+"""A tokenizer and shards to train on, and a folder for the results."""
 
 from pathlib import Path
 
