@@ -105,7 +105,7 @@ def cluster_documents(
     joined = [(rows[:num_earlier], index.family), (rows, by_url), (rows, by_text), (a, b)]
     family = smallest_connected(num_rows, *map(np.concatenate, zip(*joined, strict=True)))
     size = np.bincount(survivor[num_earlier:], minlength=num_rows)
-    # Copies of earlier runs have no row, and count.
+    # Copies in earlier runs count too, though they have no row.
     size[:num_earlier] += index.cluster_size
     ids = pa.concat_arrays([index.ids, documents.ids])
     pairs = (a, b, near.jaccard, chosen[b] == a)

@@ -196,8 +196,8 @@ class DedupConfig:
                 )
             if value and rule not in self.survivor:
                 raise ConfigError(
-                    f"{name} ({value}) is of use only to the rule {rule}; add {rule} to survivor,"
-                    f" or leave {name} out"
+                    f"{name} ({value}) is used only by the rule {rule}; add {rule} to survivor, or"
+                    f" leave {name} out"
                 )
 
     def input_files(self) -> dict[str, Path]:

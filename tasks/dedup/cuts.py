@@ -140,7 +140,7 @@ def disjoint(
     from tasks.kernels.text.pieces import subtract
 
     ranges = np.stack([document, start, end, reason], axis=1)[np.lexsort((start, document))]
-    # Only runs can overlap pieces: those of one finder are disjoint.
+    # Ranges of one finder are disjoint, so only a run and a piece can overlap.
     is_run = ranges[:, 3] == SUBSTRING
     pieces = ranges[~is_run]
     runs = subtract(ranges[is_run, :3].copy(), pieces[:, :3].copy())

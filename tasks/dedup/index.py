@@ -135,13 +135,14 @@ def _check_rows(index: Index, empty: Index, folder: Path) -> None:
     # Everything but ids and the list of bands, whose arrays were added one by one.
     alike = [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
     sketches = {len(index.signatures), len(index.shingle_begins) - 1, *map(len, index.bands)}
-    named = np.concatenate([index.survivor, index.family, index.url_row])
+    named = (index.survivor, index.family, index.url_row)
+    # Types first: dates and texts cannot be compared with row numbers.
     if not (
         all((one.dtype, one.shape[1:]) == (two.dtype, two.shape[1:]) for one, two in alike)
         and len(index.bands) == len(empty.bands)
         and sketches == {len(index.members)}
         and len(index.url_key) == len(index.url_row)
-        and ((named >= 0) & (named < len(index))).all()
+        and all(((rows >= 0) & (rows < len(index))).all() for rows in named)
     ):
         raise ArtifactMismatch(
             f"{folder} is damaged (its files are not of the same documents); rebuild the index"
@@ -206,7 +207,7 @@ def _check_scheme(file: Path, config: DedupConfig) -> None:
     except UnreadableJson as error:
         raise ArtifactMismatch(f"{file} is not readable ({error}); rebuild the index") from error
     if not isinstance(theirs, dict):
-        raise ArtifactMismatch(f"{file} is not a group of values; rebuild the index")
+        raise ArtifactMismatch(f"{file} is not a JSON object; rebuild the index")
     if theirs.get("version") != VERSION:
         raise ArtifactMismatch(
             f"{file} has version {theirs.get('version')}, and this release reads {VERSION}; rebuild"

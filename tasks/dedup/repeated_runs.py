@@ -66,6 +66,7 @@ def find_repeated_runs(
         windows.append(where)
         found_keys.append(np.load(result.path / KEYS_FILE))
     keys, where = np.concatenate(found_keys), np.concatenate(windows)
+    del found_keys, windows
     order = np.lexsort((where[:, 1], where[:, 0]))
     keys, where = keys[order], where[order]
     first = first_of_equal(keys, np.ones(len(keys), bool))

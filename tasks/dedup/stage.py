@@ -104,8 +104,8 @@ def deduplicate(
         worst = sorted(counters["dropped"].items(), key=lambda item: (-item[1], item[0]))[:3]
         raise StageFailure(
             f"dedup keeps none of {len(reason)} documents"
-            f" ({', '.join(f'{name} {n}' for name, n in worst)}), because the index has their text;"
-            " add documents that are new"
+            f" ({', '.join(f'{name} {n}' for name, n in worst)}), because the index has their"
+            " contents; add new documents"
         )
     metrics = _cluster_metrics(clusters) | clusters.metrics
     metrics |= {"cuts": cuts.counts(), "earlier_documents": len(index)}

@@ -3,7 +3,7 @@
 The binary format of fastText 0.9 (src/fasttext.cc `loadModel`, dictionary.cc, densematrix.cc,
 quantmatrix.cc, productquantizer.cc): settings, words and labels, the places of hashed n-grams that
 survived pruning, input rows, output rows. fastText checks the magic number and no more: sizes that
-a file only claims are allocated, rows that are not there are read, and a division by no buckets
+a file only claims are allocated, rows that are not there are read, and a division by zero buckets
 ends the process. So a file is walked here first. `read_model` then gives supervised models of
 version 12 as arrays for kernels; fastText itself applies all others.
 
@@ -86,7 +86,7 @@ def check_fasttext(file: Path) -> None:
 
 def read_labels(file: Path) -> list[str]:
     """The labels of any supervised fastText model, without the prefix. Raises ValueError for a file
-    that is none."""
+    that is not one."""
     # Models of many languages have gigabytes of rows behind their words, so the walk ends here.
     labels = _Walk(file).labels
     if not labels:
@@ -202,8 +202,8 @@ class _Walk:
     def walk_tables(
         self,
     ) -> tuple[np.ndarray | None, Callable[[], np.ndarray], Callable[[], np.ndarray]]:
-        """(bucket and row of each n-gram that survived pruning, or None where all did), what gives
-        the rows, and what gives the outputs."""
+        """(bucket and row of each n-gram that survived pruning, or None where all did; two
+        functions, which give the rows and the outputs)."""
         pairs = self._array("<i4", 2 * max(self._num_pairs, 0)).reshape(-1, 2)
         is_pruned = self._num_pairs >= 0
         if pairs.min(initial=0) < 0 or pairs[:, 0].max(initial=-1) >= self.buckets:

@@ -58,7 +58,7 @@ def cut_lines(texts: pa.ChunkedArray, mine: np.ndarray, rules: LineRules) -> pa.
     from tasks.kernels.text.bitmaps import char_flags
 
     values, begins = text_buffers(texts)
-    # Each text has one line more than newlines, and a cut at most for each line.
+    # A text has one line more than newlines, and a line at most one cut.
     num_lines = int(np.count_nonzero(values == ord("\n"))) + len(texts)
     cuts, counts = np.empty((num_lines, 3), np.int64), np.zeros(len(texts), np.int64)
     stripped = np.empty(int(np.diff(begins).max(initial=0)), np.uint8)

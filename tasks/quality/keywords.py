@@ -136,7 +136,7 @@ def find_keywords(
         asked |= applies.astype(np.uint64) << np.uint64(bit)
         located |= np.uint64(one.action == "mask") << np.uint64(bit)
     values, begins = text_buffers(texts)
-    # The kernel counts also what it has no room for, so a second call is the last.
+    # The kernel also counts the spans it has no room for, so a second call is the last.
     room = 1024 + len(values) // 16
     while True:
         counts, spans = np.zeros((len(texts), len(lists)), np.int64), np.empty((room, 4), np.int64)

@@ -158,8 +158,8 @@ def check_names(
             )
         if name in FEATURES and limit.needs_score:
             raise ConfigError(
-                f"limits.{name}: shares, quantiles and draws are for scores; give a feature min or"
-                " max"
+                f"limits.{name}: shares, quantiles and draws are for scores; set min or max for a"
+                " feature"
             )
 
 

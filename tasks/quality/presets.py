@@ -80,7 +80,7 @@ class Rule:
 
 
 def _rules(preset: str, *rows: tuple[Any, ...]) -> tuple[Rule, ...]:
-    """Rules of a preset, from rows of what a rule has beside it."""
+    """The rules of a preset. A row holds the values of a `Rule` in order, without the preset."""
     return tuple(Rule(name, preset, *rest) for name, *rest in rows)
 
 

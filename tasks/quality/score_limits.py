@@ -49,8 +49,8 @@ def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
                 )
             if name in measured and limit.needs_score:
                 raise ConfigError(
-                    f"{place}: shares, quantiles and draws are for scores; give what a list finds"
-                    " min or max"
+                    f"{place}: shares, quantiles and draws are for scores; set min or max for"
+                    " the hits of a list"
                 )
             if where and limit.needs_score:
                 raise ConfigError(

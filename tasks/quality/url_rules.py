@@ -95,8 +95,8 @@ class UrlRules:
     def __post_init__(self) -> None:
         if self.categories and not self.folders:
             raise ConfigError(
-                f"categories ({', '.join(self.categories)}) are those of folders, and no folder is"
-                " given; set folders=[PATH]"
+                f"categories ({', '.join(self.categories)}) choose among those of folders, and no"
+                " folder is given; set folders=[PATH]"
             )
         for setting, read in _READ.items():
             for entry in getattr(self, setting):
@@ -149,9 +149,10 @@ def url_files(rules: UrlRules) -> dict[str, Path]:
 def check_url_files(rules: UrlRules) -> None:
     """Raise ConfigError for a missing file, and for an entry that means nothing in a file of one's
     own, as reading it would."""
-    for setting in _FILES:
-        for path in getattr(rules, setting):
-            check_list_files(f"quality.urls.{setting}", (path,))
+    for name, path in url_files(rules).items():
+        setting = name.split("/")[1]
+        check_list_files(f"quality.urls.{setting}", (path,))
+        if setting in _FILES:
             stat = path.stat()
             _entries_of(path, setting, (stat.st_size, stat.st_mtime_ns))
 

@@ -31,8 +31,8 @@ class ScoresConfig:
         for name in self.names:
             if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in RESERVED:
                 raise ConfigError(
-                    f"score name ({name}) must begin with a lower-case letter, go on with those,"
-                    f" digits and _, and not be one of {', '.join(RESERVED)}"
+                    f"score name ({name}) must begin with a lower-case letter, hold only such"
+                    f" letters, digits and _, and not be one of {', '.join(RESERVED)}"
                 )
         if twice := set(self.classifiers) & set(self.perplexities):
             raise ConfigError(

@@ -85,10 +85,14 @@ class NgramModel:
             with safe_open(file, "numpy") as tensors:
                 about = parse_json((tensors.metadata() or {}).get("textmill", "{}"))
                 if about.get("kind") != "ngram-model":
-                    raise ArtifactMismatch(f"{file} is not an n-gram model; use force=[scores]")
+                    raise ArtifactMismatch(
+                        f"{file} is not an n-gram model; rebuild it with force=[scores]"
+                    )
                 return cls(int(about["order"]), *(tensors.get_tensor(name) for name in ARRAYS))
         except (SafetensorError, UnreadableJson, AttributeError) as error:
-            raise ArtifactMismatch(f"{file} is damaged ({error}); use force=[scores]") from error
+            raise ArtifactMismatch(
+                f"{file} is damaged ({error}); rebuild it with force=[scores]"
+            ) from error
 
 
 def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
@@ -97,7 +101,7 @@ def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
     from tasks.kernels.models.ngram_lm import BEGIN, END, FIRST_WORD, UNKNOWN
 
     if len(rows.units) == 0:
-        raise ValueError("the reference has no word; give more text")
+        raise ValueError("the reference has no words; give more text")
     words, ids = np.unique(rows.units, return_inverse=True)
     num_words = len(words) + FIRST_WORD
     tokens, starts = _framed(ids + FIRST_WORD, rows.begins, BEGIN, END)

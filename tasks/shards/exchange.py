@@ -245,8 +245,9 @@ def _rows(batch: pa.RecordBatch) -> Iterator[ForeignDocument]:
     is_text = (pa.types.is_string, pa.types.is_large_string)
     texts = [field.name for field in batch.schema if any(kind(field.type) for kind in is_text)]
     # Of two columns of one name nobody knows which is meant.
+    clear = {name for name in texts if batch.schema.names.count(name) == 1}
     ids, sources, languages = (
-        batch[name].to_pylist() if texts.count(name) == 1 else [None] * batch.num_rows
+        batch[name].to_pylist() if name in clear else [None] * batch.num_rows
         for name in ("id", "source", "language")
     )
     lists = batch["input_ids"]

@@ -101,8 +101,8 @@ class TokenizerConfig:
         smallest = SMALLEST[self.kind] + num_special
         if not smallest <= self.vocab_size <= MAX_VOCAB_SIZE + num_special:
             raise ConfigError(
-                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest}, which"
-                f" bytes and special tokens take, to {MAX_VOCAB_SIZE + num_special}; try 4096"
+                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest} (bytes"
+                f" and special tokens) to {MAX_VOCAB_SIZE + num_special}; try 4096"
             )
 
     def input_files(self) -> dict[str, Path]:

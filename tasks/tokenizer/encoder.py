@@ -306,9 +306,9 @@ def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
 
 def _letter_bytes(token: str, prefix: str) -> bytes:
     letters, spelled = letter_bytes(), token.removeprefix(prefix)
-    # The library's decoder takes a token with other characters as it is.
+    # The library's decoder leaves a token with other characters as it is.
     known = set(spelled) <= letters.keys()
-    return bytes(letters[letter] for letter in spelled) if known else token.encode()
+    return bytes(letters[letter] for letter in spelled) if known else spelled.encode()
 
 
 def _piece_bytes(piece: str, space: str | None) -> bytes:

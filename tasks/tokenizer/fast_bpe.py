@@ -163,7 +163,7 @@ class FastEncoder:
         encode_documents(
             buf, begins, self._classes, self._limits, self._as_gpt2, *rules, *self._table, out, ends
         )
-        # A text that the kernel gave up has -1 minus the place where its ids would end.
+        # A text that the kernel gave up on has -1 minus the place where its ids would end.
         places = np.where(ends < 0, -ends - 1, ends)
         starts = np.concatenate([np.zeros(1, np.int64), places[:-1]])
         return [

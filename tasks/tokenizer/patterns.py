@@ -117,7 +117,7 @@ class _Parser:
         whole, num_pieces = _Piece(), 0
         while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
             piece, takes_text = self._atom(depth)
-            # To Oniguruma {} and {,} are these very characters.
+            # Oniguruma reads {} and {,} as plain text.
             while (times := QUANTIFIER.match(self._pattern, self._at)) and times[0] not in NO_TIMES:
                 self._at, piece = times.end(), self._repeated(piece, times[1], times[2])
             num_pieces += takes_text

@@ -124,7 +124,7 @@ def _places(rule: Facts) -> list[Facts]:
         fewer = [(*labels[:i], None, *labels[i + 1 :]) for i in range(len(labels)) if labels[i]]
         return [found[place] for place in fewer if place in found]
 
-    # What repeats every wider entry around it would be a row that says nothing new.
+    # An entry that repeats every wider one around it would say nothing new.
     return [
         place
         for labels, place in found.items()

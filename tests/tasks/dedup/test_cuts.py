@@ -194,7 +194,7 @@ def test_a_second_pass_over_what_is_left_cuts_no_whole_piece(
             "bloom.* keep_index=false",
         ),
         ({"tracking_parameters": ["a*b"]}, "names, with \\* at the end only"),
-        ({"source_priority": ["wiki"]}, "is of use only to the rule source_priority"),
+        ({"source_priority": ["wiki"]}, "is used only by the rule source_priority"),
         ({"survivor": ["quality", "id"]}, "quality_column"),
     ],
 )

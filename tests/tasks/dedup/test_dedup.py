@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup.stage import DedupConfig, deduplicate
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.stage import deduplicate
 from tasks.runtime.artifact import ArtifactMismatch
 from tasks.runtime.stage import StageFailure
 from tests.support.data.dedup_runs import (

@@ -297,3 +297,15 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(ArtifactMismatch, match=r"bands.arrow is missing"):
         run(tmp_path / "third", documents, replace(CONFIG, index=first.path))
+
+
+def test_an_index_whose_rows_are_dates_is_damaged(tmp_path: Path) -> None:
+    documents = [{"name": "a", "text": " ".join(words(1, 20))}]
+    first, _ = run(tmp_path / "first", documents, CONFIG)
+    file = first.path / "index" / "documents.parquet"
+    table = pa.parquet.read_table(file)
+    place = table.schema.names.index("family")
+    dates = table["family"].cast(pa.timestamp("us"))
+    pa.parquet.write_table(table.set_column(place, "family", dates), file)
+    with pytest.raises(ArtifactMismatch, match=r"index is damaged"):
+        run(tmp_path / "second", documents, replace(CONFIG, index=first.path))

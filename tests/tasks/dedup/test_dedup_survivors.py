@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup.stage import DedupConfig
+from tasks.dedup.config import DedupConfig
 from tasks.runtime.artifact import ArtifactMismatch, digest_file
 from tasks.runtime.parts import PartRunner, process_executor, thread_executor
 from tests.support.data.dedup_runs import (

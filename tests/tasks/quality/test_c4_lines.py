@@ -119,7 +119,7 @@ def test_counts_are_of_kept_documents_and_others_lose_nothing() -> None:
 def test_languages_without_rules_are_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match=(r"languages \(en\) does nothing without rules; try rules=c4_paper"),
+        match=r"languages \(en\) does nothing without rules; try rules=c4_paper",
     ):
         build(QualityConfig, {"line_cuts": {"languages": ["en"]}})
     assert build(QualityConfig, {}).line_cuts == LineCutsConfig()

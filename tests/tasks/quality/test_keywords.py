@@ -38,7 +38,7 @@ ALPHABET = "abAé1_ \n\t.'’-水が゛\u0301ก้ßΣ\u00ad"
 # Pieces of a text are hashed eight bytes at a time: words of about that length, and longer.
 LONG_PIECES = ["abcdefgh", "ABCDEFG", "\N{KELVIN SIGN}elvin", "kelvin", "é", "a", "'", " ", "水"]
 LONG_TEXTS = st.lists(st.sampled_from(LONG_PIECES), min_size=1, max_size=9).map("".join)
-# Pairs of Han letters are looked up first; behind one may be a mark, a sign or another script.
+# Each Han letter is a piece; behind one may be a mark, a sign or another script.
 HAN = "水果汁们䷀㐀䀀鿿\u0301。ア a"
 TEXTS = st.text(ALPHABET, max_size=40) | LONG_TEXTS | st.text(HAN, max_size=40)
 TERMS = (

@@ -165,7 +165,7 @@ def test_folders_of_categories_and_files_are_read(tmp_path: Path) -> None:
         ({"domains": ["example.com/x"]}, "is not a domain"),
         ({"urls": ["example.com/"]}, "a whole host"),
         ({"keywords": ["two words"]}, "one word"),
-        ({"categories": ["adult"]}, "are those of folders"),
+        ({"categories": ["adult"]}, "choose among those of folders"),
         ({"folders": ["/nowhere/at/all"]}, "holds neither CATEGORY"),
     ],
 )

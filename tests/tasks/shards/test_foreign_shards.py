@@ -88,6 +88,11 @@ def test_offsets_that_leave_their_buffer_are_one_line(
         list(read_datasets(tmp_path, "train"))
 
 
+def test_facts_in_two_columns_of_one_name_are_not_taken(tmp_path: Path) -> None:
+    write_dataset(tmp_path, FOREIGN.append_column("source", pa.array([1, 2])))
+    assert [d.source for d in read_datasets(tmp_path, "train")] == [None, None]
+
+
 def test_a_batch_that_expands_like_a_bomb_is_one_line(tmp_path: Path) -> None:
     file = write_dataset(tmp_path, FOREIGN)
     tokens = pa.ListArray.from_arrays(
