@@ -16,7 +16,7 @@ import pytest
 from tasks.readers import Fault, Item, Record
 from tasks.readers.recordlimits import Limits
 from tasks.readers.tables import arrowtables
-from tests.tasks.readers.test_limits import read
+from tests.support.data.input_files import read_bytes
 
 LIMIT_BYTES = 1 << 18
 LIMITS = Limits(LIMIT_BYTES)
@@ -53,7 +53,7 @@ def read_and_measure(name: str, data: bytes) -> tuple[list[Item], int]:
     counting = pa.proxy_memory_pool(usual)
     pa.set_memory_pool(counting)
     try:
-        items = read(name, data, LIMITS)
+        items = read_bytes(name, data, LIMITS)
     finally:
         pa.set_memory_pool(usual)
     return items, counting.max_memory()
@@ -80,7 +80,7 @@ def test_a_compressed_batch_that_expands_like_a_bomb_takes_no_memory(
 def test_many_dictionaries_that_are_a_bomb_together_take_no_memory() -> None:
     columns = {f"c{i}": pa.array(["a" * (HALF + i)]).dictionary_encode() for i in range(8)}
     data = ipc("stream", batch(**columns), compression="zstd")
-    assert errors(read("t.arrow", data, LIMITS)) == [LIMITS.over("a compressed Arrow batch")]
+    assert errors(read_bytes("t.arrow", data, LIMITS)) == [LIMITS.over("a compressed Arrow batch")]
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
@@ -90,7 +90,7 @@ def test_an_honest_batch_beyond_the_limit_of_a_record_is_read(
 ) -> None:
     words = [f"{i * 2654435761 % 2**32} {i}" for i in range(40_000)]
     data = ipc(form, batch(text=pa.array(words)), compression=compression)
-    assert len("".join(words)) > LIMIT_BYTES and texts(read("t.arrow", data, LIMITS)) == words
+    assert len("".join(words)) > LIMIT_BYTES and texts(read_bytes("t.arrow", data, LIMITS)) == words
 
 
 def repeated_views(text: pa.Buffer, count: int) -> pa.Array:
@@ -157,7 +157,7 @@ def test_a_row_that_becomes_longer_than_a_record_costs_itself(kind: str) -> None
         column = pa.concat_arrays(rows)
         data = ipc("stream", batch(text=pa.array(["a", "b"]), more=column))
         tracemalloc.start()
-        items = read("t.arrow", data, LIMITS)
+        items = read_bytes("t.arrow", data, LIMITS)
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert errors(items) == [LIMITS.over("a row")] * expected
@@ -185,7 +185,7 @@ def test_rows_that_take_no_bytes_in_a_file_come_to_an_end(
         pq.write_table(rows, stream)
     else:
         stream.write(ipc("stream", *rows.to_batches()))
-    items = read(name, stream.getvalue(), LIMITS)
+    items = read_bytes(name, stream.getvalue(), LIMITS)
     max_rows = max(1000, 8 * len(stream.getvalue()))
     assert errors(items) == [arrowtables.TOO_MANY_ROWS.format(rows=max_rows)]
     assert max_rows - 256 <= len(texts(items)) <= max_rows

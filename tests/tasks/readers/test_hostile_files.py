@@ -12,11 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.readers import Fault, Item, Record, read_streams
-from tasks.readers.formats import BY_NAME
+from tasks.readers import Fault, Item, Record
 from tasks.readers.recordlimits import USUAL, Limits
 from tasks.readers.tables.parquetfooters import batch_rows
-from tests.support.data.input_files import COLUMNS, COMPRESS, RECORDS, as_parquet, as_tar, as_zip
+from tests.support.data.input_files import (
+    COMPRESS,
+    RECORDS,
+    as_parquet,
+    as_tar,
+    as_zip,
+    read_bytes,
+)
 
 pytestmark = pytest.mark.timeout(60)
 LINE = b'{"text": "sound"}\n'
@@ -25,8 +31,7 @@ LAST = as_tar({"last.jsonl": LINE})
 
 
 def read(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
-    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
-    return [item for _, items in streams for item in items]
+    return read_bytes(name, data, limits)
 
 
 def kinds(items: list[Item]) -> list[str]:

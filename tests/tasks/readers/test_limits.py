@@ -18,20 +18,18 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.readers import Fault, Item, Record, codecs, read_streams
+from tasks.readers import Fault, Item, Record, codecs
 from tasks.readers.bytestreams import DamagedStream
-from tasks.readers.formats import BY_NAME
 from tasks.readers.jsonlines import LongLine, line_blocks
 from tasks.readers.recordlimits import Limits
-from tests.support.data.input_files import COLUMNS, COMPRESS, as_tar, as_zip, warc_record
+from tests.support.data.input_files import COMPRESS, as_tar, as_zip, read_bytes, warc_record
 
 LIMITS = Limits(200)
 SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=8)
 
 
 def read(name: str, data: bytes, limits: Limits = LIMITS) -> list[Item]:
-    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
-    return [item for _, items in streams for item in items]
+    return read_bytes(name, data, limits)
 
 
 def places(items: list[Item]) -> list[tuple[int, int, bool]]:
