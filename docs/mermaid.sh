@@ -19,5 +19,5 @@ found=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 
   exit 1
 }
 mkdir -p "$(dirname "$file")"
-touch package/dist/mermaid.min.js # its own time is older than this script, which made it
+touch package/dist/mermaid.min.js # npm dates its files back, and make would run this script again
 mv package/dist/mermaid.min.js "$file"

@@ -43,7 +43,8 @@ def lock_if_free(path: Path) -> Iterator[bool]:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise
-        lock, how = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)), fcntl.LOCK_SH
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        lock, how = os.fdopen(handle), fcntl.LOCK_SH
     with lock:
         try:
             fcntl.flock(lock, how | fcntl.LOCK_NB)

@@ -164,7 +164,7 @@ def publish(root: Path, step: int) -> None:
 
 
 def prune(root: Path, newest: int, keep_last: int, keep_best: bool) -> None:
-    """Remove steps up to `newest` but the last `keep_last`, and the best where it is wanted."""
+    """Remove steps up to `newest`, except the last `keep_last` and, where wanted, the best."""
     steps = [step for step in steps_in(root) if step <= newest]
     kept = {*steps[-keep_last:], *([best_step(root, newest)] if keep_best else [])}
     for step in steps:

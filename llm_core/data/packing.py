@@ -220,8 +220,7 @@ class PlannedRows:
             if start:
                 self._shards.read_pair(start - 1, ids_RT[k, place:end], targets_RT[k, place:end])
             else:
-                # Before the first document is nothing; `ids_RT` already holds the end-of-text that
-                # is before each other.
+                # Nothing precedes the first document: the end-of-text in `ids_RT` stands in.
                 targets_RT[k, place:end] = self._shards.read(0, stop)
                 ids_RT[k, place + 1 : end] = targets_RT[k, place : end - 1]
         return ids_RT, targets_RT

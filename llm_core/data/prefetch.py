@@ -17,7 +17,7 @@ from llm_core.data.batch import Batch
 
 
 class Prefetch:
-    """`batches`, made up to `depth` steps ahead of `num_steps`. Leaving it ends the thread."""
+    """`batches`, up to `depth` steps ahead, none after `num_steps`. Leaving it ends the thread."""
 
     def __init__(
         self, batches: Callable[[int], Batch], num_steps: int, depth: int, pin_memory: bool = False

@@ -35,7 +35,7 @@ MOST = {
     **dict.fromkeys(("n_layer", "num_hidden_layers"), 1 << 12),
     **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 16),
 }
-"""Counts, with limits far above every published model: a damaged file would be allocated."""
+"""Counts, with limits far above every published model: what a damaged file says is allocated."""
 AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 GROUPS = ("rope_parameters", "rope_scaling")

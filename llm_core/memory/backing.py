@@ -62,7 +62,7 @@ class InMemory:
                 weakref.finalize(self, unpin, self.bytes_N.data_ptr())
         except (OSError, RuntimeError) as error:
             raise ConfigError(
-                f"optim.state_in (host) needs {num_bytes / 1e6:.1f} MB of main memory, which are"
+                f"optim.state_in (host) needs {num_bytes / 1e6:.1f} MB of main memory, which is"
                 f" unavailable ({error}); use optim.state_in=disk, or share the state among more"
                 " processes"
             ) from error
@@ -91,7 +91,7 @@ class OnDisk:
         size = max(ALIGNMENT, num_bytes)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Open as long as its bytes are used.
+            # Closed with this object, also where no room is left.
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
             weakref.finalize(self, self._file.close)
             os.posix_fallocate(self._file.fileno(), 0, size)

@@ -110,7 +110,7 @@ class Lanes:
         return buffer
 
     def send(self, number: int, chunks: Sequence[Tensor]) -> Any:
-        """This page's buffer to its chunks, after the work so far; the event then, None: done."""
+        """Copy this page's buffer to its chunks after the work so far; an event, None if done."""
         slot = number % len(self._buffers)
         if self._back is not None:
             self._back.wait_stream(torch.cuda.current_stream(self._device))

@@ -89,7 +89,7 @@ def prepare_backend(
 
 @functools.cache
 def _activate_fa3(device: torch.device) -> None:
-    """Let torch use the package for flash attention, and run both passes once to see it fit."""
+    """Let torch use the package for flash attention, and run both passes to see that it fits."""
     attention: Any = torch.nn.attention
     x_BHTD = torch.zeros(1, 1, 128, 64, dtype=torch.bfloat16, device=device, requires_grad=True)
     try:

@@ -49,10 +49,10 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
     for block in blocks:
         if isinstance(block.ffn, SwiGLU):
             block.ffn.gated = gated
-        if kernels == "quack":
-            from llm_core.kernels.swiglu_products import feed_forward
+            if kernels == "quack":
+                from llm_core.kernels.swiglu_products import feed_forward
 
-            block.ffn.own_way = feed_forward
+                block.ffn.own_way = feed_forward
         if isinstance(block.ffn_norm, RMSNorm):
             block.add_norm = add_then_norm
         if not block.attention.qk_norm:

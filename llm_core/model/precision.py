@@ -28,7 +28,7 @@ def stream_dtype(name: str) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: str) -> AbstractContextManager[object]:
-    """Around forward: products take 16 bits, whether weights come in float32 or so from FSDP."""
+    """Around forward: 16-bit products, whether weights are float32 or, from FSDP, 16 bits."""
     if dtype in HALF_DTYPES:
         return torch.autocast(device.type, HALF_DTYPES[dtype])
     return contextlib.nullcontext()

@@ -248,8 +248,7 @@ class OptimConfig:
             whys = {"adafactor": "keeps little state", "muon": "needs whole matrices at once"}
             raise ConfigError(
                 f"state_in ({self.state_in}) serves adamw and lion, {self.kind}"
-                f" {whys[self.kind]}; use"
-                " state_in=device"
+                f" {whys[self.kind]}; use state_in=device"
             )
         if self.state_folder is not None and self.state_in != "disk":
             raise ConfigError(

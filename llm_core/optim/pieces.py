@@ -92,7 +92,7 @@ def local_size(piece: Piece) -> int:
 
 
 def write_unless(bad: Tensor, old: Tensor, new: Tensor) -> None:
-    """Put `new` into `old`, or leave its bits where `bad`, also if NaN. Does not wait."""
+    """Put `new` into `old`; if `bad`, `old` keeps its bits, whatever `new` is. No host waits."""
     if old.dtype == new.dtype:
         torch.where(bad, old, new, out=old)
     else:

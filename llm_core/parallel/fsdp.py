@@ -48,7 +48,7 @@ def shard_weights(
 
 
 def reshard(model: nn.Module) -> None:
-    """After a forward without backward: FSDP keeps its root whole, and optimizers have shards."""
+    """Shard again after a forward without backward, where FSDP keeps its root unit whole."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -19,7 +19,7 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum gradients of whole weights, of which tensor ranks have those of own tokens or heads."""
+    """Sum gradients of whole weights, which tensor ranks have of their own tokens or heads only."""
     tensor = layout.tensor
     if tensor is None:
         return

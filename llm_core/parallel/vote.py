@@ -42,7 +42,7 @@ class Vote:
         return answer
 
     def settle(self) -> bool:
-        """Wait for the last turn; the next answer is `at_first` again. A run must end with it."""
+        """What the last turn found; the next answer is `at_first` again. A run must end so."""
         if self._turn is None:
             return self.at_first
         (flag, work), self._turn = self._turn, None

@@ -50,7 +50,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def note_first_death(workdir: Path, failures: Mapping[int, ProcessFailure]) -> None:
-    """Note how the first process to end did, if by a signal; within a second, a signalled one."""
+    """Note how the process that ended first did, if a signal ended it.
+
+    Times are whole seconds: of processes that ended in the same one, one with a signal counts.
+    """
     rank, first = min(failures.items(), key=lambda item: (item[1].timestamp, item[1].exitcode >= 0))
     if first.exitcode >= 0 or status_as_written(workdir / STATUS_FILE).get("outcome") in (
         "finished",

@@ -66,7 +66,7 @@ def check_run(
     memory: MemoryConfig = NO_SAVINGS,
     optimizer: OptimizerKind = "adamw",
 ) -> None:
-    """Raises ConfigError for groups that do not fit, for degrees with the nearest that run."""
+    """Raises ConfigError for groups that do not fit together, and names degrees that would run."""
 
     def check(parallel: ParallelConfig) -> None:
         _check_degrees(model, train, parallel)

@@ -38,7 +38,7 @@ from llm_core.planner.roofline import best_time
 from llm_core.training.run_config import RunConfig
 
 SLOW_PACE, SLOW_STRETCHES = 1.3, 3
-"""A process this much slower than the median, so many stretches in a row, is reported."""
+"""Times as long as the median, and logging intervals in a row, after which one is reported."""
 
 Result = TypeVar("Result")
 

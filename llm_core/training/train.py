@@ -229,7 +229,7 @@ def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader
 
 
 def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
-    """(newest checkpoints kept, whether the best is kept too, whether they are written beside)."""
+    """(newest checkpoints kept, whether the best is too, whether training goes on meanwhile)."""
     train = config.train
     in_background = train.checkpoint_in_background
     if in_background is None:

@@ -162,8 +162,7 @@ def every_format(records: Records = RECORDS) -> dict[str, bytes]:
 
 
 def read_bytes(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
-    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
-    return [item for _, items in streams for item in items]
+    return read_bytes(name, data, limits)
 
 
 def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
@@ -173,3 +172,9 @@ def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
         return [
             item for _, items in read_streams(file, path.name, COLUMNS, layout) for item in items
         ]
+
+
+def read_bytes(name: str, data: bytes, limits: Limits) -> list[Item]:
+    """What a reader makes of the bytes of a file of this name."""
+    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
+    return [item for _, items in streams for item in items]
