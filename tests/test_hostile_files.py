@@ -125,7 +125,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "shards": {
         "ds_list": "refused: In column 0: Invalid: Offset invariant failure",
-        "ds_notlist": "refused: must have one column input_ids of lists of whole numbers; it has 1, of int64",
+        "ds_notlist": "refused: one column input_ids of lists of whole numbers; it has 1, of int64",
         "ds_offsets": "refused: In column 2: Invalid: Offset invariant failure",
         "ds_offsets_far": "refused: In column 2: Invalid: Offset invariant failure",
         "ds_offsets_neg": "refused: array starts at negative offset -4000",

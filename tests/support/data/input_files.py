@@ -161,10 +161,6 @@ def every_format(records: Records = RECORDS) -> dict[str, bytes]:
     }
 
 
-def read_bytes(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
-    return read_bytes(name, data, limits)
-
-
 def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
     # The records have tabs and line ends, for which TSV has no place without quotes.
     layout = QUOTED if path.name == "r.tsv" else layout
@@ -174,7 +170,7 @@ def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
         ]
 
 
-def read_bytes(name: str, data: bytes, limits: Limits) -> list[Item]:
+def read_bytes(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
     """What a reader makes of the bytes of a file of this name."""
     streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
     return [item for _, items in streams for item in items]
