@@ -224,7 +224,10 @@ def _sign(lock: IO[str]) -> None:
 
 def readable_identity(node: Node) -> dict[str, Any]:
     """What the key hashes, with secrets of the config masked. The key itself hashes the secrets."""
-    return {**node.identity, "config": mask_values(node.identity["config"])}
+    return {
+        name: mask_values(value) if name == "config" else value
+        for name, value in node.identity.items()
+    }
 
 
 def now() -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from llm_core.config import ConfigError, build
-from tasks.dedup.stage import DedupConfig, choose_bands
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.signatures import choose_bands
 
 
 @pytest.mark.parametrize(
