@@ -48,9 +48,9 @@ def tally_columns(labels: pa.ChunkedArray | pa.Array, sizes: pa.ChunkedArray | p
 
 
 def largest(tally: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The largest entries by bytes; the rest, and labels that are no names, as `(other)`.
+    """The largest entries by bytes; the rest, and labels that are not names, as `(other)`.
 
-    A label that is long or holds an address is no name.
+    A label that is long or holds an address is not a name.
     """
     shown: dict[str, dict[str, Any]] = {}
     other: list[Mapping[str, Any]] = []
