@@ -136,7 +136,7 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
             " here)"
         ) from error
     plan = make_plan(store, nodes, target, config.start, config.only, config.force)
-    # Digests cost a reading of the whole index, which only a run of dedup pays anyway.
+    # Checking digests reads the whole index, which only a run of dedup does anyway.
     if any(step.runs for step in plan.steps if step.node.stage == "dedup"):
         _require_sound_index(store, config, to_be_read=True)
     return store, plan

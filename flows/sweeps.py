@@ -54,7 +54,7 @@ class SweepJob:
         number = job_number()
         point, file = self.points[number], self.folder / f"{number}.json"
         say(f"run {number + 1} of {len(self.points)}: {' '.join(point) or 'no overrides'}")
-        # First of all: a job that dies then differs from one that never began.
+        # Written first, so that a job that dies differs from one that never began.
         write_json(file, {"code": None})
         os.environ[SWEEP_VARIABLE] = self.sweep_id
         code = FAILED

@@ -132,8 +132,8 @@ def exchange_signatures(words: Sequence[str]) -> int:
 
 
 def _finished(config: RunConfig, stages: Sequence[str], lack: str, flow: str) -> list[Artifact]:
-    """The artifacts of stages, the last one first. Raises ConfigError that says the lack, and the
-    flow that makes up for it."""
+    """The artifacts of stages, the latest stage first. Raises ConfigError that says what is missing
+    (`lack`) and which flow makes it."""
     store, plan = decide(config, stages[0])
     found = []
     for step in (plan[name] for name in stages):

@@ -194,7 +194,7 @@ def _remove_part(store: Store, part: Damaged) -> bool:
             if holder := held.enter_context(store.try_hold(part.stage, key)):
                 _tell_busy(f"part {part.key} of {part.stage}", f"{part.stage} {key}", holder)
                 return False
-        # Out of the way by one rename, under a name that `gc` knows: nobody finds half of it.
+        # First one rename, to a name that `gc` knows, so that nobody finds half a part.
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         with suppress(FileNotFoundError):  # removed meanwhile
             os.rename(path, aside)

@@ -77,7 +77,7 @@ def default_uri(state: Path) -> str:
 
 class Tracker:
     """Writes what happens to a run or sweep to a journal, from which MLflow is told as long as it
-    answers. Tells nobody where tracking is off. Nothing here raises."""
+    answers. Does nothing where tracking is off. Nothing here raises."""
 
     def __init__(self, config: TrackingConfig, state: Path, run_id: str) -> None:
         self._log = MlflowLog(config.resolve_uri(state), config.experiment, state)

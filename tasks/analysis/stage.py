@@ -53,7 +53,7 @@ TABLES = {
 AMOUNTS = ("documents", "bytes", "words", "tokens_estimated")
 NUM_PERMS = 128
 MIN_CHANGED_DOCUMENTS, NUM_CHANGED = 100, 3
-"""Documents that a language must have kept so that its changes are told, and how many are told."""
+"""Documents that a language must have kept for its changes to be shown, and how many are shown."""
 
 
 def analyse(
@@ -202,7 +202,7 @@ def _changed_by_language(features: pa.Table) -> dict[str, dict[str, float]]:
     """{language: {feature: share of its documents that would have to change their bin}}, between
     the first and the last state.
 
-    The features that changed most, of languages with so many documents that it is not by chance.
+    Only the features that changed most, and languages with enough documents to rule out chance.
     """
     counts: dict[tuple[str, str], dict[str, Counter[float]]] = {}
     for row in features.to_pylist():

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,8 @@ def find_contamination(
     folder = scratch_dir(out_dir)
     index = index_items(items, config.ngram_units, config.min_units)
     index.save(folder)
-    suites_digest = digest([digest_file(file) for file in sorted(folder.glob("*.npy"))])
+    # Only these: a killed run leaves other arrays here, and its finished parts would not be found.
+    suites_digest = digest([digest_file(folder / f"{a.name}.npy") for a in fields(index)])
     if not config.suites:
         results = run_parts(clean_part, parts_of_pass(parts, "clean", {}), config, out_dir)
         link_sidecars(results, out_dir)

@@ -53,7 +53,7 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None, use_threads=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
-        # An error number or a subclass tells of the disk; pyarrow raises a bare OSError for a file.
+        # pyarrow raises a bare OSError for a bad file; a number or a subclass means the disk.
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise
         raise ArtifactMismatch(

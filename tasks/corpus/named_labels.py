@@ -65,7 +65,8 @@ def check_conditions(config: Any, place: str) -> None:
 
 
 def _named(config: Any, place: str) -> Iterator[tuple[str, str, str]]:
-    """(language, source or condition; place in the configuration; word) of every such field."""
+    """(language, source or condition; place in the configuration; word) of every field that says
+    what it names."""
     if isinstance(config, Mapping):
         for key, value in config.items():
             yield from _named(value, f"{place}.{key}")

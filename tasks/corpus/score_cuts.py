@@ -25,7 +25,8 @@ BUCKETS, NO_BUCKET = ("head", "middle", "tail"), "(none)"
 
 
 def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | None:
-    """The value that keeps the best `keep_frac` (above 0, at most 1) of those that are not NaN."""
+    """The value that keeps the best `keep_frac` (above 0, at most 1) of those that are not NaN;
+    None where all are NaN."""
     scored = values[~np.isnan(values)]
     if len(scored) == 0:
         return None

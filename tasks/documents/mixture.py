@@ -256,7 +256,7 @@ def _rate(by_copies: Mapping[int, int], wanted_bytes: float, max_repeats: float)
     weights = {copies: num for copies, num in by_copies.items() if copies and num}
     while weights:
         rate = max(left, 0.0) / math.fsum(copies * num for copies, num in weights.items())
-        # Who has most copies meets the limit first; what they cannot give the others must.
+        # Documents with most copies reach the limit first; the others then make up the rest.
         largest = max(weights)
         if round(rate * largest, EXACT_DIGITS) <= max_repeats:
             return rate

@@ -261,7 +261,7 @@ def _repeats(
 def _mixture_metrics(
     cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig
 ) -> dict[str, Any]:
-    """Bytes there are, planned and reached in one training epoch, by source and by language."""
+    """Bytes available, planned and reached in one training epoch, by source and by language."""
     amounts = [((cell.source, cell.language), "bytes", cell.num_bytes) for cell in cells]
     for group, planned in sorted(mixture.planned_bytes.items()):
         amounts.append((group, "planned_bytes", round(planned)))

@@ -106,7 +106,7 @@ def edits_column(table: pa.Table, name: str) -> pa.ChunkedArray:
         flat.field(f.name).cast(f.type) if f.name in known else pa.nulls(len(flat), f.type)
         for f in EDIT.value_type
     ]
-    # Null and an empty list both mean that nothing is edited.
+    # Null means no edits, like an empty list.
     lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     edits = pa.StructArray.from_arrays(fields, fields=list(EDIT.value_type))

@@ -117,7 +117,9 @@ def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Me
             if part.damage:
                 yield _broken(f"broken tar: a member is damaged ({part.damage})")
         if _goes_on(buffered):
-            more = "the tar archive goes on after its end, as archives do that cat has joined"
+            more = (
+                "the tar archive continues after its end, like archives that were joined with cat"
+            )
             yield _broken(damaged(more))
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         # Other messages than those of the library quote what is in the file.

@@ -4,10 +4,10 @@ sound place after damage.
 `read_blocks` decompresses gzip, zstd, bzip2 and xz in bounded memory, over every member and every
 frame. A stream that ends in the middle, or is corrupt there, gives all bytes before that place and
 then raises `DamagedStream`, so that readers can keep what is whole. Where the checksum after a
-member fails, any of its bytes may be wrong: a member that is no longer than a record may be is
-given once its checksum holds, and of a longer one the error says how much was given. Blocks have no
-meaning of their own: only their concatenation counts. `SoundBytes` is the same as a file object for
-libraries that read one: it ends where the soundness does, and says so afterwards.
+member fails, any of its bytes may be wrong. So a member within the size limit of a record is given
+only once its checksum holds; for a longer one the error says how much was given before. Blocks have
+no meaning of their own: only their concatenation counts. `SoundBytes` is the same as a file object
+for libraries that read one: it ends where the soundness does, and says so afterwards.
 
 `read_pieces` also tells where members begin, and resumes after damage at the next member whose
 content begins as expected. A magic number alone is not enough for that: three bytes occur in

@@ -120,12 +120,12 @@ CODECS: Mapping[str, Codec] = {
 
 
 def most_bytes(compressed_bytes: int) -> int:
-    """How many bytes may come of so many compressed ones."""
+    """The most bytes that so many compressed ones may expand to."""
     return FREE_BYTES + MAX_DEFLATE_RATIO * compressed_bytes
 
 
 def describe(codec: Codec, raised: BaseException, max_window_bytes: int) -> str:
-    """What a decompressor has raised, in words."""
+    """The error of a fault for what a decompressor has raised."""
     if not (isinstance(raised, MemoryError) or "emory" in str(raised)):
         return f"corrupt {codec.name} stream ({raised})"
     return (

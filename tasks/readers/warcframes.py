@@ -152,7 +152,7 @@ class _Window:
     def explains(self, offset: int) -> bool:
         """Whether damage to its member explains what is wrong with the record at `offset`.
 
-        That is where the window is. Of a member that is long, no more is read to find out.
+        The window begins there. Not all of a long member is read to find out.
         """
         if self.first_of is None:
             return False

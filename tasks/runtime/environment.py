@@ -45,7 +45,7 @@ def may_be_secret(name: str, value: str) -> bool:
 
 def minimal_environment(*variables: str, settings: tuple[str, ...] = ()) -> dict[str, str]:
     """What a process needs to start, find its libraries and use its cores; `variables`, which are
-    asked for by name; and what begins like one of `settings`, unless it is a secret."""
+    asked for by name; and what begins like one of `settings` and does not look like a secret."""
     prefixes = (*NEEDED_PREFIXES, *settings)
     return {
         name: value

@@ -53,8 +53,9 @@ def make_artifact(
                 # Measurements differ from run to run; all other stages give the same bytes again.
                 if not stage.measured and (file := _first_difference(before, artifact)):
                     say(
-                        f"{node.stage} {node.key}: the rebuilt {file} differs from the damaged one;"
-                        " results made from that are kept, rebuild them with force"
+                        f"{node.stage} {node.key}: the rebuilt {file} is not what it was before"
+                        " the damage; results made from the old one are kept, rebuild them with"
+                        " force"
                     )
     stage.require_acceptable(artifact, config)
     return artifact, built

@@ -1,9 +1,9 @@
 """Runs a Ray or Dask cluster on this machine, whose processes have no secrets in their environment.
 
-Both libraries give workers the environment of the process that starts them, also much later, in
-place of one that died. So a process of its own starts the cluster, with the minimal environment and
-what Prefect and the libraries read besides. It ends with the process that uses the cluster. The
-settings of Prefect itself, with its password, travel with every task.
+Both libraries give workers the environment of the process that starts them, also when one that died
+is replaced much later. So a process of its own starts the cluster, with the minimal environment and
+the settings of Prefect and the libraries. It ends with the process that uses the cluster. Prefect
+itself sends its settings, with its password, along with every task.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ CERTIFICATES = (
         for part in ("key", "cert")
     ),
 )
-"""Fields of Dask's settings of security that hold a key or certificate."""
+"""Fields of Dask's `Security` that hold a key or a certificate."""
 
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Whoever reaches it may run any code: only who knows the token, and may read its file.
+    # A cluster runs any code for whoever reaches it, so a token is required.
     "RAY_AUTH_MODE": "token",
-    # Else a cluster of this machine listens to the network, whatever address it is given.
+    # Otherwise a local cluster listens on the network, whatever address it is given.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 """What both ends of a Ray cluster of this machine need, before Ray is imported."""
@@ -60,8 +60,9 @@ def cluster_environment(*variables: str) -> dict[str, str]:
 def local_cluster(
     kind: str, num_workers: int, variables: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """The address of a new cluster on loopback, and the certificates that Dask wants of who uses
-    it. `variables` of the environment are given to its workers.
+    """The address of a new cluster on loopback, and for Dask the certificates that clients need.
+
+    Its workers get `variables` of the environment.
 
     Raises StageFailure where it does not start.
     """
@@ -142,7 +143,7 @@ def main(handle: int) -> None:
 def _start_ray(num_workers: int, _: dict[str, str], open_: ExitStack) -> str:
     import ray
 
-    # Not what RAY_ADDRESS names.
+    # A new cluster, whatever RAY_ADDRESS names.
     context: Any = ray.init(
         "local",
         num_cpus=num_workers,
@@ -158,7 +159,7 @@ def _start_dask(num_workers: int, certificates: dict[str, str], open_: ExitStack
     import dask
     import distributed
 
-    # What a cluster tells over HTTP, without any certificate, is whether it lives.
+    # HTTP asks for no certificate, so all that a cluster tells there is whether it is alive.
     routes = ["distributed.http.health"]
     silent = {
         "distributed.scheduler.http.routes": routes,

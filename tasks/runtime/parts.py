@@ -69,8 +69,8 @@ def parts_of_pass(
 ) -> list[Part]:
     """Parts for one of several passes of a stage, each with `payload` added to its own.
 
-    They are named by the pass and by `reads`: the payload where it is values, else the digests of
-    what its paths hold.
+    They are named by the pass and by `reads`. Without `reads` the payload itself names them; one
+    that holds paths needs `reads`, with the digests of what is there.
     """
     told = digest({"pass": name, **(payload if reads is None else reads)})
     return [

@@ -110,10 +110,10 @@ class ClusterExecutor(Executor):
 
     @contextmanager
     def executor(self, *variables: str) -> Iterator[Executor]:
-        """This executor, whose workers have `variables` of the environment and no secret besides.
+        """This executor, whose workers get these variables of the environment and no other secret.
 
-        A cluster of this machine that has others is replaced; on one that is joined they are its
-        owner's.
+        A local cluster whose workers have other variables is replaced. The environment of a cluster
+        that is joined is its owner's.
         """
         if variables != self._variables and not self._address:
             self._close()

@@ -94,7 +94,7 @@ class Sandbox:
             code, result, self._used_s = _receive(self._socket, limit.left_s)
         except TimeoutError as error:
             raise OutOfBounds(f"took longer than {self._timeout_s:g} s") from error
-        except (OSError, EOFError) as error:  # it ended while it was written to, or before
+        except (OSError, EOFError) as error:  # it ended, during the write or later
             raise OutOfBounds(_cause(self._process.wait())) from error
         if code == NO_MEMORY:
             raise OutOfBounds(OVER_MEMORY)

@@ -29,7 +29,7 @@ Files = Sequence[Mapping[str, Any]]
 """Entries of a record: `path`, `size`, `digest`."""
 
 SETTLED_S = 2.0
-"""Age from which a stamp is trusted: within it a file may change again under the same time."""
+"""Age from which a stamp is trusted: a younger file may change again under the same time."""
 RECENT_S = 600.0
 """A process checks the bytes of the same files once in this time, as a run plans repeatedly."""
 HASHING_THREADS = 8

@@ -136,7 +136,7 @@ class Store:
 
     @contextlib.contextmanager
     def try_hold(self, stage: str, key: str) -> Iterator[str]:
-        """Be the one holder of a key while the block runs; yields who is already, else nothing."""
+        """Be the one holder of a key while the block runs; yields its holder if it is not free."""
         file = self.lock_file(stage, key)
         file.parent.mkdir(parents=True, exist_ok=True)
         with open_lock(file) as lock:
@@ -206,7 +206,7 @@ class Store:
 
 
 def _take(lock: IO[str]) -> str:
-    """Lock a file; who holds it, where somebody does."""
+    """Lock a file if it is free. Gives its holder, or an empty text if it was free."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -216,7 +216,7 @@ def _take(lock: IO[str]) -> str:
 
 
 def _sign(lock: IO[str]) -> None:
-    """Say who holds it."""
+    """Write into a lock file that this process holds it."""
     lock.truncate(0)
     lock.write(f"process {os.getpid()} on {platform.node()}")
     lock.flush()
@@ -224,8 +224,10 @@ def _sign(lock: IO[str]) -> None:
 
 def readable_identity(node: Node) -> dict[str, Any]:
     """What the key hashes, with secrets of the config masked. The key itself hashes the secrets."""
-    identity = dict(node.identity)
-    return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
+    return {
+        name: mask_values(value) if name == "config" else value
+        for name, value in node.identity.items()
+    }
 
 
 def now() -> str:

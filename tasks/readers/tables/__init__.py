@@ -1,2 +1,2 @@
-"""Reads tables that Arrow knows, and looks first at what they would take. Begin with
+"""Reads Parquet and Arrow files, after a look at the memory that they would take. Begin with
 arrowtables.py."""

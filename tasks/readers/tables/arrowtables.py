@@ -1,8 +1,8 @@
 """Tables that Arrow knows: Parquet, Arrow IPC files (also Feather) and Arrow IPC streams. One
 record per row.
 
-Rows come a batch at a time. What a file claims is seen first (parquetfooters.py, ipcbodies.py),
-then what rows become in Python (rowsizes.py). Arrow trusts the offsets in IPC buffers, so every
+Rows come a batch at a time. First what a file claims is checked (parquetfooters.py, ipcbodies.py),
+then what its rows become in Python (rowsizes.py). Arrow trusts the offsets in IPC buffers, so every
 batch is checked in full before a value of it is touched. A file that is unreadable from some batch
 on keeps the rows before it and becomes one fault. Streams that are appended to each other are read
 one after the other. A time that Python has no form for (the year 10000, an overflow that somebody
@@ -26,8 +26,8 @@ from tasks.readers.tables.rowsizes import bounded_parts
 
 IPC_FILE_MAGIC = b"ARROW1"
 FREE_ROWS, MAX_ROWS_PER_BYTE = 1 << 20, 8
-"""A file may have so many rows, and for each of its bytes so many. Runs of one value, and of nulls,
-take no bytes at all."""
+"""A file may have this many rows, or this many for each of its bytes if that is more. Runs of one
+value, and of nulls, take no bytes at all."""
 TOO_MANY_ROWS = "over the limit: more than {rows:,} rows, too many for the bytes of the file"
 NO_FORM = (ValueError, OverflowError, KeyError)
 """What Arrow raises for values that Python has no form for; a zone that is not known is a

@@ -1,5 +1,5 @@
-"""Looks at what the compressed bodies of an Arrow IPC file or stream claim to be before Arrow takes
-the memory for it.
+"""Checks how large the compressed bodies of an Arrow IPC file or stream claim to be, before Arrow
+takes that much memory.
 
 Every buffer of a compressed body begins with its length when decompressed, and Arrow takes that
 much at once: a few MB of zstd can stand for many GB. The buffers are listed in the metadata of

@@ -1,4 +1,4 @@
-"""Bounds the bytes that rows of an Arrow batch become in Python, before they do.
+"""Bounds the bytes that rows of an Arrow batch become in Python, before they are converted.
 
 A value that a batch holds once may be that of many rows, or of many places in one row: through a
 dictionary, a view, or runs. Others take nothing in a batch and much in Python, as a list of two

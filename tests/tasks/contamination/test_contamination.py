@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ from tasks.contamination.config import ContaminationConfig
 from tasks.contamination.hits import hits_of, list_hits
 from tasks.contamination.passes import merged_spans, scrubbed_excerpt
 from tasks.contamination.stage import find_contamination
+from tasks.contamination.suites import SuiteConfig
 from tasks.corpus.documentset import read_table
 from tasks.runtime.artifact import Artifact, ArtifactMismatch
 from tasks.runtime.stage import StageFailure
 from tests.support.data.contaminated import ANSWER, CLEAN, QUESTION, find_in_parts, suite_item
 from tests.support.data.language_texts import documents_artifact
-from tests.support.data.make_artifacts import empty_dir
+from tests.support.data.make_artifacts import empty_dir, write_jsonl
 
 CHINESE = "从黑林山发源并在注入大海之前流经十个国家的河流是哪一条河流呢"
 
@@ -146,6 +148,18 @@ def test_without_suites_everything_is_kept(tmp_path: Path) -> None:
     ]
     assert [(row["kept"], row["reason"], row["num_hits"]) for row in rows] == [(True, None, 0)] * 3
     assert (artifact.path / "hits.jsonl").read_text() == "" and artifact.metrics["suites"] == {}
+
+
+def test_a_search_that_was_stopped_late_keeps_its_finished_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest, out = documents_artifact(tmp_path / "ingest", [[QUESTION]]), tmp_path / "out"
+    suite = SuiteConfig(write_jsonl(tmp_path / "suite.jsonl", [{"question": QUESTION}]))
+    config = ContaminationConfig({"rivers": suite}, action="report")
+    find_contamination(ingest, empty_dir(out), config)
+    shutil.rmtree(out)
+    monkeypatch.setattr("tasks.contamination.stage.find_part", None)
+    assert find_contamination(ingest, empty_dir(out), config).metrics["documents"] == 1
 
 
 def test_excerpts_are_scrubbed_and_metrics_hold_no_other_text(tmp_path: Path) -> None:
