@@ -139,7 +139,7 @@ def numbers_after(v: np.ndarray, hi: int, end: int) -> int:
 
 @inner
 def is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
-    """Whether this is no piece of a longer name, code, decimal or path."""
+    """Whether this stands alone, and is not part of a longer name, code, decimal or path."""
     if end < hi:
         c = v[end]
         joins = c == 46 or c == 45 or c == 47
