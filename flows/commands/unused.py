@@ -31,6 +31,7 @@ from llm_core.config import ConfigError
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.locks import lock_if_free
 from llm_core.printing import show
+from tasks.report.quantities import plural
 from tasks.runtime.artifact import ARTIFACT_FILE, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
@@ -88,13 +89,12 @@ def gc(words: Sequence[str], yes: bool) -> int:
     if items:
         rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
         show(table(("kind", "size", "path"), rows) + "\n")
+    whose = f"unused by the last {plural(keep, 'run')}"
     if yes:
-        show(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
+        show(f"removed {remove(items) / 1e6:.1f} MB {whose}")
     else:
-        show(
-            f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
-            + ("; --yes removes them" * bool(items))
-        )
+        offer = "; --yes removes them" * bool(items)
+        show(f"{plural(len(items), 'item')}, {total:.1f} MB, {whose}{offer}")
     return 0
 
 
