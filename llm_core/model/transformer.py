@@ -6,6 +6,7 @@ By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ def global_name(config: ModelConfig, name: str) -> str:
     return EMBEDDING if config.tied_embeddings and name == HEAD else name
 
 
-class FeedForward(nn.Module):
+class FeedForward(nn.Module, ABC):
     """Into the inner width, an activation there, and `down` again.
 
     `own_way`, where it is given, takes the place of all of it: (this, x_BTD) → its output.
@@ -58,8 +59,9 @@ class FeedForward(nn.Module):
     def into(self) -> nn.Linear:
         return cast(nn.Linear, getattr(self, self.into_name))
 
+    @abstractmethod
     def activate(self, inner: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The activation: what `into` gives → what `down` takes."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         if self.own_way is not None:

@@ -21,7 +21,7 @@ MAX_LOOK_BYTES = 512
 
 @inner
 def _key(start: int, end: int, kind: int) -> int:
-    """Packs what a judge needs of a candidate into one number: its place and its kind."""
+    """Packs the place and the kind of a candidate, all that a judge needs, into one number."""
     return (start << 10 | end - start) << 6 | kind
 
 

@@ -292,29 +292,8 @@ def test_a_store_that_may_only_be_read_is_listed(tmp_path: Path) -> None:
     assert kept == {store.path("train", KEYS[0]), store.work_dir("train", KEYS[0])}, "held now"
 
 
-@pytest.fixture(params=["notes.txt", "train/photos", "train/0123456789abcdef.txt/x", "train"])
-def foreign_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    home = tmp_path / "home"
-    path = home / request.param
-    path.parent.mkdir(parents=True)
-    if request.param == "train":
-        path.symlink_to(tmp_path)
-    else:
-        path.write_text("mine")
-    yield home
-
-
 def record() -> RunRecord:
     return RunRecord("r", "run", "report", [], "2026-01-01", {}, {}, "completed")
-
-
-def test_a_folder_that_holds_more_than_a_store_is_not_marked_as_one(
-    foreign_folder: Path, request: pytest.FixtureRequest
-) -> None:
-    write_record(Store(foreign_folder), record())
-    assert (foreign_folder / ".textmill-store").exists() == (
-        "0123456789abcdef.txt" in request.node.name
-    )
 
 
 def test_an_older_store_is_marked_by_the_next_run(tmp_path: Path) -> None:
