@@ -42,7 +42,7 @@ def padded(num_bytes: int) -> int:
 
 
 def allocate(num_bytes: int, pinned: bool = False) -> Tensor:
-    """Bytes in main memory, aligned to its pages; pinned memory lets a GPU copy while it computes."""
+    """Bytes in main memory, aligned to its pages; a GPU can copy pinned ones while it computes."""
     if pinned:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
     memory = mmap.mmap(-1, max(ALIGNMENT, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
