@@ -72,6 +72,7 @@ bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, 
 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --table docs/exactness.md $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --savings
 
 settings: $(VENV)/.installed ## Write docs/reference/settings.md from the config dataclasses
 	@mkdir -p docs/reference
